@@ -1,9 +1,8 @@
-//! How a cluster begins: every node is started with the same list of members, in any order, and the first of the
-//! list founds it when it has heard of each which disk it has. So the membership names every disk from its first
-//! entry on, and a disk that was lost is refused from the first call on.
+//! Bootstrap: every node starts with the same list of members, in any order. The node with the smallest id bootstraps
+//! the cluster when it knows the disk identity of every member, so the first membership entry names every disk, and a
+//! lost disk is rejected from the first call on.
 //!
-//! A node that has a log already has nothing to do here: which members there are is in the log, whatever its
-//! configuration says.
+//! A node with a log has nothing to bootstrap: the log names the members, regardless of the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +20,7 @@ use crate::cluster::type_config::Peer;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
-/// What a node answered.
+/// Response to `Hello`.
 struct Answer {
     disk_id: DiskId,
     cluster_id: Option<ClusterId>,
@@ -29,7 +28,7 @@ struct Answer {
     same_members: bool,
 }
 
-/// Why this node cannot belong to the cluster it is configured for. It stops.
+/// Reason why this node cannot be a member of the configured cluster. It stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Misfit {
     OtherMembers(u64),
@@ -44,23 +43,23 @@ impl fmt::Display for Misfit {
             Self::OtherMembers(by) => write!(
                 f,
                 "node {by} is configured with other members: cluster.members must be the same on every node that \
-                 founds a cluster"
+                 bootstraps a cluster"
             ),
             Self::OtherDisk { by, cluster_id } => write!(
                 f,
-                "node {by} is of cluster {}, which knows this node's id by another disk: a disk that was lost may \
-                 not come back under its id; {WAY_BACK}",
+                "node {by} belongs to cluster {}, which has another disk identity for this node id: a node whose disk \
+                 was lost must not return under its id; {WAY_BACK}",
                 call_metadata::shown(cluster_id)
             ),
             Self::NoMember { by, cluster_id } => write!(
                 f,
-                "node {by} is of cluster {} already, and this node is not a member of it: a cluster is founded \
-                 once",
+                "node {by} belongs to cluster {} already, and this node is not a member of it: a cluster is \
+                 bootstrapped once",
                 call_metadata::shown(cluster_id)
             ),
             Self::OtherCluster { by, cluster_id, ours } => write!(
                 f,
-                "node {by} is of cluster {}, and this node of cluster {}",
+                "node {by} belongs to cluster {}, this node to cluster {}",
                 call_metadata::shown(cluster_id),
                 call_metadata::shown(ours)
             ),
@@ -68,8 +67,8 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Runs until this node belongs to a cluster whose log it has begun to get, or founds one itself with the id
-/// `drawn`. If it can belong to none it is stopped, with an explanation.
+/// Runs until this node has the first entry of its cluster's log, or bootstraps the cluster itself with the id `drawn`.
+/// If it cannot be a member, it is stopped with the reason.
 pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn: ClusterId) {
     let this = &channels.this;
     let others: Vec<(u64, String)> = this
@@ -80,12 +79,12 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
         .collect();
     let is_founder = this.founders.keys().next() == Some(&this.node_id);
     while handle.is_blank() {
-        let asked = others.iter().map(|(id, address)| ask(&channels, *id, address));
-        let answers: Vec<_> = futures::future::join_all(asked).await;
+        let requests = others.iter().map(|(id, address)| ask(&channels, *id, address));
+        let answers: Vec<_> = futures::future::join_all(requests).await;
         let mut disks = BTreeMap::from([(this.node_id, this.disk_id)]);
-        // The cluster that another has joined already, and of which nobody has an entry yet.
+        // The cluster id that another node has stored already, although no node has its first entry yet.
         let mut joined = this.cluster_id();
-        let mut now_silent = Vec::new();
+        let mut missing = Vec::new();
         for ((id, _), answer) in others.iter().zip(&answers) {
             match answer {
                 Ok(answer) => {
@@ -96,29 +95,26 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
                     joined = joined.or(answer.cluster_id);
                     disks.insert(*id, answer.disk_id);
                 }
-                Err(reason) => now_silent.push(format!("node {id}: {reason}")),
+                Err(reason) => missing.push(format!("node {id}: {reason}")),
             }
         }
         if is_founder && disks.len() == this.founders.len() && handle.is_blank() {
             let id = joined.unwrap_or(drawn);
             match begin(&handle.raft, &channels, id, &disks).await {
                 Ok(()) => {
-                    tracing::info!(
-                        cluster = call_metadata::shown(&id),
-                        members = disks.len(),
-                        "a cluster is founded"
-                    );
+                    tracing::info!(cluster = call_metadata::shown(&id), members = disks.len(), "cluster bootstrapped");
                     break;
                 }
-                Err(error) => return this.stop(format!("found a cluster: {error}")),
+                Err(error) => return this.stop(format!("failed to bootstrap the cluster: {error}")),
             }
         }
-        // The first of the list founds the cluster; the others are told.
-        if now_silent.is_empty() && !is_founder {
-            now_silent
-                .extend(this.founders.keys().next().map(|id| format!("node {id}: it founds the cluster")));
+        // The node with the smallest id bootstraps; the others wait for its first entry.
+        if missing.is_empty() && !is_founder {
+            missing.extend(
+                this.founders.keys().next().map(|id| format!("node {id}: it bootstraps the cluster")),
+            );
         }
-        this.wait_for(now_silent.join("; "));
+        this.wait_for(missing.join("; "));
         tokio::time::sleep(limits::FOUNDING_PAUSE).await;
     }
     this.wait_for(String::new());
@@ -129,13 +125,13 @@ async fn ask(channels: &Channels, id: u64, address: &str) -> Result<Answer, Stri
     let members = channels.this.founders.iter();
     let members = members.map(|(id, address)| proto::Member { node_id: *id, address: address.clone() });
     let mut peer = client.peer();
-    let asked = peer.hello(client.request(proto::HelloRequest { members: members.collect() }));
-    let answer = tokio::time::timeout(limits::PEER_CONNECT_TIMEOUT, asked).await;
-    let answer = answer.map_err(|_| "no answer in time".to_owned())?;
+    let answer = peer.hello(client.request(proto::HelloRequest { members: members.collect() }));
+    let answer = tokio::time::timeout(limits::PEER_CONNECT_TIMEOUT, answer).await;
+    let answer = answer.map_err(|_| "timeout".to_owned())?;
     let answer = answer.map_err(|status| reason(&status))?.into_inner();
     let optional = |bytes: &[u8]| match bytes {
         [] => Ok(None),
-        bytes => bytes.try_into().map(Some).map_err(|_| "an id is not 16 bytes".to_owned()),
+        bytes => bytes.try_into().map(Some).map_err(|_| "an id in the response is not 16 bytes".to_owned()),
     };
     Ok(Answer {
         disk_id: optional(&answer.disk_id)?.ok_or("disk_id is missing")?,
@@ -145,7 +141,7 @@ async fn ask(channels: &Channels, id: u64, address: &str) -> Result<Answer, Stri
     })
 }
 
-/// What an answer says against this node, which is on `disk_id` and belongs to `ours` if to any.
+/// Checks a response against this node's disk and its cluster id, if it has one.
 fn misfit(by: u64, answer: &Answer, disk_id: DiskId, ours: Option<ClusterId>) -> Option<Misfit> {
     let Some(cluster_id) = answer.cluster_id else {
         return (!answer.same_members).then_some(Misfit::OtherMembers(by));
@@ -153,14 +149,14 @@ fn misfit(by: u64, answer: &Answer, disk_id: DiskId, ours: Option<ClusterId>) ->
     match (answer.disk_of_sender, ours) {
         (Some(known), _) if known != disk_id => Some(Misfit::OtherDisk { by, cluster_id }),
         (_, Some(ours)) if ours != cluster_id => Some(Misfit::OtherCluster { by, cluster_id, ours }),
-        // It may have joined a moment ago, and not know the members yet.
+        // It may have joined a moment ago, without the membership entry yet.
         (None, None) if !answer.same_members => Some(Misfit::NoMember { by, cluster_id }),
         _ => None,
     }
 }
 
-/// The first entry of the log: the members and their disks. The id of the cluster comes before it, so that a
-/// crash between the two leaves a node that founds the same cluster.
+/// Writes the first log entry: the members and their disks. The cluster id is stored before it, so that a crash between
+/// the two leaves a node that bootstraps the same cluster.
 async fn begin<M: Machine>(
     raft: &Raft<M>,
     channels: &Channels,

@@ -1,4 +1,5 @@
-//! Who calls whom: stated in every call, and held against the certificate, the cluster and the disks.
+//! Call metadata: caller, called node, disks and cluster of every call, checked against the certificate, the membership
+//! and the disk records.
 
 use prost::Message as _;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
@@ -9,54 +10,54 @@ use crate::cluster::set_back::{Life, Memory, SetBack};
 use crate::cluster::type_config::LogId;
 use crate::id::{TrustDomain, WorkloadId};
 
-/// The metadata that carries it.
+/// Metadata key.
 const KEY: &str = "trust-fabric-call-bin";
 
-/// The id of a cluster: drawn by the node that founds it.
+/// Id of a cluster: drawn by the node that bootstraps it.
 pub type ClusterId = [u8; 16];
 
-/// The identity of a disk: drawn when it is first used.
+/// Identity of a disk: drawn when it is first used.
 pub type DiskId = [u8; 16];
 
-/// How a member whose disk was lost, set back or copied is put right.
+/// Advice for a member whose disk was lost, rolled back or copied.
 pub const WAY_BACK: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
                             must be replaced (`trust-fabric cluster replace`, which this version does not have yet)";
 
-/// Why a call is refused. Said to the caller, whose log shows it.
+/// A call is rejected. The text goes to the caller, which logs it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It does not say who calls whom.
-    #[error("the call does not say who calls whom")]
+    /// Metadata is missing or does not decode.
+    #[error("the call metadata is missing or malformed")]
     Unstated,
-    /// The certificate is that of somebody else.
-    #[error("the certificate is that of {certified}, not of node {from}, whose is {expected}")]
+    /// The certificate is not that of the stated caller.
+    #[error("the certificate names {certified}, but node {from} is {expected}")]
     Identity {
-        /// Whom the certificate names.
+        /// Subject of the certificate.
         certified: WorkloadId,
-        /// Who it says it is.
+        /// The stated caller.
         from: u64,
-        /// Whom its certificate should name.
+        /// The expected subject.
         expected: String,
     },
-    /// It is not for this node.
-    #[error("the call is for node {to}; this is node {this}")]
+    /// The call is for another node.
+    #[error("the call is for node {to}, this is node {this}")]
     NotThisNode {
-        /// Whom it is for.
+        /// The stated node.
         to: u64,
-        /// Who this is.
+        /// This node.
         this: u64,
     },
-    /// The node that was called has another disk than the caller knows.
+    /// This node has another disk than the caller states.
     #[error(
-        "node {0} has another disk than the cluster knows: a disk that was lost may not come back under its id"
+        "node {0} has another disk than the cluster expects: a node whose disk was lost must not return under its id"
     )]
     OtherDisk(u64),
-    /// The caller has another disk than the cluster knows.
+    /// The caller has another disk than the membership.
     #[error(
-        "the cluster knows node {0} by another disk: a disk that was lost may not come back under its id"
+        "the membership has another disk for node {0}: a node whose disk was lost must not return under its id"
     )]
     DiskOfCaller(u64),
-    /// The caller's disk was set back.
+    /// The caller's disk was rolled back or copied.
     #[error("node {node}: {why}")]
     SetBack {
         /// The caller.
@@ -64,8 +65,8 @@ pub enum Refusal {
         /// The missing part.
         why: SetBack,
     },
-    /// This node's disk was set back, as the caller shows.
-    #[error("node {node}, as node {by} knows: {why}")]
+    /// This node's disk was rolled back or copied, by the caller's record.
+    #[error("node {node}, by the record of node {by}: {why}")]
     ThisSetBack {
         /// This node.
         node: u64,
@@ -74,49 +75,44 @@ pub enum Refusal {
         /// The missing part.
         why: SetBack,
     },
-    /// A leader's log has another entry in the place of a committed one.
+    /// A leader's log differs at a committed entry.
     #[error(
-        "entry {0}, which node {1} knows to be committed, is another one in the log of the leader: acknowledged \
-         writes are lost on one side, and an operator must decide which"
+        "log entry {0}, committed on node {1}, differs from the leader's: acknowledged writes are lost on one \
+         side; an operator must decide which"
     )]
     Contradiction(LogId, u64),
-    /// The caller is of another cluster.
-    #[error("this node is of cluster {ours}, the call is of cluster {theirs}")]
-    OtherCluster {
-        /// Ours.
-        ours: String,
-        /// Theirs.
-        theirs: String,
-    },
-    /// The cluster has no such member.
+    /// The caller belongs to another cluster.
+    #[error("this node belongs to cluster {ours}, the caller to cluster {theirs}")]
+    OtherCluster { ours: String, theirs: String },
+    /// The caller is not a member.
     #[error("node {0} is not a member of this cluster")]
     NotAMember(u64),
-    /// This node knows no members yet, and is not configured to found a cluster with the caller.
-    #[error("this node knows no members yet, and node {0} is not one of those it is to found a cluster with")]
+    /// This node has no membership yet, and the caller is not one of its configured initial members.
+    #[error("this node has no membership yet, and node {0} is not one of its configured initial members")]
     NotAFounder(u64),
 }
 
-/// A call, as it is stated.
+/// Metadata of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// `None` if the caller belongs to no cluster yet.
+    /// `None` before the caller belongs to a cluster.
     pub cluster_id: Option<ClusterId>,
-    /// Who calls.
+    /// The caller.
     pub from: u64,
-    /// On which disk.
+    /// Disk of the caller.
     pub from_disk: DiskId,
-    /// Whom.
+    /// The called node.
     pub to: u64,
-    /// On which disk; `None` if the caller does not know it yet.
+    /// Disk of the called node; `None` if the caller does not know it yet.
     pub to_disk: Option<DiskId>,
-    /// The process that calls.
+    /// Life of the calling process.
     pub life: Life,
-    /// What the caller remembers of the disk that is called.
+    /// The caller's record of the called disk.
     pub known: Option<Memory>,
 }
 
 impl Call {
-    /// As metadata.
+    /// Writes the metadata.
     pub fn write(&self, metadata: &mut MetadataMap) {
         let optional =
             |id: Option<[u8; 16]>| id.map(|id| bytes::Bytes::copy_from_slice(&id)).unwrap_or_default();
@@ -136,7 +132,7 @@ impl Call {
         metadata.insert_bin(KEY, value);
     }
 
-    /// From metadata.
+    /// Reads the metadata.
     pub fn read(metadata: &MetadataMap) -> Result<Self, Refusal> {
         let bytes = metadata.get_bin(KEY).ok_or(Refusal::Unstated)?.to_bytes();
         let bytes = bytes.map_err(|_| Refusal::Unstated)?;
@@ -157,20 +153,20 @@ impl Call {
     }
 }
 
-/// The SPIFFE ID that the certificate of a node must name.
+/// SPIFFE ID of a node.
 #[must_use]
 pub fn spiffe_id(trust_domain: &TrustDomain, node_id: u64) -> String {
     format!("spiffe://{trust_domain}/node/{node_id}")
 }
 
-/// The node that a SPIFFE ID names, if it names one.
+/// The node that a SPIFFE ID names.
 #[must_use]
 pub fn node_of(trust_domain: &TrustDomain, certified: &WorkloadId) -> Option<u64> {
     let node_id = certified.as_str().rsplit('/').next()?.parse().ok()?;
     (certified.as_str() == spiffe_id(trust_domain, node_id)).then_some(node_id)
 }
 
-/// Checks that the certificate is that of the node that says it calls, and that this is the node it calls.
+/// Checks that the certificate is the stated caller's, and that this is the called node.
 pub fn check_identity(
     call: &Call,
     certified: &WorkloadId,
@@ -187,7 +183,7 @@ pub fn check_identity(
     Ok(())
 }
 
-/// An id as it is shown to people.
+/// An id in hexadecimal, for display.
 #[must_use]
 pub fn shown(id: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))

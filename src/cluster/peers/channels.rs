@@ -1,4 +1,4 @@
-//! Calls to other nodes: over which connection, and what is stated in each.
+//! Client channels to other nodes, and the metadata of each call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,29 +18,29 @@ use crate::cluster::type_config::{LeaderId, Peer};
 use crate::limits;
 use crate::tls::Tls;
 
-/// Makes connections to nodes.
+/// Creates channels to nodes.
 pub struct Channels {
-    /// Who calls.
+    /// This node, the caller.
     pub this: Arc<This>,
-    /// `None` in a cluster of one, which calls nobody.
+    /// `None` in a cluster of one.
     tls: Option<Tls>,
-    /// One connection to each node for each purpose.
+    /// One connection per node and purpose.
     shared: Mutex<HashMap<(u64, Purpose), (Peer, Client)>>,
 }
 
-/// What a connection that many calls share is for. Each has its own, so that as many of one kind as may be under way
-/// hold up none of another.
+/// Purpose of a connection that many calls share. Each purpose has its own connection, so that its stream limit does
+/// not delay another purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Writes to the leader.
+    /// Forwarded commands.
     Commands,
-    /// Who leads, and how far a member has come: leases depend on it.
+    /// `ReadIndex` and applied-index requests, on which leases depend.
     Questions,
-    /// Acknowledgements that wait until every member has come so far: each for as long as a lease.
+    /// Barriers, each of which may wait for the duration of a lease.
     Barriers,
 }
 
-/// One connection to one node, made when it is first used, and again when it is lost.
+/// A channel to one node, connected at first use and reconnected after a loss.
 #[derive(Clone)]
 pub struct Client {
     this: Arc<This>,
@@ -49,21 +49,17 @@ pub struct Client {
     peer: PeerClient<Judged>,
 }
 
-/// This cluster has one node.
+/// The cluster has one node.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("this node has no way to others")]
+#[error("this node has no transport to other nodes")]
 pub struct NoWay;
 
 impl Channels {
-    /// Over connections that `tls` protects.
     pub fn new(this: Arc<This>, tls: Option<Tls>) -> Self {
         Self { this, tls, shared: Mutex::default() }
     }
 
-    /// A connection of its own to a node, whose disk may not be known yet.
-    ///
-    /// # Errors
-    /// [`NoWay`] in a cluster of one.
+    /// A separate channel to a node, whose disk may be unknown.
     pub fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoWay> {
         let (Some(tls), Some(trust_domain)) = (&self.tls, &self.this.trust_domain) else { return Err(NoWay) };
         let tls = tls.clone();
@@ -87,10 +83,7 @@ impl Channels {
         Ok(Client { this: Arc::clone(&self.this), to, to_disk, peer })
     }
 
-    /// The connection that calls of one purpose to a member share.
-    ///
-    /// # Errors
-    /// [`NoWay`] in a cluster of one.
+    /// The shared channel of one purpose to a member.
     pub fn shared(&self, purpose: Purpose, to: u64, member: &Peer) -> Result<Client, NoWay> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, client)) = shared.get(&(to, purpose))
@@ -105,12 +98,12 @@ impl Channels {
 }
 
 impl Client {
-    /// What makes calls.
+    /// The gRPC client.
     pub fn peer(&self) -> PeerClient<Judged> {
         self.peer.clone()
     }
 
-    /// A request that states who calls whom.
+    /// Adds the call metadata to a message.
     pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let call = Call {
@@ -126,14 +119,14 @@ impl Client {
         request
     }
 
-    /// Remembers that the node has granted this vote, or follows it.
+    /// Records that the node granted this vote, or follows its leader.
     pub fn voted(&self, vote: LeaderId) {
         if let Some(disk_id) = self.to_disk {
             self.this.lives.voted((self.to, disk_id), vote);
         }
     }
 
-    /// The memories of the members' disks, to be sent with a heartbeat.
+    /// Records of the members' disks, for a heartbeat.
     pub fn memories(&self) -> Vec<codec::proto::Memory> {
         self.this.lives.to_proto()
     }

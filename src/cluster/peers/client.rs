@@ -1,5 +1,5 @@
-//! The consensus library's way to other nodes: heartbeats, entries and snapshots each over a connection of
-//! their own, so that none waits behind another.
+//! openraft's network client. Heartbeats, entries and snapshots each use their own connection, so that none delays
+//! another.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,21 +29,21 @@ use crate::cluster::peers::snapshot_transfer;
 use crate::cluster::type_config::{LogId, Peer, TypeConfig, Vote};
 use crate::limits;
 
-/// Makes the connections that the consensus library asks for.
+/// Creates the connections that openraft requests.
 pub struct Network {
-    /// The ways to other nodes.
+    /// Channels to other nodes.
     pub channels: Arc<Channels>,
-    /// Who is told what their clocks show.
+    /// Receives the clock readings of responses.
     pub clocks: Arc<Clocks>,
 }
 
-/// One of them.
+/// The connection to one node for one purpose.
 pub struct Link {
     client: Result<Client, NoWay>,
     to: u64,
-    /// Whether an append is answered by itself: a heartbeat counts when its answer has ended.
+    /// Whether each append has its own response, as heartbeats do: they count when their response has ended.
     is_for_heartbeats: bool,
-    /// Why entries did not get through the last time.
+    /// The last replication error, if replication is failing.
     down: Option<String>,
     clocks: Arc<Clocks>,
 }
@@ -69,7 +69,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
 type Failure = RPCError<TypeConfig>;
 
-/// What is behind a failure, which the library wraps more than once.
+/// The innermost cause of a failure, which tonic wraps several times.
 pub fn reason(status: &Status) -> String {
     let mut innermost: &dyn std::error::Error = status;
     while let Some(source) = innermost.source() {
@@ -78,7 +78,7 @@ pub fn reason(status: &Status) -> String {
     innermost.to_string()
 }
 
-/// Nobody there, or nobody who talks to us: to be asked again after a pause. Anything else: at once.
+/// Maps a gRPC status to openraft's retry classes: `Unreachable` is retried after a backoff, everything else at once.
 fn failed(status: &Status) -> Failure {
     match status.code() {
         Code::Unavailable | Code::FailedPrecondition | Code::PermissionDenied => {
@@ -97,21 +97,21 @@ impl Link {
         self.client.as_ref().map_err(|no_way| RPCError::Unreachable(Unreachable::new(no_way)))
     }
 
-    /// The clock of the node, as its answer to what was sent at `sent` says.
+    /// Records the wall clock that the response to a request sent at `sent` states.
     fn hear_clock(&self, wall_millis: Option<i64>, sent: Duration) {
         if let Some(millis) = wall_millis {
             self.clocks.hear(self.to, Timestamp::from_millis(millis), sent);
         }
     }
 
-    /// Said when it changes, not as often as it is tried.
+    /// Logs the start and the end of a replication failure, not each attempt.
     fn note(&mut self, failure: Option<&Failure>) {
         let down = failure.map(ToString::to_string);
         if down != self.down {
             if let Some(reason) = &down {
-                tracing::warn!(node = self.to, reason, "a node does not get entries");
+                tracing::warn!(node = self.to, reason, "log replication to a node fails");
             } else {
-                tracing::info!(node = self.to, "a node gets entries again");
+                tracing::info!(node = self.to, "log replication to a node has recovered");
             }
             self.down = down;
         }
@@ -120,38 +120,38 @@ impl Link {
 
 type Answer = Result<StreamAppendResult<TypeConfig>, Failure>;
 
-/// Appends on their way to a node, many under way, and its answers.
+/// Pipeline of `AppendEntries` requests to one node and its responses.
 ///
-/// The library takes an answer for that to every request that ends at the same entry or before, and believes that the
-/// other node followed this one when the last of them was made; reads are confirmed by that. A request without entries,
-/// which tells of a commit, ends where the one before it does. If the answer to the first were handed on while the
-/// second is under way, a node that is deposed between the two would be confirmed as the leader. So an answer is kept
-/// back while a later request that ends at the same entry has none; that one's stands for both. And requests are taken
-/// from the library only while it waits for an answer, so that none is made between its look at what is under way and
-/// ours.
+/// openraft credits a response to every request that ends at the same entry or before, and concludes that the node
+/// followed this leader when the last of them was created; `ReadIndex` depends on that. A request without entries,
+/// which carries a new commit index, ends where the one before it does. If the response to the first were passed on
+/// while the second is in flight, a node deposed between the two would be confirmed as leader. So a response is
+/// withheld while a later request that ends at the same entry is in flight; the response to that one stands for both.
+/// And requests are taken from openraft only while it waits for a response, so that none is created between its
+/// accounting and ours.
 ///
-/// When nobody takes answers any more, no more is sent: what the library waits for inside its requests would keep other
-/// parts of it waiting, and the connection open.
+/// When openraft drops the responses, sending stops and the requests are dropped: a lock held inside them would block
+/// other parts of openraft, and the connection would stay open.
 struct Pipeline<I>(Arc<Mutex<UnderWay<I>>>);
 
 struct UnderWay<I> {
-    /// `None` when nobody takes answers any more.
+    /// `None` once the responses are dropped.
     input: Option<I>,
-    /// Whether the library waits for an answer.
+    /// Whether openraft waits for a response.
     is_waited_for: bool,
-    /// Whether a request was wanted while it did not.
+    /// Whether a request was polled while it did not.
     is_held_up: bool,
-    /// Who sends.
+    /// The task that sends.
     sender: Option<Waker>,
-    /// Where each request that is not answered ends.
+    /// The last log id of each request in flight.
     ends: VecDeque<Option<LogId>>,
-    /// Of the last request.
+    /// Term of the last request.
     own_term: u64,
 }
 
 impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     fn new(input: I) -> Self {
-        // It looks at no answer before there are any.
+        // openraft waits for the first response from the start.
         Self(Arc::new(Mutex::new(UnderWay {
             input: Some(input),
             is_waited_for: true,
@@ -162,12 +162,12 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
         })))
     }
 
-    /// What is to be sent.
+    /// The requests to send.
     fn requests(&self) -> impl Stream<Item = proto::AppendRequest> + use<I> {
-        let under_way = Arc::clone(&self.0);
+        let in_flight = Arc::clone(&self.0);
         futures::stream::poll_fn(move |context| {
-            let mut under_way = under_way.lock().unwrap_or_else(PoisonError::into_inner);
-            let UnderWay { input, is_waited_for, is_held_up, sender, .. } = &mut *under_way;
+            let mut in_flight = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            let UnderWay { input, is_waited_for, is_held_up, sender, .. } = &mut *in_flight;
             let Some(input) = input else { return Poll::Ready(None) };
             *sender = Some(context.waker().clone());
             if !*is_waited_for {
@@ -176,13 +176,13 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
             }
             let Some(request) = ready!(input.poll_next_unpin(context)) else { return Poll::Ready(None) };
             let last = request.entries.last().map(|entry| entry.log_id);
-            under_way.ends.push_back(last.or(request.prev_log_id));
-            under_way.own_term = request.vote.leader_id.term();
+            in_flight.ends.push_back(last.or(request.prev_log_id));
+            in_flight.own_term = request.vote.leader_id.term();
             Poll::Ready(Some(wire::append_request_to_proto(&request)))
         })
     }
 
-    /// What the library is told.
+    /// The responses for openraft.
     fn answers<A>(self, answers: A) -> impl Stream<Item = Answer>
     where
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
@@ -199,25 +199,25 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held_up = {
-            let mut under_way = lock();
-            under_way.is_waited_for = true;
-            let was_held_up = std::mem::take(&mut under_way.is_held_up);
-            under_way.sender.take_if(|_| was_held_up)
+            let mut in_flight = lock();
+            in_flight.is_waited_for = true;
+            let was_held_up = std::mem::take(&mut in_flight.is_held_up);
+            in_flight.sender.take_if(|_| was_held_up)
         };
         held_up.into_iter().for_each(Waker::wake);
         loop {
             let answer = answers.next().await;
-            let mut under_way = lock();
-            let answered = under_way.ends.pop_front();
-            let stands_for_a_later_one = answered.is_some() && answered.as_ref() == under_way.ends.front();
+            let mut in_flight = lock();
+            let answered = in_flight.ends.pop_front();
+            let stands_for_a_later_one = answered.is_some() && answered.as_ref() == in_flight.ends.front();
             let answer = match answer? {
                 Ok(answer) => {
-                    wire::append_response(answer, under_way.own_term).map_err(|error| undecodable(&error))
+                    wire::append_response(answer, in_flight.own_term).map_err(|error| undecodable(&error))
                 }
                 Err(status) => Err(failed(&status)),
             };
             if !(stands_for_a_later_one && matches!(answer, Ok(Ok(_)))) {
-                under_way.is_waited_for = false;
+                in_flight.is_waited_for = false;
                 return Some(answer);
             }
         }
@@ -226,15 +226,15 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
 
 impl<I> Drop for Pipeline<I> {
     fn drop(&mut self) {
-        let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (input, sender) = (under_way.input.take(), under_way.sender.take());
-        drop(under_way);
+        let mut in_flight = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (input, sender) = (in_flight.input.take(), in_flight.sender.take());
+        drop(in_flight);
         drop(input);
         sender.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Within the time that the library gives it.
+/// Runs a call within openraft's time limit.
 async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
@@ -242,7 +242,7 @@ async fn within<T>(
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(failed(&status)),
-        Err(_) => Err(RPCError::Network(NetworkError::from_string("no answer in time"))),
+        Err(_) => Err(RPCError::Network(NetworkError::from_string("timeout"))),
     }
 }
 
@@ -296,7 +296,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
             let answers = match opened {
                 Ok(answers) => answers,
                 Err(failure) => {
-                    // The library waits between two attempts only while it takes entries out of the stream.
+                    // openraft backs off only after errors inside the stream.
                     tokio::time::sleep(limits::PEER_RETRY_PAUSE).await;
                     return Err(failure);
                 }
@@ -324,7 +324,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         Ok(answer)
     }
 
-    /// The library's default grants a pre-vote that was never asked for.
+    /// openraft's default grants a pre-vote without asking the node.
     async fn pre_vote(
         &mut self,
         request: VoteRequest<TypeConfig>,
@@ -366,7 +366,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
             Ok(Ok(Err(status))) => return Err(failed(&status).into()),
             Ok(Err(error)) => return Err(unreadable(error)),
             Err(_) => {
-                let late = NetworkError::from_string("the snapshot was not taken in time");
+                let late = NetworkError::from_string("timeout while sending the snapshot");
                 return Err(StreamingError::Network(late));
             }
         };
@@ -400,58 +400,57 @@ mod tests {
         }
     }
 
-    /// A leader that was deposed between two requests got the answer to the first, which was late, and was confirmed as
-    /// the leader as of the second, which nobody had answered: what was revoked under its successor it went on to
-    /// accept.
+    /// A leader deposed between two requests received the late response to the first, and was confirmed as leader as of
+    /// the second, to which no node had responded: it went on to accept what its successor had revoked.
     #[tokio::test]
-    async fn an_answer_says_nothing_of_a_request_behind_the_one_it_is_for() {
+    async fn response_does_not_confirm_later_requests() {
         let (requests, input) = mpsc::channel(9);
-        let (told, answers) = mpsc::channel(9);
+        let (responses, answers) = mpsc::channel(9);
         let pipeline = Pipeline::new(ReceiverStream::new(input));
         let mut sent = pipeline.requests();
         let mut given = Box::pin(pipeline.answers(ReceiverStream::new(answers)));
-        let tell = async |result: StreamAppendResult<TypeConfig>| {
-            told.send(Ok(wire::append_response_to_proto(&result))).await.expect("there");
+        let respond = async |result: StreamAppendResult<TypeConfig>| {
+            responses.send(Ok(wire::append_response_to_proto(&result))).await.expect("there");
         };
-        let matched = async |index: u64| tell(Ok(Some(log_id(index)))).await;
+        let matched = async |index: u64| respond(Ok(Some(log_id(index)))).await;
 
         for request in [request(3, [4, 5]), request(5, []), request(5, []), request(5, [6])] {
             requests.send(request).await.expect("there");
         }
-        assert!(given.next().now_or_never().is_none(), "nothing is answered");
+        assert!(given.next().now_or_never().is_none(), "no response");
         for _ in 0..4 {
             sent.next().await.expect("sent");
         }
         matched(5).await;
-        assert!(given.next().now_or_never().is_none(), "two that end there are under way");
+        assert!(given.next().now_or_never().is_none(), "two requests that end there are in flight");
         matched(5).await;
-        assert!(given.next().now_or_never().is_none(), "one is");
+        assert!(given.next().now_or_never().is_none(), "one is in flight");
         matched(5).await;
         assert_eq!(given.next().await, Some(Ok(Ok(Some(log_id(5))))));
         matched(6).await;
         assert_eq!(given.next().await, Some(Ok(Ok(Some(log_id(6))))));
 
-        // None is made while the library looks at an answer.
+        // No request is created while openraft processes a response.
         requests.send(request(6, [])).await.expect("there");
         requests.send(request(6, [])).await.expect("there");
-        assert!(sent.next().now_or_never().is_none(), "nobody has asked for an answer since");
+        assert!(sent.next().now_or_never().is_none(), "openraft does not wait for a response");
         assert!(given.next().now_or_never().is_none());
         for _ in 0..2 {
             sent.next().await.expect("sent");
         }
 
-        // What is no word of being followed is handed on at once.
-        tell(Err(StreamAppendError::Conflict(log_id(6)))).await;
+        // A conflict confirms nothing and is passed on at once.
+        respond(Err(StreamAppendError::Conflict(log_id(6)))).await;
         assert_eq!(given.next().await, Some(Ok(Err(StreamAppendError::Conflict(log_id(6))))));
-        // Nor is it believed to be ahead by more elections than there can have been.
-        tell(Err(StreamAppendError::HigherVote(Vote::new(u64::MAX, 2)))).await;
+        // An impossible term is an error.
+        respond(Err(StreamAppendError::HigherVote(Vote::new(u64::MAX, 2)))).await;
         assert!(matches!(given.next().await, Some(Err(RPCError::Network(_)))));
 
-        // The library takes no more answers: it goes without what it waits for among its requests, and the other node
-        // is told that no more comes. It waited on a lock there, and the connection stayed open for ever.
+        // openraft drops the responses: its requests are dropped, and the stream to the node ends. It waited on a lock
+        // there, and the connection stayed open for ever.
         assert!(sent.next().now_or_never().is_none());
         let (sent, ()) = futures::join!(sent.next(), async { drop(given) });
         assert_eq!(sent, None);
-        assert!(requests.is_closed(), "its requests are gone");
+        assert!(requests.is_closed(), "the requests are dropped");
     }
 }

@@ -1,4 +1,4 @@
-//! This node among its peers: who it is, which cluster it belongs to, and whom it lets call.
+//! This node towards other nodes: its identity, its cluster id, and admission of their calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,49 +18,45 @@ use crate::cluster::{Corrupt, Open};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 
-/// The addresses of the nodes that found a cluster together, by id.
+/// Addresses of the initial members, by node id.
 pub type Founders = BTreeMap<u64, String>;
 
-/// This node among its peers.
 pub struct This {
-    /// Its id.
+    /// Node id.
     pub node_id: u64,
-    /// Its disk.
+    /// Disk identity.
     pub disk_id: DiskId,
-    /// This process.
+    /// Life of this process.
     pub life: Life,
-    /// The memories of the members' disks.
+    /// Records of the members' disks.
     pub lives: Arc<Lives>,
-    /// Of every node's certificate; `None` in a cluster of one.
+    /// Trust domain of the node certificates; `None` in a cluster of one.
     pub trust_domain: Option<TrustDomain>,
-    /// Those that are configured to found a cluster with it, itself among them.
+    /// The configured initial members, this node included.
     pub founders: Founders,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
-    /// Why this node must stop, if it must.
+    /// The reason why this node must stop, if it must.
     stops: watch::Sender<Option<String>>,
-    /// Which other nodes it waits for, and why; empty if it waits for none.
+    /// The nodes that bootstrap waits for, and why; empty if none.
     waits_for: watch::Sender<String>,
-    /// The committed entry here in whose place a leader has another.
+    /// The committed entry of this node that differs from a leader's.
     contradiction: watch::Sender<Option<LogId>>,
-    /// Dropped after the database, so that whoever waits for it finds the database closed.
+    /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
     _open: Open,
 }
 
-/// How far a call goes.
+/// Kind of a call, for admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Between nodes that may not know each other yet.
+    /// Before membership.
     Hello,
     /// Between members.
     Member,
 }
 
 impl This {
-    /// As the disk says.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the row is not what was written.
+    /// Reads the cluster id from the disk.
     pub fn open(
         (node_id, disk_id, life): (u64, DiskId, Life),
         trust_domain: Option<TrustDomain>,
@@ -92,28 +88,29 @@ impl This {
         })
     }
 
-    /// The cluster it belongs to; `None` if to none yet.
+    /// The cluster id; `None` before bootstrap.
     pub fn cluster_id(&self) -> Option<ClusterId> {
         self.cluster_id.get().copied()
     }
 
-    /// Belongs to this cluster from now on, durably. Once in the life of a disk.
-    ///
-    /// # Errors
-    /// If the disk refuses, or it belongs to another.
+    /// Stores the cluster id durably, once per disk. Fails for any other id.
     pub fn join(&self, id: ClusterId) -> io::Result<()> {
         if let Some(known) = self.cluster_id() {
-            return if known == id { Ok(()) } else { Err(io::Error::other("it belongs to another cluster")) };
+            return if known == id {
+                Ok(())
+            } else {
+                Err(io::Error::other("this node belongs to another cluster"))
+            };
         }
         log::write_meta(&self.database, CLUSTER_ID, &id)?;
-        // Two that tell it of the same cluster write the same.
+        // Two concurrent calls for the same cluster write the same row.
         match self.cluster_id.get_or_init(|| id) {
             known if *known == id => Ok(()),
-            _ => Err(io::Error::other("it joined another cluster meanwhile")),
+            _ => Err(io::Error::other("this node joined another cluster meanwhile")),
         }
     }
 
-    /// Stops this node, with an explanation.
+    /// Stops this node with a reason.
     pub fn stop(&self, reason: String) {
         self.stops.send_if_modified(|stops| {
             let is_first = stops.is_none();
@@ -122,37 +119,37 @@ impl This {
         });
     }
 
-    /// Stops this node for good: its disk was set back or copied, and is not started again.
+    /// Stops this node permanently: its disk was rolled back or copied, and later starts on it fail.
     pub fn stop_for_good(&self, reason: String) {
         if self.stops.borrow().is_none()
             && let Err(error) = log::write_meta(&self.database, log::REFUSED, reason.as_bytes())
         {
-            tracing::error!(%error, "failed to mark the data directory as refused");
+            tracing::error!(%error, "failed to mark the data directory as rejected");
         }
         self.stop(reason);
     }
 
-    /// Why it must stop, if it must.
+    /// The reason why this node must stop, if it must.
     pub fn stops(&self) -> watch::Receiver<Option<String>> {
         self.stops.subscribe()
     }
 
-    /// Remembers which other nodes this one waits for, for whoever asks why it is not ready.
+    /// Records which other nodes this node waits for, for readiness.
     pub fn wait_for(&self, others: String) {
         self.waits_for.send_replace(others);
     }
 
-    /// Which other nodes it waits for, and why; empty if it waits for none.
+    /// The nodes that bootstrap waits for, and why; empty if none.
     pub fn waits_for(&self) -> String {
         self.waits_for.borrow().clone()
     }
 
-    /// This node knows that an entry is committed, and a leader has another in its place: the node goes no further. It
-    /// stops a little later, so that the leader hears of it.
+    /// Records that a leader's log differs at an entry that is committed here. The node stops a little later, so that
+    /// the leader receives the refusal.
     pub fn contradicted(&self, ours: LogId) -> Refusal {
         let refusal = Refusal::Contradiction(ours, self.node_id);
         if self.contradiction.send_replace(Some(ours)).is_none() {
-            tracing::error!(%refusal, "this node stops");
+            tracing::error!(%refusal, "committed entries contradict the leader's log; this node stops");
         }
         refusal
     }
@@ -160,7 +157,7 @@ impl This {
     /// Stops this node after a contradiction. Runs for ever without one.
     pub async fn stop_when_contradicted(&self) {
         let mut contradiction = self.contradiction.subscribe();
-        // It never ends: this node holds the sender.
+        // The wait cannot fail: this node holds the sender.
         let ours = contradiction.wait_for(Option::is_some).await.ok().and_then(|ours| *ours);
         if let Some(ours) = ours {
             tokio::time::sleep(limits::CONTRADICTION_TOLD_FOR).await;
@@ -168,7 +165,7 @@ impl This {
         }
     }
 
-    /// Judges what a member remembers of this disk.
+    /// Verifies this node's own life against a member's record of it.
     fn judge_own(&self, known: &Memory, by: u64) -> Result<(), Refusal> {
         known.judge(&self.life).map_err(|why| {
             let refusal = Refusal::ThisSetBack { node: self.node_id, by, why };
@@ -177,7 +174,7 @@ impl This {
         })
     }
 
-    /// Judges the process that calls, and remembers it if it is that of a member.
+    /// Verifies the life of the calling process, and records it if the caller is a member.
     fn judge(&self, call: &Call, members: &StoredMembership) -> Result<(), Refusal> {
         let disk = (call.from, call.from_disk);
         if !disk_memory::is_member(members, &disk) && self.lives.of(disk).is_none() {
@@ -186,12 +183,12 @@ impl This {
         self.lives.take(disk, &call.life).map_err(|why| Refusal::SetBack { node: call.from, why })
     }
 
-    /// Lets a call in, or says why not. In this order: who calls, as the certificate says; whom; on which
-    /// disks; of which cluster, as one of its `members`; with disks that were not set back. Until it knows any member,
-    /// those count with which this node is configured to found a cluster.
+    /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node; both disks; the
+    /// cluster id; membership; rollback of either disk. Before the membership is known, the configured initial members
+    /// count as members.
     ///
     /// # Errors
-    /// As [`Refusal`] says.
+    /// The first failed check.
     pub fn admit(
         &self,
         call: &Call,

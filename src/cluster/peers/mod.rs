@@ -1,8 +1,8 @@
-//! Between the nodes of a cluster: gRPC over mutual TLS, on a port of its own (`proto/peer.proto`).
+//! Transport between nodes: gRPC over mutual TLS, on its own port (`proto/peer.proto`).
 //!
-//! Every call states who calls whom, on which disks and in which cluster, and is let in only if the certificate
-//! says the same. Nothing here knows what a command means or when a lease ends: it carries questions, and hands
-//! them to those who do.
+//! Every call states the caller, the called node, their disks and the cluster, and is admitted only if the certificate
+//! proves the caller. What a command means and when a lease ends is decided elsewhere: this module only carries the
+//! calls.
 
 mod bootstrap;
 mod call_metadata;

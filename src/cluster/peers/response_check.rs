@@ -1,5 +1,5 @@
-//! Between calls and their answers: every answer states the life of the process that gives it, and none is handed on
-//! before that is judged.
+//! Client and server layers around every response: the server states the life of its process, and the client verifies
+//! it before it passes the response on.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,10 +20,10 @@ use super::wire::proto;
 use crate::cluster::codec;
 use crate::cluster::set_back::Life;
 
-/// The metadata of an answer that carries the life.
+/// Response metadata that carries the life.
 const KEY: &str = "trust-fabric-life-bin";
 
-/// The answer to a call that is refused: its text, and what the caller must know to act on it.
+/// The status for a rejected call: its text, and the details on which the caller acts.
 pub fn refused(refusal: &Refusal) -> Status {
     use proto::refused::Why;
     let text = refusal.to_string();
@@ -40,7 +40,7 @@ pub fn refused(refusal: &Refusal) -> Status {
     }
 }
 
-/// Adds the life of this process to every answer.
+/// Adds the life of this process to every response.
 pub fn stating<B>(
     life: &Life,
 ) -> MapResponseLayer<impl Fn(Response<B>) -> Response<B> + Clone + Send + 'static + use<B>> {
@@ -54,14 +54,14 @@ pub fn stating<B>(
     })
 }
 
-/// The life that the headers of an answer state.
+/// The life stated in response headers.
 fn life(headers: &HeaderMap) -> Option<Life> {
     let stated = MetadataMap::from_headers(headers.clone());
     let bytes = stated.get_bin(KEY)?.to_bytes().ok()?;
     codec::life_from_proto(&codec::proto::Life::decode(bytes).ok()?).ok()
 }
 
-/// A connection whose answers are judged.
+/// A channel whose responses are verified.
 #[derive(Clone)]
 pub struct Judged {
     pub(super) channel: Channel,
@@ -71,20 +71,21 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// What the headers of an answer say of the node that gives it. Nothing is judged of one whose disk is not known, as
-    /// that of a node that is asked who it is.
+    /// Verifies the life in response headers. Skipped while the disk of the node is unknown, as in `Hello`.
     fn judge(&self, headers: &HeaderMap) -> Result<(), Status> {
         let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok);
         match (life(headers), self.to_disk) {
             (Some(life), Some(disk_id)) => {
                 self.this.lives.take((self.to, disk_id), &life).map_err(|why| {
                     let refusal = Refusal::SetBack { node: self.to, why };
-                    tracing::warn!(%refusal, "a node's answer was refused");
+                    tracing::warn!(%refusal, "rejected the response of a node");
                     Status::failed_precondition(refusal.to_string())
                 })?;
             }
             (None, Some(_)) if status.is_none() => {
-                return Err(Status::failed_precondition("the answer does not state its life"));
+                return Err(Status::failed_precondition(
+                    "the response does not state the life of its process",
+                ));
             }
             _ => {}
         }
@@ -99,7 +100,7 @@ impl Judged {
         let refused = proto::Refused::decode(status.details()).unwrap_or_default();
         match (refused.why, self.to_disk) {
             (Some(Why::SetBack(_)), _) => {
-                let reason = format!("refused by node {}: {}; {WAY_BACK}", self.to, status.message());
+                let reason = format!("rejected by node {}: {}; {WAY_BACK}", self.to, status.message());
                 self.this.stop_for_good(reason);
             }
             (Some(Why::Contradiction(theirs)), Some(disk_id)) => {
@@ -122,11 +123,11 @@ impl Service<Request<Body>> for Judged {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let answered = self.channel.call(request);
-        let judged = self.clone();
+        let response = self.channel.call(request);
+        let verifier = self.clone();
         Box::pin(async move {
-            let response = answered.await?;
-            Ok(match judged.judge(response.headers()) {
+            let response = response.await?;
+            Ok(match verifier.judge(response.headers()) {
                 Ok(()) => response,
                 Err(status) => status.into_http(),
             })

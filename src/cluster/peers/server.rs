@@ -1,4 +1,4 @@
-//! What this node answers to its peers.
+//! gRPC server for other nodes.
 
 use std::io;
 use std::pin::Pin;
@@ -35,21 +35,19 @@ use crate::id::TrustDomain;
 use crate::limits;
 use crate::tls::Tls;
 
-/// What answers: this node, over its core.
+/// The service implementation.
 pub struct Peers<M: Machine> {
-    /// Who it is.
+    /// This node.
     pub this: Arc<This>,
-    /// Its core.
     pub handle: Handle<M>,
-    /// Its log.
     pub log: LogReader,
-    /// Where a snapshot is received.
+    /// Directory in which snapshots are received.
     pub snapshots: Snapshots,
-    /// One at a time.
+    /// Limits snapshot transfers to one at a time.
     pub receiving: Semaphore,
 }
 
-/// Answers on `listener`, for ever.
+/// Serves on `listener` until it is dropped.
 pub async fn serve<M: Machine>(
     peers: Peers<M>,
     listener: TcpListener,
@@ -60,7 +58,6 @@ pub async fn serve<M: Machine>(
         .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
     let stopped = CancellationToken::new();
-    // When this is dropped.
     let _stop = stopped.clone().drop_guard();
     let served = Server::builder()
         .http2_keepalive_interval(Some(limits::PEER_PING_INTERVAL))
@@ -73,8 +70,8 @@ pub async fn serve<M: Machine>(
         .add_service(service)
         .serve_with_incoming(connection::incoming(listener, (tls, trust_domain), stopped));
     match served.await {
-        Ok(()) => tracing::error!("nothing listens for other nodes any more"),
-        Err(error) => tracing::error!(%error, "listen for other nodes"),
+        Ok(()) => tracing::error!("peer listener stopped"),
+        Err(error) => tracing::error!(%error, "peer listener failed"),
     }
 }
 
@@ -89,7 +86,7 @@ fn stopped(error: impl std::fmt::Display) -> Status {
 }
 
 impl<M: Machine> Peers<M> {
-    /// The caller, if it may call. Who is let in first decides to which cluster this node belongs.
+    /// Admits the caller. The first admitted member call determines the cluster id of a node that has none.
     fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<Call, Status> {
         let admitted = Call::read(request.metadata()).and_then(|call| {
             let certified = request.extensions().get::<Certified>().ok_or(Refusal::Unstated)?;
@@ -97,21 +94,17 @@ impl<M: Machine> Peers<M> {
             Ok(call)
         });
         let call = admitted.map_err(|refusal| {
-            tracing::warn!(%refusal, "a node's call was refused");
+            tracing::warn!(%refusal, "rejected the call of a node");
             refused(&refusal)
         })?;
         if let (Kind::Member, None, Some(id)) = (kind, self.this.cluster_id(), call.cluster_id) {
             self.this.join(id).map_err(stopped)?;
-            tracing::info!(
-                cluster = super::call_metadata::shown(&id),
-                founder = call.from,
-                "this node joins a cluster"
-            );
+            tracing::info!(cluster = super::call_metadata::shown(&id), from = call.from, "joining the cluster");
         }
         Ok(call)
     }
 
-    /// Has the library take up a snapshot that was received whole.
+    /// Passes a complete snapshot to openraft.
     async fn install(
         &self,
         vote: Vote,
@@ -121,29 +114,29 @@ impl<M: Machine> Peers<M> {
         let refused = |error: io::Error| Status::invalid_argument(error.to_string());
         let meta = self.snapshots.describe(snapshot.directory()).map_err(refused)?;
         if meta.last_log_id != Some(last) {
-            return Err(Status::invalid_argument("the snapshot's files are not of the entry it names"));
+            return Err(Status::invalid_argument("the snapshot's files do not end at its last log id"));
         }
-        // The library takes it for its own mistake, and stops: one that ends where we have gone on otherwise.
+        // openraft takes a snapshot that contradicts applied entries for a bug of its own, and stops.
         let applied = self.handle.applied_log_id().map_err(stopped)?;
         if applied.is_some_and(|applied| last > applied && last.index <= applied.index) {
-            return Err(Status::invalid_argument("the snapshot contradicts what this node has applied"));
+            return Err(Status::invalid_argument("the snapshot contradicts applied entries of this node"));
         }
         let snapshot = SnapshotOf::<TypeConfig, SnapshotFiles> { meta, snapshot };
         self.handle.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)
     }
 
-    /// What a member asks for, before and in an election.
+    /// Decodes a vote or pre-vote request.
     fn asked(&self, request: Request<proto::VoteRequest>) -> Result<VoteRequest<TypeConfig>, Status> {
         let from = self.from(&self.admit(&request, Kind::Member)?);
         wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))
     }
 
-    /// For whoever reads this node's wall clock.
+    /// This node's wall clock, for readings.
     fn wall_millis(&self) -> i64 {
         self.handle.clock.now().millis()
     }
 
-    /// Refuses what has to be written, while the disk hangs: whoever asked would wait, and the library with it.
+    /// Rejects calls that need a durable write while the disk hangs: the caller would wait, and openraft with it.
     fn check_disk(&self) -> Result<(), Status> {
         if self.handle.disk_hangs() {
             Err(Status::unavailable("the disk of this node hangs"))
@@ -162,7 +155,7 @@ impl<M: Machine> Peers<M> {
     }
 }
 
-/// Checks what a leader appends before the library sees it.
+/// Validates append requests before openraft sees them.
 struct Appends<M: Machine> {
     this: Arc<This>,
     log: LogReader,
@@ -171,7 +164,7 @@ struct Appends<M: Machine> {
 }
 
 impl<M: Machine> Appends<M> {
-    /// A request that is whole, and contradicts no entry that is known to be committed here.
+    /// Decodes a request that contradicts no committed entry of this node.
     fn check(&self, message: proto::AppendRequest) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
         let from = From { node_id: self.node_id, own_term: self.handle.term() };
         let append = wire::append_request(message, from).map_err(|error| malformed(&error))?;
@@ -234,8 +227,8 @@ impl<M: Machine> Peer for Peers<M> {
         let own_term = self.handle.term();
         let mut message = request.into_inner();
         let (memories, members) = (std::mem::take(&mut message.memories), self.handle.membership());
-        let is_told = |disk: &Disk| disk.0 != self.this.node_id && disk_memory::is_member(&members, disk);
-        self.this.lives.merge(&memories, is_told);
+        let is_other_member = |disk: &Disk| disk.0 != self.this.node_id && disk_memory::is_member(&members, disk);
+        self.this.lives.merge(&memories, is_other_member);
         let append = self.appends(&call).check(message)?;
         if append.vote.leader_id.term >= own_term {
             self.handle.candidacy.hear(self.handle.clock.boot());
@@ -248,7 +241,7 @@ impl<M: Machine> Peer for Peers<M> {
             AppendEntriesResponse::Success => Ok(last),
             AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
             AppendEntriesResponse::Conflict => {
-                let prev = prev.ok_or_else(|| Status::internal("a conflict with nothing"))?;
+                let prev = prev.ok_or_else(|| Status::internal("conflict without a previous entry"))?;
                 Err(StreamAppendError::Conflict(prev))
             }
             AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
@@ -264,7 +257,7 @@ impl<M: Machine> Peer for Peers<M> {
         let call = self.admit(&request, Kind::Member)?;
         self.check_disk()?;
         let checks = self.appends(&call);
-        // Why no more was read of it: told behind the answers to what was.
+        // The status that ended the stream, sent after the responses to the requests before it.
         let ended = Arc::new(Mutex::new(None));
         let end = Arc::clone(&ended);
         let appends = request.into_inner().scan((), move |(), message| {
@@ -294,7 +287,7 @@ impl<M: Machine> Peer for Peers<M> {
         let _one = self.receiving.try_acquire().map_err(busy)?;
         let mut parts = request.into_inner();
         let not_taken = |refused: snapshot_transfer::Refused| {
-            tracing::warn!(from = call.from, reason = %refused, "a snapshot was refused");
+            tracing::warn!(from = call.from, reason = %refused, "rejected a snapshot");
             Status::invalid_argument(refused.to_string())
         };
         let head = snapshot_transfer::head(&mut parts).await.map_err(not_taken)?;
@@ -311,7 +304,7 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::ReadIndexResponse>, Status> {
         let call = self.admit(&request, Kind::Member)?;
         if request.get_ref().for_lease {
-            // Before the index is confirmed: what is acknowledged meanwhile may be missing in the answer.
+            // Before the index is confirmed: entries acknowledged meanwhile may be missing in the answer.
             self.handle.progress.note_lease_request(call.from, self.handle.clock.boot());
         }
         let index = self.handle.confirm_leadership().await;
@@ -326,7 +319,7 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::AppliedResponse>, Status> {
         self.admit(&request, Kind::Member)?;
         let waited = self.handle.until_applied(request.into_inner().index);
-        // How far it has come is an answer too.
+        // After the timeout, the current index is the answer.
         drop(tokio::time::timeout(limits::APPLIED_WAIT, waited).await);
         Ok(Response::new(proto::AppliedResponse { index: self.handle.applied() }))
     }
@@ -369,7 +362,7 @@ impl<M: Machine> Peer for Peers<M> {
                 let (submission, patience) =
                     forwarding::from_proto(message?).map_err(Status::invalid_argument)?;
                 let sequence = submission.sequence;
-                // Of this one command: the others that are under way go on.
+                // Rejects this command only: others in flight go on.
                 let outcome = if M::knows(&submission.command) {
                     batches.submit(submission, now + patience).await
                 } else {

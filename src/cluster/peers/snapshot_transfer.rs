@@ -1,5 +1,5 @@
-//! Snapshots between nodes: file by file, each with its digest, into a directory that becomes a snapshot only
-//! when all of it is there and is what it was said to be.
+//! Snapshot transfer between nodes: file by file, each with its digest, into a directory that becomes a snapshot only
+//! when every file is complete and matches its digest.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,10 +22,7 @@ use crate::cluster::codec;
 use crate::cluster::type_config::{TypeConfig, Vote};
 use crate::limits;
 
-/// Sends the files in `directory`. The outer error is one of reading them.
-///
-/// # Errors
-/// If a file cannot be read, or the other node refuses.
+/// Sends the files in `directory`. The outer error is a read error, the inner one the receiver's status.
 pub async fn send(
     client: &Client,
     vote: &Vote,
@@ -43,7 +40,7 @@ pub async fn send(
     let (read, taken) = tokio::join!(read(head, directory, sender), taken);
     match (read, taken) {
         (_, Ok(response)) => Ok(Ok(response.into_inner())),
-        // It was refused before all of it was read, or because reading it ended early.
+        // The receiver stopped early, or the stream ended early because reading failed.
         (Ok(()), Err(status)) => Ok(Err(status)),
         (Err(error), Err(_)) => Err(error),
     }
@@ -61,7 +58,7 @@ async fn files_in(directory: &Path) -> io::Result<Vec<SnapshotFile>> {
     Ok(files)
 }
 
-/// Ends without an error when nobody takes the parts any more: who does not says why.
+/// Ends without an error when the receiver stops: its status has the reason.
 async fn read(head: SnapshotHead, directory: &Path, parts: mpsc::Sender<SnapshotPart>) -> io::Result<()> {
     let files = head.files.clone();
     let send = |part| parts.send(SnapshotPart { part: Some(part) });
@@ -90,46 +87,46 @@ async fn read(head: SnapshotHead, directory: &Path, parts: mpsc::Sender<Snapshot
     Ok(())
 }
 
-/// Why a snapshot is not taken. Nothing of it is kept.
+/// A received snapshot is rejected. Its files are removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// It does not begin with what it is.
-    #[error("the snapshot does not begin with its head")]
+    /// The first part is not the head.
+    #[error("the first part of the snapshot is not its head")]
     NoHead,
-    /// It has as many files as none of ours has.
+    /// More files than any snapshot has.
     #[error("the snapshot has more than {} files", limits::SNAPSHOT_FILES_MAX)]
     TooManyFiles,
-    /// It is larger than any of ours.
+    /// Larger than any snapshot.
     #[error("the snapshot is larger than {} bytes", limits::SNAPSHOT_BYTES_MAX)]
     TooLarge,
-    /// A name that could lead out of the directory, or stands there twice.
-    #[error("{0:?} is not the name of a file of a snapshot")]
+    /// A file name that could leave the directory, or a duplicate.
+    #[error("{0:?} is not a snapshot file name")]
     Name(String),
-    /// It ended before its last file did.
-    #[error("the snapshot ends in the middle of {0}")]
+    /// The stream ended before the last file.
+    #[error("the snapshot ends within {0}")]
     Truncated(String),
-    /// A file is longer or shorter than it was said to be.
-    #[error("{0} has another length than was said")]
+    /// The length of a file differs from the head.
+    #[error("the length of {0} differs from the head")]
     Length(String),
-    /// A file is not what was sent.
-    #[error("{0} is not what was sent: its digest differs")]
+    /// The digest of a file differs.
+    #[error("the digest of {0} does not match")]
     Digest(String),
-    /// Something comes behind its last file.
-    #[error("something comes behind the last file of the snapshot")]
+    /// A part follows the last file, or a second head.
+    #[error("a part follows the last file of the snapshot")]
     Trailing,
-    /// The disk refuses.
-    #[error("the snapshot cannot be written: {0}")]
+    /// Write error.
+    #[error("failed to write the snapshot: {0}")]
     Disk(#[from] io::Error),
-    /// Nothing came for [`limits::SNAPSHOT_PART_TIMEOUT`]. There is one place for a snapshot that is received, and
-    /// whoever says no more may not keep it.
-    #[error("nothing more of the snapshot has come")]
+    /// No part for [`limits::SNAPSHOT_PART_TIMEOUT`]. Only one snapshot is received at a time, so a silent sender must
+    /// not block others.
+    #[error("timeout while receiving the snapshot")]
     Silent,
-    /// The sender gave up.
-    #[error("the snapshot was not sent to its end: {0}")]
+    /// The sender ended with an error.
+    #[error("the sender aborted the snapshot: {0}")]
     Sender(String),
 }
 
-/// The head of a snapshot, checked as far as that can be done before its files are there.
+/// Reads and validates the head of a snapshot.
 pub async fn head(
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
 ) -> Result<SnapshotHead, Refused> {
@@ -150,7 +147,7 @@ pub async fn head(
     Ok(head)
 }
 
-/// As the database names its files: letters, digits, and `.`, `_`, `-` but not in the first place.
+/// File names as RocksDB creates them: letters, digits, and `.`, `_`, `-` but not in the first position.
 fn is_name(name: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     name.len() <= limits::SNAPSHOT_NAME_BYTES_MAX
@@ -169,7 +166,7 @@ async fn next(
     }
 }
 
-/// Writes the files into `directory`, which is made for them, durably.
+/// Writes the files durably into the new `directory`.
 pub async fn receive(
     head: &SnapshotHead,
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),

@@ -1,7 +1,6 @@
-//! Between the consensus library's types and the messages of `proto/peer.proto`.
+//! Conversion between openraft's types and the messages of `proto/peer.proto`.
 //!
-//! What a peer says is not believed because it is a peer: a message whose parts do not fit each other is refused
-//! here, because the library takes it for a mistake of its own and stops.
+//! Messages of members are validated too: openraft takes an inconsistent message for a bug of its own and stops.
 
 use std::time::Duration;
 
@@ -23,54 +22,54 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/trust_fabric.peer.v1.rs"));
 }
 
-/// Why a message of a peer is refused.
+/// A message of another node is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It does not decode.
     #[error("{0}")]
     Undecodable(#[from] codec::Error),
-    /// A part that is always there is not.
+    /// A required field is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// Somebody asks for votes, or leads, in the name of another node.
-    #[error("the vote is that of node {named}, not of node {from}, which sends it")]
+    /// The vote names a node other than the sender.
+    #[error("the vote names node {named}, the sender is node {from}")]
     VoteOfAnother {
-        /// Whose it says it is.
+        /// The node that the vote names.
         named: u64,
-        /// Who sends it.
+        /// The sender.
         from: u64,
     },
-    /// Only a leader's vote is committed, and only a leader's counts here.
+    /// A vote must be committed in a leader's message, and uncommitted in a candidate's.
     #[error("the vote is {0}committed")]
     Committed(&'static str),
-    /// A term that no number of elections can have come to.
-    #[error("term {term} is more than {} ahead of ours", limits::TERM_AHEAD_MAX)]
+    /// The term is impossibly far ahead.
+    #[error("term {term} is more than {} ahead of the current term", limits::TERM_AHEAD_MAX)]
     TermTooFar {
         /// The term.
         term: u64,
     },
-    /// An index that no log can have come to.
-    #[error("index {0} is beyond any log")]
+    /// The index is impossibly large.
+    #[error("log index {0} is too large")]
     IndexTooLarge(u64),
-    /// The entries do not follow each other, or what they are said to follow.
-    #[error("entry {found} stands where entry {expected} should be")]
+    /// The entries are not contiguous.
+    #[error("log entry {found} found where entry {expected} should be")]
     Gap {
-        /// What is there.
+        /// Index of the entry.
         found: u64,
-        /// What should be.
+        /// The expected index.
         expected: u64,
     },
-    /// An entry of a leader that comes after the one that sends it, or before the entry it follows.
-    #[error("entry {0} is of another term than it can be")]
+    /// The term of an entry is after the sender's, or before that of the previous entry.
+    #[error("log entry {0} has an impossible term")]
     TermOfEntry(u64),
 }
 
-/// What a vote or a log id is judged by.
+/// Context in which a message is validated.
 #[derive(Clone, Copy, Debug)]
 pub struct From {
-    /// The node that sends the message, as its certificate says.
+    /// The sender, as its certificate names it.
     pub node_id: u64,
-    /// The term of the node that got it.
+    /// Term of the receiver.
     pub own_term: u64,
 }
 
@@ -86,7 +85,7 @@ fn log_id(message: Option<log::LogId>) -> Result<Option<LogId>, Error> {
     }
 }
 
-/// A vote that is the sender's own, of a term that can be.
+/// Decodes the sender's own vote, with a possible term.
 fn vote(message: Option<log::Vote>, from: From, committed: bool) -> Result<Vote, Error> {
     let vote = codec::vote_from_proto(need(message, "vote")?)?;
     let named = *vote.leader_id.node_id();
@@ -99,7 +98,7 @@ fn vote(message: Option<log::Vote>, from: From, committed: bool) -> Result<Vote,
     of_possible_term(vote, from.own_term)
 }
 
-/// The library takes a vote up as the highest it has seen.
+/// openraft adopts any higher vote.
 fn of_possible_term(vote: Vote, own_term: u64) -> Result<Vote, Error> {
     match vote.leader_id.term() {
         term if term > own_term.saturating_add(limits::TERM_AHEAD_MAX) => Err(Error::TermTooFar { term }),
@@ -107,14 +106,13 @@ fn of_possible_term(vote: Vote, own_term: u64) -> Result<Vote, Error> {
     }
 }
 
-/// A request for a vote.
+/// Decodes a vote request.
 pub fn vote_request(message: proto::VoteRequest, from: From) -> Result<VoteRequest<TypeConfig>, Error> {
     let mut request = VoteRequest::new(vote(message.vote, from, false)?, log_id(message.last_log_id)?);
     request.leadership_transfer = message.leadership_transfer;
     Ok(request)
 }
 
-/// The same, to be sent.
 pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRequest {
     proto::VoteRequest {
         vote: Some(codec::vote_to_proto(&request.vote)),
@@ -123,7 +121,7 @@ pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRe
     }
 }
 
-/// A hand-over of leadership.
+/// Decodes a leadership transfer.
 pub fn transfer_request(
     message: proto::TransferLeaderRequest,
     from: From,
@@ -136,7 +134,6 @@ pub fn transfer_request(
     }
 }
 
-/// The same, to be sent.
 pub fn transfer_request_to_proto(
     request: &TransferLeaderRequest<TypeConfig>,
 ) -> proto::TransferLeaderRequest {
@@ -147,18 +144,17 @@ pub fn transfer_request_to_proto(
     }
 }
 
-/// A vote that somebody answers with, of a term that can be.
+/// Decodes the vote in a response, with a possible term.
 pub fn answered_vote(message: Option<log::Vote>, own_term: u64) -> Result<Vote, Error> {
     of_possible_term(codec::vote_from_proto(need(message, "vote")?)?, own_term)
 }
 
-/// What came of a request for a vote, which was sent in `own_term`.
+/// Decodes the response to a vote request that was sent in `own_term`.
 pub fn vote_response(message: proto::VoteResponse, own_term: u64) -> Result<VoteResponse<TypeConfig>, Error> {
     let vote = answered_vote(message.vote, own_term)?;
     Ok(VoteResponse::new(vote, log_id(message.last_log_id)?, message.granted))
 }
 
-/// The same, to be sent.
 pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::VoteResponse {
     proto::VoteResponse {
         vote: Some(codec::vote_to_proto(&response.vote)),
@@ -168,7 +164,7 @@ pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::Vot
     }
 }
 
-/// Entries, or none, of a leader: each follows the one before it, and none is of a later leader.
+/// Decodes an append request: entries are contiguous, and none is of a later leader.
 pub fn append_request(
     message: proto::AppendRequest,
     from: From,
@@ -199,7 +195,6 @@ pub fn append_request(
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
-/// The same, to be sent.
 pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> proto::AppendRequest {
     proto::AppendRequest {
         vote: Some(codec::vote_to_proto(&request.vote)),
@@ -210,7 +205,7 @@ pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> pr
     }
 }
 
-/// What came of entries, which were sent in `own_term`.
+/// Decodes the response to entries that were sent in `own_term`.
 pub fn append_response(
     message: proto::AppendResponse,
     own_term: u64,
@@ -223,7 +218,6 @@ pub fn append_response(
     })
 }
 
-/// The same, to be sent.
 pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> proto::AppendResponse {
     use proto::append_response::Outcome;
     let outcome = match result {
@@ -236,7 +230,7 @@ pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> prot
     proto::AppendResponse { outcome: Some(outcome), wall_millis: None }
 }
 
-/// What came of a request that was sent by itself.
+/// Decodes the response to a single append request.
 pub fn append_entries_response(
     message: proto::AppendResponse,
     last: Option<LogId>,
@@ -250,7 +244,7 @@ pub fn append_entries_response(
     })
 }
 
-/// How the clocks stand, as the leader says; nothing is known if it does not.
+/// Decodes the leader's clock report; empty if it is missing.
 pub fn clock_report(message: Option<proto::ClockReport>) -> ClockReport {
     let message = message.unwrap_or_default();
     ClockReport {
@@ -260,7 +254,6 @@ pub fn clock_report(message: Option<proto::ClockReport>) -> ClockReport {
     }
 }
 
-/// The same, to be sent.
 pub fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
     proto::ClockReport {
         is_agreed: report.is_agreed,
@@ -269,7 +262,7 @@ pub fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
     }
 }
 
-/// What a snapshot is, beside its files: the leader's vote, and the last entry it holds.
+/// Decodes the head of a snapshot: the leader's vote, and the last log id.
 pub fn snapshot_head(head: &proto::SnapshotHead, from: From) -> Result<(Vote, LogId), Error> {
     let vote = vote(head.vote, from, true)?;
     let last = need(log_id(head.last_log_id)?, "last_log_id")?;

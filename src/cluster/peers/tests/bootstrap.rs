@@ -1,4 +1,4 @@
-//! First starts, and disks that are not what they were.
+//! Bootstrap, and disks that were lost.
 
 use super::*;
 
@@ -7,7 +7,7 @@ async fn reason_to_stop(node: &Node) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_whatever_order_they_start_they_are_one_cluster() {
+async fn nodes_form_one_cluster_in_any_start_order() {
     for order in [[1, 2, 3], [3, 2, 1], [2, 1, 3]] {
         let site = Site::new(3);
         let mut nodes = Vec::new();
@@ -28,10 +28,10 @@ async fn in_whatever_order_they_start_they_are_one_cluster() {
     }
 }
 
-/// Of nodes that start at once, in every order, and now and then one is stopped before it is done and started again.
+/// Concurrent starts in every order; in every third round one node is restarted before bootstrap is complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes: `make proof`"]
-async fn a_thousand_first_starts_are_a_thousand_clusters() {
+async fn thousand_bootstraps_form_one_cluster_each() {
     let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
     for round in 0..1_000_usize {
         let site = Site::new(3);
@@ -40,7 +40,7 @@ async fn a_thousand_first_starts_are_a_thousand_clusters() {
             nodes.push(site.node(id).await);
         }
         if round % 3 == 0 {
-            // Wherever it is with that: nothing, a cluster's id, or a log.
+            // With no state, a cluster id, or a log.
             let early = nodes.remove(round % nodes.len());
             let id = early.handle.node_id();
             early.stop().await;
@@ -62,11 +62,11 @@ async fn a_thousand_first_starts_are_a_thousand_clusters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_was_lost_does_not_come_back_under_its_id() {
+async fn lost_disk_does_not_return_under_its_node_id() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     nodes[0].write("something").await;
-    // The first founds clusters, the others wait for it: neither may begin anew.
+    // Node 1 bootstraps and the others wait for it: neither may start a new cluster.
     for id in [1, 3] {
         let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
         nodes.remove(at).stop().await;
@@ -83,10 +83,10 @@ async fn a_disk_that_was_lost_does_not_come_back_under_its_id() {
     stop_all(nodes).await;
 }
 
-/// Its founder's disk was lost when one node had joined, and nobody had an entry of its log. A cluster with another
-/// id could never have had that node for a member: whatever belongs to a cluster belongs to no other.
+/// The bootstrapping node lost its disk after one node had stored the cluster id, and no node had an entry. A cluster
+/// with another id could never have had that node as a member, because a node belongs to one cluster for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_one_node_has_joined_and_nobody_has_founded_is_founded_under_its_id() {
+async fn cluster_id_of_a_joined_node_is_reused_by_bootstrap() {
     let site = Site::new(3);
     let id: ClusterId = rand();
     let database = log::open_database(&site.data(2).join("raft")).expect("log");
@@ -102,7 +102,7 @@ async fn a_cluster_that_one_node_has_joined_and_nobody_has_founded_is_founded_un
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_not_founded_again_with_one_of_its_members() {
+async fn member_of_a_cluster_does_not_bootstrap_another() {
     let site = Site::new(5);
     let of = |ids: [u64; 3]| ids.map(|id| (id, site.members[&id].clone())).into_iter().collect::<Founders>();
     let mut nodes = Vec::new();
@@ -114,13 +114,13 @@ async fn a_cluster_is_not_founded_again_with_one_of_its_members() {
     }
     let stranger = site.node_of(4, &of([1, 4, 5])).await;
     let reason = reason_to_stop(&stranger).await;
-    assert!(reason.contains("not a member") && reason.contains("founded once"), "{reason}");
+    assert!(reason.contains("not a member") && reason.contains("bootstrapped once"), "{reason}");
     stranger.stop().await;
     stop_all(nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_are_configured_with_other_members_found_nothing_together() {
+async fn nodes_with_different_member_lists_do_not_bootstrap() {
     let site = Site::new(3);
     let two: Founders = site.members.iter().take(2).map(|(id, at)| (*id, at.clone())).collect();
     let (first, second) = (site.node_of(1, &two).await, site.node(2).await);
@@ -131,9 +131,9 @@ async fn nodes_that_are_configured_with_other_members_found_nothing_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_answers_at_an_address_must_be_the_node_that_is_meant() {
+async fn node_at_an_address_must_have_the_expected_identity() {
     let site = Site::new(3);
-    // The addresses of two nodes were mixed up.
+    // The addresses of two nodes are swapped.
     let mut mixed = site.members.clone();
     mixed.insert(2, site.members[&3].clone());
     mixed.insert(3, site.members[&2].clone());
@@ -147,7 +147,10 @@ async fn whoever_answers_at_an_address_must_be_the_node_that_is_meant() {
         reason = source;
     }
     let reason = reason.to_string();
-    assert!(reason.contains("/node/3 answers at") && reason.contains("/node/2"), "{reason}");
+    assert!(
+        reason.contains("is spiffe://trust.example/node/3, expected") && reason.contains("/node/2"),
+        "{reason}"
+    );
     assert!(nodes.iter().all(|node| node.handle.is_blank()));
     stop_all(nodes.into()).await;
 }

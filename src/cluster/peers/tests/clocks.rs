@@ -1,4 +1,4 @@
-//! Three nodes whose wall clocks do not agree.
+//! Clusters of three whose wall clocks do not agree.
 
 use super::*;
 use crate::clock::Timestamp;
@@ -10,7 +10,7 @@ use crate::state::command::{self as commands, Command, Fact, Revoke};
 
 const HOUR: i64 = 3_600_000;
 
-/// Three nodes, and the clock of each.
+/// Three nodes and their clocks.
 struct Three {
     site: Site,
     clocks: BTreeMap<u64, Clock>,
@@ -29,7 +29,7 @@ impl Three {
             node.recovered().await;
         }
         let three = Self { site, clocks, nodes };
-        // Before the first entry there is no log time.
+        // Log time starts with the first entry.
         assert!(three.covers_what_was_issued_before(1, 1).await);
         three
     }
@@ -53,7 +53,8 @@ impl Three {
         }
     }
 
-    /// Revokes a subject through a node. Whether that covers, on all, what was issued then by the clock of `issuer`.
+    /// Revokes a subject through a node. Returns whether the revocation covers, on all nodes, tokens issued now by the
+    /// clock of `issuer`.
     async fn covers_what_was_issued_before(&self, through: u64, issuer: u64) -> bool {
         let digest = Digest128::of(DigestKind::Subject, b"", uuid::Uuid::new_v4().as_bytes());
         let fact = Fact { digest: Bytes::copy_from_slice(digest.as_bytes()), ..Fact::default() };
@@ -72,15 +73,15 @@ impl Three {
         self.handle(id).machine().times().time
     }
 
-    /// Asks the leader until it says so of the clocks.
+    /// Polls the leader until its clock report satisfies `is_so`.
     async fn until(&self, id: u64, is_so: impl Fn(&ClockReport) -> bool) {
-        let told = async {
+        let reported = async {
             while !is_so(&self.handle(id).clocks()) {
-                // Leadership may be handed over meanwhile.
+                // Leadership may be transferred meanwhile.
                 drop(self.handle(id).linearizable().await);
             }
         };
-        timeout(LONG, told).await.unwrap_or_else(|_| panic!("{:?}", self.handle(id).clocks()));
+        timeout(LONG, reported).await.unwrap_or_else(|_| panic!("{:?}", self.handle(id).clocks()));
     }
 
     async fn until_is(&self, id: u64, verdict: ClockVerdict) {
@@ -93,10 +94,10 @@ impl Three {
     }
 }
 
-/// The leader was an hour behind: what an issuer had issued by a clock that is right passed on the followers after its
-/// subject was revoked.
+/// With a leader an hour slow, followers accepted tokens that an issuer with a correct clock had issued before the
+/// revocation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_slow_leader_revocations_cover_all() {
+async fn revocation_under_a_slow_leader_covers_all_tokens() {
     let three = Three::start().await;
     let (slow, followers) = (three.leader(), three.followers());
     for millis in [-10_000, -HOUR] {
@@ -106,25 +107,25 @@ async fn with_a_slow_leader_revocations_cover_all() {
             assert!(covers, "{millis} ms, through {through} of leader {slow}");
         }
     }
-    // The same, as it looks when nothing was written for an hour.
+    // The same after an hour without writes.
     three.shift(&followers, HOUR);
     three
         .until(followers[0], |report| report.offsets.get(&slow).is_some_and(|millis| *millis < -2 * HOUR))
         .await;
     assert!(three.covers_what_was_issued_before(followers[1], followers[1]).await);
     let off = three.log_time(followers[0]).distance(three.clocks[&followers[0]].now());
-    assert!(off < limits::CLOCK_AGREEMENT, "log time is what two agree on: {off:?}");
+    assert!(off < limits::CLOCK_AGREEMENT, "log time follows the two that agree: {off:?}");
     three.until_is(slow, FarApart).await;
     three.until_is(followers[0], Good).await;
-    timeout(LONG, three.handle(slow).until_leads(false)).await.expect("one whose clock is right leads");
+    timeout(LONG, three.handle(slow).until_leads(false)).await.expect("a node with a correct clock leads");
     three.shift(&[slow], HOUR + HOUR + 10_000);
     three.until_is(slow, Good).await;
     three.stop().await;
 }
 
-/// One term was led by a node 100 days ahead, and all that expires, or waits, went by that for as long.
+/// A leader 100 days ahead moved log time, and with it every expiry and waiting period, for one term.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fast_leader_does_not_move_log_time() {
+async fn fast_leader_does_not_move_log_time() {
     let three = Three::start().await;
     let (fast, followers) = (three.leader(), three.followers());
     let passed = three.handle(fast).elapsed_time();
@@ -135,7 +136,10 @@ async fn a_fast_leader_does_not_move_log_time() {
             |report: &ClockReport| report.offsets.get(&fast).is_some_and(|off| *off >= millis - 1_000);
         three.until(fast, is_heard).await;
         for through in [fast, followers[0]] {
-            assert!(three.covers_what_was_issued_before(through, fast).await, "also what its clock issued");
+            assert!(
+                three.covers_what_was_issued_before(through, fast).await,
+                "tokens issued by its clock too"
+            );
         }
         for id in 1..=3 {
             let off = three.log_time(id).distance(three.clocks[&followers[0]].now());
@@ -152,12 +156,12 @@ async fn a_fast_leader_does_not_move_log_time() {
     let fresh = three.handle(followers[0]).fresh().await.expect("a lease");
     three.handle(followers[0]).judges_foreign(&fresh).expect("its clock is right");
     let (corrected, right) = (three.handle(fast).cluster_time(), three.clocks[&followers[0]].now());
-    assert!(corrected.distance(right) < limits::CLOCK_AGREEMENT, "what it can say of the time all the same");
+    assert!(corrected.distance(right) < limits::CLOCK_AGREEMENT, "its corrected time");
     three.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_no_two_clocks_agree_writes_go_on_and_nothing_is_judged() {
+async fn without_agreement_writes_continue_and_decisions_stop() {
     let three = Three::start().await;
     let (right, followers) = (three.leader(), three.followers());
     let (slow, fast) = (followers[0], followers[1]);
@@ -170,10 +174,13 @@ async fn where_no_two_clocks_agree_writes_go_on_and_nothing_is_judged() {
         three.until_is(id, FarApart).await;
     }
     for id in [right, slow, fast] {
-        assert!(three.covers_what_was_issued_before(id, fast).await, "it covers what any of them issued");
+        assert!(
+            three.covers_what_was_issued_before(id, fast).await,
+            "tokens of any of the clocks are covered"
+        );
     }
     let moved = three.log_time(right).since(before);
-    assert!(moved < LONG, "by what has elapsed: {moved:?}");
+    assert!(moved < LONG, "by elapsed time: {moved:?}");
     three.shift(&[slow], HOUR);
     for (id, verdict) in [(right, Good), (slow, Good), (fast, FarApart)] {
         three.until_is(id, verdict).await;

@@ -1,4 +1,4 @@
-//! What a peer may not do, each tried against a running node.
+//! Hostile and malformed calls against a running node.
 
 use futures::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -21,17 +21,17 @@ fn candidate(term: u64, node_id: u64) -> proto::VoteRequest {
     proto::VoteRequest { vote: Some(vote(term, node_id, false)), last_log_id, leadership_transfer: false }
 }
 
-/// A command of a process that nobody has heard of.
+/// A command of an unknown proposer.
 fn forwarded(sequence: u64, command: Bytes) -> proto::Forwarded {
     let origin = Bytes::from_static(&[1; 16]);
     proto::Forwarded { origin, sequence, low_watermark: sequence.min(1), command, patience_millis: 0 }
 }
 
-/// A cluster of two whose second member is played by the test: it has its certificate, its id and its disk.
+/// A cluster of three in which the test plays one follower, with its certificate, node id and disk identity.
 struct Played {
     site: Site,
     nodes: Vec<Node>,
-    /// What the other follower would say.
+    /// Calls in the name of the played follower.
     caller: Caller,
     victim: u64,
     node_id: u64,
@@ -58,7 +58,7 @@ impl Played {
         self.site.client_of(&self.caller, self.victim, Some(disk))
     }
 
-    /// The cluster goes on as if nothing had been said.
+    /// Checks that the cluster works as before.
     async fn end(self) {
         let index = timeout(LONG, self.nodes[1].write("afterwards")).await.expect("it goes on");
         timeout(LONG, self.nodes[0].handle.until_applied(index)).await.expect("both");
@@ -76,13 +76,13 @@ fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, tex
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_of_the_right_ca_with_another_identity_opens_nothing() {
+async fn certificate_of_another_identity_is_rejected() {
     let played = Played::begin().await;
     let (site, victim) = (&played.site, &played.nodes[0]);
     let cluster_id = victim.handle.cluster_id();
     let other = (1..=3).find(|id| *id != played.node_id && *id != played.victim).expect("the third");
     let disk_of_other = victim.handle.disk_of(other).expect("a member");
-    // Callers of the API, and what looks like a node: they do not come so far that a call is looked at.
+    // API callers and malformed node paths: rejected before any call.
     for path in ["gateway", "node", "node/", "node/01", "node/+1", "a/node/1", "node/1/a", "nodes/1"] {
         let caller = site.caller(path, (other, disk_of_other), cluster_id);
         let client = site.client_of(&caller, played.victim, Some(victim.disk_id()));
@@ -90,30 +90,30 @@ async fn a_certificate_of_the_right_ca_with_another_identity_opens_nothing() {
         let status = answer.expect_err("nobody answers");
         assert!(status.code() != Code::PermissionDenied, "{path}: {status}");
     }
-    // The node whose name it does not say; one that is no member, in a member's name.
+    // Another member's certificate, and a non-member's, with a member's stated id.
     for path in [&format!("node/{}", played.node_id), "node/9"] {
         let caller = site.caller(path, (other, disk_of_other), cluster_id);
         let client = site.client_of(&caller, played.victim, Some(victim.disk_id()));
         let answer = client.peer().vote(client.request(candidate(9, other))).await;
-        assert_refused(answer, Code::PermissionDenied, "the certificate is that of");
+        assert_refused(answer, Code::PermissionDenied, "the certificate names");
         let answer = client.peer().hello(client.request(proto::HelloRequest::default())).await;
-        assert_refused(answer, Code::PermissionDenied, "the certificate is that of");
+        assert_refused(answer, Code::PermissionDenied, "the certificate names");
         let barrier = client.peer().barrier(client.request(proto::BarrierRequest { index: 1 })).await;
-        assert_refused(barrier, Code::PermissionDenied, "the certificate is that of");
+        assert_refused(barrier, Code::PermissionDenied, "the certificate names");
     }
     played.end().await;
 }
 
-/// The cluster's CA has signed for it, and `Hello` tells it which cluster this is and on which disk: with that it voted,
-/// appended, wrote and asked for leases as if it were a member.
+/// A node certified by the cluster's CA learns the cluster id and disk from `Hello`. With these it voted, appended,
+/// proposed and took leases as if it were a member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_no_member_is_refused_whatever_it_knows() {
+async fn certified_non_member_is_rejected_on_every_call() {
     let played = Played::begin().await;
     let (site, leads) = (&played.site, leader(&played.nodes));
     let caller = site.caller("node/9", (9, rand()), leads.handle.cluster_id());
     let client = site.client_of(&caller, leads.handle.node_id(), Some(leads.disk_id()));
     let mut peer = client.peer();
-    peer.hello(client.request(proto::HelloRequest::default())).await.expect("it may ask who is there");
+    peer.hello(client.request(proto::HelloRequest::default())).await.expect("Hello is open to non-members");
     let text = "node 9 is not a member";
     let refused = Code::FailedPrecondition;
     let asked = candidate(leads.handle.term() + 1, 9);
@@ -144,14 +144,14 @@ async fn a_node_that_is_no_member_is_refused_whatever_it_knows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_of_another_ca_makes_no_connection() {
+async fn certificate_of_another_ca_is_rejected() {
     let played = Played::begin().await;
     let site = &played.site;
     let files = site.files("foreign", "node/2", &ca("another"));
     let metrics = Metrics::new().expect("metrics");
     let tls = Tls::load(files, RemoteEnd::Peers, Clock::system(), metrics).expect("TLS");
     let expected = format!("spiffe://{TRUST_DOMAIN}/node/{}", played.victim);
-    // Over TLS 1.3 the refusal comes after our side of the handshake: nothing is answered.
+    // With TLS 1.3 the refusal arrives after the client's handshake: no response follows.
     let mut connection =
         connection::connect(&tls, &site.members[&played.victim], &expected).await.expect("half a handshake");
     let read = timeout(LONG, connection.read(&mut [0; 1])).await.expect("it ends");
@@ -160,18 +160,18 @@ async fn a_certificate_of_another_ca_makes_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_another_cluster_or_on_another_disk_is_refused_with_an_explanation() {
+async fn caller_with_another_cluster_or_disk_is_rejected() {
     let played = Played::begin().await;
     let (site, victim) = (&played.site, &played.nodes[0]);
     let path = format!("node/{}", played.node_id);
     let known = victim.handle.disk_of(played.node_id).expect("a member");
     let (ours, here) = (victim.handle.cluster_id(), Some(victim.disk_id()));
     for (disk, cluster_id, to_disk, text) in [
-        (known, Some(rand()), here, "this node is of cluster"),
-        (rand(), ours, here, "by another disk"),
-        (known, ours, Some(rand()), "has another disk than the cluster knows"),
-        (known, None, here, "does not say who calls whom"),
-        (known, ours, None, "does not say who calls whom"),
+        (known, Some(rand()), here, "this node belongs to cluster"),
+        (rand(), ours, here, "another disk for node"),
+        (known, ours, Some(rand()), "has another disk than the cluster expects"),
+        (known, None, here, "the call metadata is missing"),
+        (known, ours, None, "the call metadata is missing"),
     ] {
         let caller = site.caller(&path, (played.node_id, disk), cluster_id);
         let client = site.client_of(&caller, played.victim, to_disk);
@@ -179,7 +179,7 @@ async fn a_node_of_another_cluster_or_on_another_disk_is_refused_with_an_explana
         let status = answer.expect_err("refused");
         assert!(status.message().contains(text), "{status}: {text}");
     }
-    // For another node, although it came here.
+    // Stated for another node.
     let client = played.client();
     let mut request = Request::new(candidate(9, played.node_id));
     let life = played.caller.channels.this.life;
@@ -188,24 +188,24 @@ async fn a_node_of_another_cluster_or_on_another_disk_is_refused_with_an_explana
     call.write(request.metadata_mut());
     assert_refused(client.peer().vote(request).await, Code::FailedPrecondition, "the call is for node 7");
     let unstated = client.peer().vote(Request::new(candidate(9, played.node_id))).await;
-    assert_refused(unstated, Code::InvalidArgument, "does not say who calls whom");
+    assert_refused(unstated, Code::InvalidArgument, "the call metadata is missing");
     played.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_lies_about_its_term_is_refused() {
+async fn impossible_terms_and_votes_are_rejected() {
     let played = Played::begin().await;
     let (client, me) = (played.client(), played.node_id);
     let third = (1..=3).find(|id| *id != me && *id != played.victim).expect("the third");
     for (request, text) in [
-        (candidate(u64::MAX, me), "ahead of ours"),
-        (candidate(limits::TERM_AHEAD_MAX + 1_000, me), "ahead of ours"),
-        (candidate(9, third), "the vote is that of node"),
+        (candidate(u64::MAX, me), "ahead of the current term"),
+        (candidate(limits::TERM_AHEAD_MAX + 1_000, me), "ahead of the current term"),
+        (candidate(9, third), "the vote names node"),
         (proto::VoteRequest { vote: Some(vote(9, me, true)), ..candidate(9, me) }, "the vote is"),
         (proto::VoteRequest { vote: None, ..candidate(9, me) }, "vote is missing"),
         (
             proto::VoteRequest { last_log_id: Some(log_id(9, me, u64::MAX)), ..candidate(9, me) },
-            "beyond any log",
+            "is too large",
         ),
     ] {
         let answer = client.peer().vote(client.request(request)).await;
@@ -213,7 +213,7 @@ async fn a_peer_that_lies_about_its_term_is_refused() {
         let answer = client.peer().pre_vote(client.request(request)).await;
         assert_refused(answer, Code::InvalidArgument, text);
     }
-    // One that says it leads in a term of the past is told so, and nothing is taken from it.
+    // A leader of a past term gets `HigherVote`, and changes nothing.
     let before = played.nodes[0].handle.term();
     let append = proto::AppendRequest {
         vote: Some(vote(0, me, true)),
@@ -229,7 +229,7 @@ async fn a_peer_that_lies_about_its_term_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_with_a_gap_or_in_another_order_are_refused() {
+async fn entries_with_a_gap_or_reordered_are_rejected() {
     let played = Played::begin().await;
     let (client, me) = (played.client(), played.node_id);
     let term = played.nodes[0].handle.term() + 1;
@@ -245,15 +245,15 @@ async fn entries_with_a_gap_or_in_another_order_are_refused() {
         memories: Vec::new(),
     };
     for (request, text) in [
-        (append(Some(1_000), vec![entry(term, 1_002)]), "entry 1002 stands where entry 1001 should be"),
-        (append(Some(1_000), vec![entry(term, 1_001), entry(term, 1_003)]), "entry 1003 stands where"),
-        (append(Some(1_000), vec![entry(term, 1_001), entry(term, 1_001)]), "entry 1001 stands where"),
-        (append(None, vec![entry(term, 7)]), "entry 7 stands where entry 0 should be"),
-        (append(Some(1_000), vec![entry(term + 1, 1_001)]), "of another term"),
-        (append(Some(1_000), vec![entry(term - 1, 1_001)]), "of another term"),
+        (append(Some(1_000), vec![entry(term, 1_002)]), "log entry 1002 found where entry 1001 should be"),
+        (append(Some(1_000), vec![entry(term, 1_001), entry(term, 1_003)]), "entry 1003 found where"),
+        (append(Some(1_000), vec![entry(term, 1_001), entry(term, 1_001)]), "entry 1001 found where"),
+        (append(None, vec![entry(term, 7)]), "entry 7 found where entry 0 should be"),
+        (append(Some(1_000), vec![entry(term + 1, 1_001)]), "impossible term"),
+        (append(Some(1_000), vec![entry(term - 1, 1_001)]), "impossible term"),
         (
             proto::AppendRequest { leader_commit: Some(log_id(term + 1, me, 1)), ..append(None, Vec::new()) },
-            "of another term",
+            "impossible term",
         ),
         (append(Some(1_000), vec![log_proto::Entry { log_id: None, payload: None }]), "log id is missing"),
     ] {
@@ -266,12 +266,12 @@ async fn entries_with_a_gap_or_in_another_order_are_refused() {
     played.end().await;
 }
 
-/// Each of them could follow on some log, but not on ours.
+/// Each could continue some log, but not this node's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_that_follow_on_nothing_that_is_here_are_not_taken() {
+async fn entries_without_their_predecessor_conflict() {
     let played = Played::begin().await;
     let (client, me) = (played.client(), played.node_id);
-    // Nothing is in the log behind it: an entry there, committed and not applied yet, would be a contradiction.
+    // No entry follows it in the log: a committed one would be a contradiction.
     let before = played.nodes[1].write("before").await;
     timeout(LONG, played.nodes[0].handle.until_applied(before)).await.expect("applied");
     let term = played.nodes[0].handle.term() + 1;
@@ -296,7 +296,7 @@ async fn entries_that_follow_on_nothing_that_is_here_are_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_beyond_the_limit_is_refused() {
+async fn oversized_message_is_rejected() {
     let played = Played::begin().await;
     let client = played.client();
     let entry = log_proto::Entry {
@@ -312,14 +312,14 @@ async fn a_message_beyond_the_limit_is_refused() {
         leader_commit: None,
         memories: Vec::new(),
     };
-    // Our own side would not even send it.
+    // The client's own limit is lifted.
     let mut peer = client.peer().max_encoding_message_size(usize::MAX);
     assert_refused(peer.append(client.request(append)).await, Code::OutOfRange, "");
     played.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_with_ids_that_cannot_be_are_refused() {
+async fn commands_with_invalid_ids_are_rejected() {
     let played = Played::begin().await;
     let client = played.client();
     let with = |origin: &[u8], sequence, low_watermark| proto::Forwarded {
@@ -341,10 +341,10 @@ async fn commands_with_ids_that_cannot_be_are_refused() {
     played.end().await;
 }
 
-/// As a newer node forwards it while versions change. It ended the stream, and with it what was known of all that other
-/// callers had under way.
+/// A newer node may forward it during an upgrade. It ended the stream, and with it the outcomes of all commands in
+/// flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_the_leader_does_not_know_is_refused_and_the_others_go_on() {
+async fn unknown_command_is_refused_without_ending_the_stream() {
     use proto::proposed::Outcome::{Done, Refused};
     let played = Played::begin().await;
     let leads = leader(&played.nodes);
@@ -370,9 +370,9 @@ async fn a_command_that_the_leader_does_not_know_is_refused_and_the_others_go_on
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_say_nothing_are_given_up_and_hold_up_nobody() {
+async fn silent_connections_time_out_and_block_no_node() {
     let played = Played::begin().await;
-    // Every connection that a write takes is there.
+    // Opens every connection that a write needs.
     for node in &played.nodes {
         node.write("before").await;
     }
@@ -381,29 +381,33 @@ async fn connections_that_say_nothing_are_given_up_and_hold_up_nobody() {
     for _ in 0..limits::PEER_HANDSHAKES_OF_ADDRESS_MAX {
         silent.push(TcpStream::connect(at).await.expect("connects"));
     }
-    // Whoever comes beyond as many as there may be is let go at once.
+    // Connections beyond the limit are closed at once.
     let mut beyond = TcpStream::connect(at).await.expect("connects");
     let read = timeout(LONG, beyond.read(&mut [0; 1])).await.expect("it ends");
     assert!(read.is_err() || read.is_ok_and(|bytes| bytes == 0));
-    // Members are connected already, and have places of their own.
+    // Members are connected already, with permits of their own.
     timeout(LONG, played.nodes[1].write("meanwhile")).await.expect("it goes on");
-    // Half a handshake is none.
+    // An incomplete handshake.
     silent[0].write_all(&[0x16, 0x03, 0x01]).await.expect("writes");
     for mut connection in silent {
-        let read = timeout(LONG, connection.read(&mut [0; 1])).await.expect("it is given up");
+        let read = timeout(LONG, connection.read(&mut [0; 1])).await.expect("it times out");
         assert!(read.is_err() || read.is_ok_and(|bytes| bytes == 0));
     }
     let client = played.client();
-    client.peer().hello(client.request(proto::HelloRequest::default())).await.expect("there is room again");
+    client
+        .peer()
+        .hello(client.request(proto::HelloRequest::default()))
+        .await
+        .expect("a permit is free again");
     played.end().await;
 }
 
-/// The other end is gone without a word: it answers no ping.
+/// The other end is gone without closing: it answers no ping.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_half_open_connection_is_given_up_by_whoever_asks_over_it() {
+async fn half_open_connection_is_detected_by_the_client() {
     let played = Played::begin().await;
     let to = address(&played.site.members[&played.victim]);
-    // A wire that can be cut without either end being told.
+    // A proxy that can stop forwarding without closing.
     let between = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let at = between.local_addr().expect("address").to_string();
     let (cut, is_cut) = tokio::sync::watch::channel(false);
@@ -429,13 +433,13 @@ async fn a_half_open_connection_is_given_up_by_whoever_asks_over_it() {
     client.peer().applied(client.request(proto::AppliedRequest { index: 1 })).await.expect("an answer");
     cut.send_replace(true);
     let asked = client.peer().applied(client.request(proto::AppliedRequest { index: 1 })).await;
-    assert!(asked.is_err(), "nobody answers, and nobody waits for ever");
+    assert!(asked.is_err(), "the call ends");
     wires.shutdown().await;
     played.end().await;
 }
 
-/// A leader of a later term whose log has another entry where this node knows one to be committed: the library removed
-/// the committed entry, and nothing said so.
+/// A leader of a later term whose log differs at an entry that is committed here: openraft removed the committed entry
+/// without a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn append_over_a_committed_entry_stops_the_node() {
     let mut played = Played::begin().await;
@@ -452,15 +456,15 @@ async fn append_over_a_committed_entry_stops_the_node() {
     };
     let client = played.site.client_of(&played.caller, played.victim, Some(victim.disk_id()));
     let refused = client.peer().append(client.request(append)).await;
-    assert_refused(refused, Code::FailedPrecondition, &format!("entry {kept}, which node"));
+    assert_refused(refused, Code::FailedPrecondition, &format!("log entry {kept}, committed on node"));
     let reason = timeout(LONG, victim.handle.until_failed()).await.expect("it stops");
     assert!(reason.contains(&kept.to_string()) && reason.contains("operator"), "{reason}");
-    // The leader has heard of it, from whatever it asked.
-    let told = played.caller.channels.this.lives.of((played.victim, victim.disk_id()));
-    assert_eq!(told.and_then(|told| told.contradiction), Some(kept));
+    // The leader learns it from the rejected call.
+    let record = played.caller.channels.this.lives.of((played.victim, victim.disk_id()));
+    assert_eq!(record.and_then(|record| record.contradiction), Some(kept));
     victim.stop().await;
     let again = played.site.node(played.victim).await;
-    assert!(again.handle.applied() >= applied, "nothing was removed");
+    assert!(again.handle.applied() >= applied, "no entry was removed");
     played.nodes.insert(0, again);
     stop_all(played.nodes).await;
 }

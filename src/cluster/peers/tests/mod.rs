@@ -1,4 +1,4 @@
-//! Nodes in one process, each with its own disk, certificates and port; and what others than they send to one.
+//! Nodes in one process, each with its own disk, certificates and port, and callers that are not nodes.
 
 mod bootstrap;
 mod clocks;
@@ -57,12 +57,12 @@ struct Site {
     listeners: BTreeMap<u64, std::net::TcpListener>,
 }
 
-/// A node that runs.
+/// A running node.
 struct Node<M: Machine = Rows> {
     handle: Handle<M>,
     tasks: JoinSet<()>,
     writer: thread::JoinHandle<()>,
-    /// Looks at the disk when a test says so.
+    /// Polled by tests.
     watchdog: Watchdog,
     closed: Closed,
 }
@@ -81,7 +81,7 @@ fn write_private(path: &Path, text: &str) {
 }
 
 impl Site {
-    /// For nodes with the ids from 1 to `nodes`.
+    /// For nodes with ids 1 to `nodes`.
     fn new(nodes: u64) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let ca = ca("the cluster's");
@@ -101,7 +101,7 @@ impl Site {
         site
     }
 
-    /// The files of a certificate that names `path` of the trust domain, signed by `ca`.
+    /// Files of a certificate for `path` of the trust domain, signed by `ca`.
     fn files(&self, name: &str, path: &str, ca: &CertifiedIssuer<'static, KeyPair>) -> Files {
         let key = KeyPair::generate().expect("key");
         let mut params = CertificateParams::default();
@@ -142,7 +142,7 @@ impl Site {
         self.node_of(id, &self.members).await
     }
 
-    /// A node that is configured to found a cluster with these.
+    /// A node with these initial members.
     async fn node_of(&self, id: u64, members: &Founders) -> Node {
         self.node_with(id, members, Rows).await
     }
@@ -151,13 +151,13 @@ impl Site {
         self.node_by(id, members, machine, Clock::system()).await
     }
 
-    /// A node with a clock of its own.
+    /// A node with its own clock.
     async fn node_by<M: Machine>(&self, id: u64, members: &Founders, machine: M, clock: Clock) -> Node<M> {
         self.node_on(id, (self.data(id), self.listener(id), clock), members, machine).await
     }
 
-    /// A node that lives in this directory and listens there.
-    #[expect(clippy::disallowed_methods, reason = "the core needs its thread here as in the product")]
+    /// A node with this data directory, listener and clock.
+    #[expect(clippy::disallowed_methods, reason = "as in the product, the log writer needs a thread")]
     async fn node_on<M: Machine>(
         &self,
         id: u64,
@@ -195,7 +195,7 @@ impl Site {
         Node { handle, tasks, writer: writer.expect("writer"), watchdog, closed }
     }
 
-    /// Nodes that have founded a cluster together.
+    /// Nodes of a bootstrapped cluster.
     async fn cluster(&self) -> Vec<Node> {
         let mut nodes = Vec::new();
         for id in self.members.keys() {
@@ -207,16 +207,16 @@ impl Site {
         nodes
     }
 
-    /// What calls node `to` with a certificate that names `path`, and says that it is `from` on `from_disk`.
+    /// A caller with a certificate for `path` that states to be node `from` on `from_disk`.
     fn caller(&self, path: &str, from: (u64, DiskId), cluster_id: Option<ClusterId>) -> Caller {
-        // A process that follows on everything that may be remembered.
+        // A life that succeeds every possible record.
         let leader = LeaderId::new(u64::MAX, u64::MAX);
         let end = Some(LogId::new(leader.to_committed(), u64::MAX));
         let life = Life { start: 1_000, id: rand(), vote: Some(leader), end };
         self.caller_in(path, from, cluster_id, life)
     }
 
-    /// The same, as the process with this life.
+    /// The same, with this life.
     fn caller_in(
         &self,
         path: &str,
@@ -240,7 +240,7 @@ impl Site {
 
     /// A client of node `to` on `to_disk`.
     fn client_of(&self, caller: &Caller, to: u64, to_disk: Option<DiskId>) -> channels::Client {
-        caller.channels.own(to, &self.members[&to], to_disk).expect("a way")
+        caller.channels.own(to, &self.members[&to], to_disk).expect("a transport")
     }
 }
 
@@ -249,7 +249,7 @@ struct Caller {
     _directory: TempDir,
 }
 
-/// As long as a command is here.
+/// Pads a command to the fixed length.
 fn command(text: &str) -> Bytes {
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize(COMMAND_BYTES, b'.');
@@ -272,7 +272,7 @@ impl<M: Machine> Node<M> {
 
     async fn stop(mut self) {
         self.tasks.shutdown().await;
-        // It may have stopped already.
+        // Raft may have stopped already.
         drop(self.handle.shutdown().await);
         drop(self.handle);
         self.closed.wait().await;
@@ -292,13 +292,13 @@ async fn stop_all<M: Machine>(nodes: Vec<Node<M>>) {
     }
 }
 
-/// The node that leads.
+/// The leader.
 fn leader<M: Machine>(nodes: &[Node<M>]) -> &Node<M> {
     let leader = nodes[0].handle.leader().expect("a leader");
     nodes.iter().find(|node| node.handle.node_id() == leader).expect("one of them")
 }
 
-/// One that does not.
+/// A follower.
 fn follower(nodes: &[Node]) -> &Node {
     let leader = leader(nodes).handle.node_id();
     nodes.iter().find(|node| node.handle.node_id() != leader).expect("another")

@@ -1,4 +1,4 @@
-//! Disks that are set back to an older copy, or copied, beside nodes that remember them.
+//! Rolled-back and copied disks, in clusters whose members have records of them.
 
 use super::*;
 use crate::cluster::apply::database::Generations;
@@ -16,18 +16,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The reason for which a start in this directory ends.
+/// The error of a start in this directory.
 fn refusal_of_start(data: &Path) -> String {
     let database = log::open_database(&data.join("raft")).expect("log");
-    disk_memory::begin(&database, rand(), None, None).expect_err("it was refused before").to_string()
+    disk_memory::begin(&database, rand(), None, None).expect_err("it was rejected at an earlier start").to_string()
 }
 
-/// Waits for a condition that no event tells of.
+/// Polls a condition.
 async fn until(what: &str, condition: impl Fn() -> bool) {
-    let mut looks = tokio::time::interval(Duration::from_millis(5));
+    let mut polls = tokio::time::interval(Duration::from_millis(5));
     let met = async {
         while !condition() {
-            looks.tick().await;
+            polls.tick().await;
         }
     };
     assert!(timeout(LONG, met).await.is_ok(), "{what}");
@@ -38,18 +38,18 @@ impl Site {
         self.directory.path().join(format!("{name}-{id}"))
     }
 
-    /// Keeps a copy of the disk of a node that is stopped.
+    /// Copies the disk of a stopped node.
     fn keep_copy(&self, id: u64) {
         copy(&self.data(id), &self.beside(id, "copy"));
     }
 
-    /// Puts the copy in the place of the disk, which is kept.
+    /// Replaces the disk by the copy; the disk is retained.
     fn set_back(&self, id: u64) {
         fs::rename(self.data(id), self.beside(id, "newest")).expect("rename");
         fs::rename(self.beside(id, "copy"), self.data(id)).expect("rename");
     }
 
-    /// Puts the newest disk in its place again.
+    /// Restores the newest disk.
     fn bring_back(&self, id: u64) {
         fs::remove_dir_all(self.data(id)).expect("remove");
         fs::rename(self.beside(id, "newest"), self.data(id)).expect("rename");
@@ -57,8 +57,8 @@ impl Site {
 }
 
 impl Node {
-    /// Has the memory that the last committed entry of a member is at least this one.
-    fn remembers(&self, (id, disk_id): (u64, DiskId), index: u64) -> bool {
+    /// Whether this node has a record that a member acknowledged a committed entry at or after `index`.
+    fn has_record(&self, (id, disk_id): (u64, DiskId), index: u64) -> bool {
         let memory = self.handle.channels.this.lives.of((id, disk_id));
         memory.and_then(|memory| memory.held).is_some_and(|held| held.index >= index)
     }
@@ -77,7 +77,7 @@ async fn take_out(nodes: &mut Vec<Node>, id: u64) {
     nodes.remove(at).stop().await;
 }
 
-/// The leader, and the two others.
+/// The leader and the two followers.
 fn roles(nodes: &[Node]) -> [u64; 3] {
     let leader = leader(nodes).handle.node_id();
     let others: Vec<u64> =
@@ -85,9 +85,9 @@ fn roles(nodes: &[Node]) -> [u64; 3] {
     [leader, others[0], others[1]]
 }
 
-/// The node hung, its port never opened, and no log said why.
+/// The node hung, its port never opened, and the log gave no reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disk_set_back_beside_a_live_leader_is_refused() {
+async fn disk_rolled_back_under_a_live_leader_is_rejected() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let [_, away, _] = roles(&nodes);
@@ -97,17 +97,17 @@ async fn disk_set_back_beside_a_live_leader_is_refused() {
     let disk = node.disk();
     let index = nodes[0].write("since the copy").await;
     timeout(LONG, node.handle.until_applied(index)).await.expect("applied");
-    until("the others know", || nodes.iter().all(|node| node.remembers(disk, index))).await;
+    until("the others have a record", || nodes.iter().all(|node| node.has_record(disk, index))).await;
     node.stop().await;
     site.set_back(away);
     let node = site.node(away).await;
     let reason = node.reason_to_stop().await;
-    assert!(reason.contains("older copy") || reason.contains("was copied"), "{reason}");
+    assert!(reason.contains("rolled back") || reason.contains("was copied"), "{reason}");
     assert!(reason.contains("trust-fabric cluster replace"), "{reason}");
     node.stop().await;
     let next = refusal_of_start(&site.data(away));
-    assert!(next.contains("refused before") && next.contains("cluster replace"), "{next}");
-    // What was refused is not remembered: the disk itself is accepted.
+    assert!(next.contains("rejected at an earlier start") && next.contains("cluster replace"), "{next}");
+    // A rejected life is not recorded: the newest disk is accepted.
     site.bring_back(away);
     let node = site.node(away).await;
     let index = nodes[0].write("afterwards").await;
@@ -116,10 +116,10 @@ async fn disk_set_back_beside_a_live_leader_is_refused() {
     stop_all(nodes).await;
 }
 
-/// The third member was away when the entry was acknowledged, and had heard of the process that acknowledged it: with
-/// the disk that was set back it made a majority, and the entry was lost.
+/// The third member was down when the entry was acknowledged, and had a record of the process that acknowledged it.
+/// With the rolled-back disk it formed a majority, and the entry was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disk_set_back_behind_a_known_start_elects_nobody() {
+async fn rolled_back_disk_with_a_recorded_start_elects_no_leader() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let [leads, away, third] = roles(&nodes);
@@ -129,8 +129,10 @@ async fn disk_set_back_behind_a_known_start_elects_nobody() {
     let disk = nodes[2].disk();
     let started =
         |node: &Node| node.handle.channels.this.lives.of(disk).is_some_and(|known| known.life.start == 2);
-    until("the third knows", || nodes.iter().filter(|node| node.handle.node_id() == third).all(started))
-        .await;
+    until("the third has a record", || {
+        nodes.iter().filter(|node| node.handle.node_id() == third).all(started)
+    })
+    .await;
     take_out(&mut nodes, third).await;
     let index = nodes[0].write("acknowledged by two").await;
     stop_all(nodes).await;
@@ -141,16 +143,16 @@ async fn disk_set_back_behind_a_known_start_elects_nobody() {
     assert!(reason.contains("was copied") && reason.contains("cluster replace"), "{reason}");
     assert!(third_again.handle.applied() < index);
     back.stop().await;
-    // A supervisor starts it again, with a number that the third does not know: it was accepted.
+    // A supervisor restarts it, with a start number that the third has no record of: it was accepted.
     assert!(refusal_of_start(&site.data(away)).contains("was copied"));
     let first = site.node(leads).await;
     timeout(LONG, third_again.handle.until_applied(index)).await.expect("nothing is lost");
     stop_all(vec![first, third_again]).await;
 }
 
-/// The third member hears from the leader alone how far the other has come, and is restarted since.
+/// The third member learns the progress of the other only from the leader, and is restarted since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_of_a_disk_survives_the_leader_and_a_restart() {
+async fn disk_record_survives_the_leader_and_a_restart() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let [_, away, third] = roles(&nodes);
@@ -159,23 +161,23 @@ async fn memory_of_a_disk_survives_the_leader_and_a_restart() {
     nodes.push(site.node(away).await);
     let disk = nodes[2].disk();
     let index = nodes[0].write("since the copy").await;
-    until("the others know", || nodes[..2].iter().all(|node| node.remembers(disk, index))).await;
+    until("the others have a record", || nodes[..2].iter().all(|node| node.has_record(disk, index))).await;
     stop_all(nodes).await;
-    // The number of its starts does not give it away.
+    // Its start number is not suspicious.
     site.set_back(away);
     let database = log::open_database(&site.data(away).join("raft")).expect("log");
     log::write_meta(&database, log::START, &[&9_u64.to_be_bytes()[..], &rand()].concat()).expect("written");
     drop(database);
     let (back, third) = (site.node(away).await, site.node(third).await);
-    assert!(third.remembers(disk, index), "it is on its disk");
+    assert!(third.has_record(disk, index), "it is on its disk");
     let reason = back.reason_to_stop().await;
-    assert!(reason.contains("older copy"), "{reason}");
+    assert!(reason.contains("rolled back"), "{reason}");
     stop_all(vec![back, third]).await;
 }
 
-/// Nobody that is there has heard of what the disk held: the loss cannot be prevented, and is reported.
+/// No running member has a record of what the disk held: the loss cannot be prevented, and is reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loss_that_nobody_could_know_of_is_reported() {
+async fn undetectable_loss_is_reported_afterwards() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let [leads, away, third] = roles(&nodes);
@@ -194,7 +196,7 @@ async fn loss_that_nobody_could_know_of_is_reported() {
     back.recovered().await;
     back.write("in its place").await;
     let first = site.node(leads).await;
-    // It knows better than they: the disk that was set back goes, if it is asked before the other has shown what is lost.
+    // It has the record: the rolled-back node stops if it is called before its contradiction is detected.
     let goes = tokio::select! {
         _ = first.handle.until_failed() => false,
         _ = back.reason_to_stop() => true,
@@ -212,9 +214,9 @@ async fn loss_that_nobody_could_know_of_is_reported() {
     stop_all(stopped).await;
 }
 
-/// It was let in beside the original, and nothing was said.
+/// The copy was admitted beside the original without a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copy_beside_the_original_is_refused_and_the_original_goes_on() {
+async fn copied_disk_is_rejected_and_the_original_continues() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let [_, away, _] = roles(&nodes);
@@ -223,24 +225,24 @@ async fn copy_beside_the_original_is_refused_and_the_original_goes_on() {
     let original = site.node(away).await;
     let disk = original.disk();
     let index = nodes[0].write("since the copy").await;
-    until("the others know", || nodes.iter().all(|node| node.remembers(disk, index))).await;
+    until("the others have a record", || nodes.iter().all(|node| node.has_record(disk, index))).await;
     let data = site.beside(away, "copy");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let copied = site.node_on(away, (data.clone(), listener, Clock::system()), &site.members, Rows).await;
     let reason = copied.reason_to_stop().await;
-    assert!(reason.contains("was copied") || reason.contains("older copy"), "{reason}");
+    assert!(reason.contains("was copied") || reason.contains("rolled back"), "{reason}");
     assert!(reason.contains("cluster replace"), "{reason}");
     copied.stop().await;
-    assert!(refusal_of_start(&data).contains("refused before"));
+    assert!(refusal_of_start(&data).contains("rejected at an earlier start"));
     let index = original.write("the original").await;
     timeout(LONG, nodes[0].handle.until_applied(index)).await.expect("it goes on");
     nodes.push(original);
     stop_all(nodes).await;
 }
 
-/// A statement of a process does not age, however late it comes.
+/// A stated life stays valid, however late it arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_call_of_a_process_is_accepted_after_it_acknowledged_more() {
+async fn late_call_is_accepted_after_later_acknowledgements() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     let (leads, other) = (leader(&nodes), follower(&nodes));
@@ -248,18 +250,18 @@ async fn late_call_of_a_process_is_accepted_after_it_acknowledged_more() {
     let path = format!("node/{}", other.handle.node_id());
     let caller = site.caller_in(&path, other.disk(), leads.handle.cluster_id(), life);
     let client = site.client_of(&caller, leads.handle.node_id(), Some(leads.disk_id()));
-    // Made before, delivered after.
+    // Created before, delivered after.
     let late = client.request(proto::AppliedRequest { index: 1 });
     let index = nodes[0].write("meanwhile").await;
-    until("it is known", || leads.remembers(other.disk(), index)).await;
+    until("it is recorded", || leads.has_record(other.disk(), index)).await;
     client.peer().applied(late).await.expect("accepted");
     other.handle.fresh().await.expect("it goes on");
     stop_all(nodes).await;
 }
 
-/// Restarts in any order, with writes and changes of leader between them: a healthy disk is refused by nobody.
+/// Restarts with writes and leader changes in between: a healthy disk is never rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn healthy_restarts_are_never_refused() {
+async fn healthy_restarts_are_never_rejected() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     for round in 0..3 {
@@ -286,10 +288,10 @@ async fn healthy_restarts_are_never_refused() {
     stop_all(nodes).await;
 }
 
-/// The node was killed between the two that a snapshot replaces, the state and then the log, and its log is longer than
-/// the snapshot and contradicts it.
+/// The node was killed between the replacement of the state and that of the log, and its log is longer than the
+/// snapshot and contradicts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn snapshot_over_a_contradicting_log_is_finished_at_the_start() {
+async fn interrupted_install_over_a_contradicting_log_completes() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let [leads, away, third] = roles(&nodes);
@@ -310,7 +312,7 @@ async fn snapshot_over_a_contradicting_log_is_finished_at_the_start() {
             .install(sent.snapshot.directory(), Rows::TABLES, &[], sent.meta.last_log_id)
             .expect("installed"),
     );
-    // Entries of a term that came to nothing.
+    // Uncommitted entries of a later term.
     let database = log::open_database(&site.data(away).join("raft")).expect("log");
     append_to(&database, away, last + 3);
     drop(database);
@@ -322,8 +324,7 @@ async fn snapshot_over_a_contradicting_log_is_finished_at_the_start() {
     stop_all(nodes).await;
 }
 
-/// Appends entries up to `last` to the log of a node that is stopped, as a leader of the next term would have that
-/// nobody followed.
+/// Appends entries up to `last` to the log of a stopped node, as a leader of the next term without followers would.
 fn append_to(database: &rocksdb::DB, node_id: u64, last: u64) {
     use crate::cluster::{codec, record};
     let entries = database.cf_handle(log::LOG).expect("entries");

@@ -1,4 +1,4 @@
-//! Snapshots on their way from node to node, whole and otherwise.
+//! Snapshot transfer, complete and damaged.
 
 use futures::StreamExt as _;
 use proto::snapshot_part::Part;
@@ -26,7 +26,7 @@ fn head_of(files: &[(&str, u64)]) -> SnapshotHead {
     SnapshotHead { vote: None, last_log_id: None, files: files.iter().map(file).collect() }
 }
 
-/// As it should be.
+/// A valid transfer.
 fn whole() -> Sent {
     let files: Vec<_> = FILES.iter().map(|(name, bytes)| (*name, bytes.len() as u64)).collect();
     let mut sent = vec![part(Part::Head(head_of(&files)))];
@@ -52,14 +52,14 @@ async fn take(sent: Sent) -> Result<BTreeMap<String, Vec<u8>>, Refused> {
 }
 
 #[tokio::test]
-async fn what_was_sent_arrives() {
+async fn sent_files_arrive() {
     let taken = take(whole()).await.expect("taken");
     let expected = FILES.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
     assert_eq!(taken, BTreeMap::from(expected));
 }
 
 #[tokio::test]
-async fn a_snapshot_that_ends_early_is_refused_wherever_it_ends() {
+async fn truncated_snapshot_is_rejected() {
     for length in 0..whole().len() {
         let sent: Sent = whole().into_iter().take(length).collect();
         let refused = take(sent).await.expect_err("refused");
@@ -70,9 +70,9 @@ async fn a_snapshot_that_ends_early_is_refused_wherever_it_ends() {
     assert!(matches!(take(broken).await, Err(Refused::Sender(_))));
 }
 
-/// It kept the only place for a snapshot that is received, and answered every ping.
+/// A silent sender kept the only transfer permit, while it answered every ping.
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_says_no_more_is_given_up() {
+async fn silent_sender_times_out() {
     for length in 0..whole().len() {
         let sent: Sent = whole().into_iter().take(length).collect();
         let mut parts = futures::stream::iter(sent).chain(futures::stream::pending());
@@ -86,7 +86,7 @@ async fn a_sender_that_says_no_more_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_snapshot_whose_parts_come_in_another_order_is_refused() {
+async fn reordered_parts_are_rejected() {
     for first in 1..whole().len() {
         for second in first + 1..whole().len() {
             let mut sent = whole();
@@ -103,7 +103,7 @@ async fn a_snapshot_whose_parts_come_in_another_order_is_refused() {
 }
 
 #[tokio::test]
-async fn every_altered_byte_of_a_snapshot_is_found() {
+async fn every_altered_byte_is_detected() {
     for at in 1..whole().len() {
         let Ok(SnapshotPart { part: Some(Part::Data(data) | Part::Digest(data)) }) = &whole()[at] else {
             panic!("a part with bytes")
@@ -125,7 +125,7 @@ async fn every_altered_byte_of_a_snapshot_is_found() {
 }
 
 #[tokio::test]
-async fn names_that_lead_elsewhere_are_refused() {
+async fn file_names_outside_the_directory_are_rejected() {
     let long = "a".repeat(limits::SNAPSHOT_NAME_BYTES_MAX + 1);
     for name in
         ["", ".", "..", "../CURRENT", "/etc/passwd", "a/b", "a\\b", ".hidden", "-x", "a\0b", "ä", &long]
@@ -138,7 +138,7 @@ async fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[tokio::test]
-async fn a_head_that_promises_too_much_is_refused() {
+async fn head_beyond_the_limits_is_rejected() {
     let names: Vec<String> = (0..=limits::SNAPSHOT_FILES_MAX).map(|number| format!("f{number}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), 0)).collect();
     assert!(matches!(take(vec![part(Part::Head(head_of(&files)))]).await, Err(Refused::TooManyFiles)));
@@ -147,7 +147,7 @@ async fn a_head_that_promises_too_much_is_refused() {
     }
 }
 
-/// Three nodes, one of which is away, and the others have no entry any more that it lacks.
+/// A cluster of three with one node down whose missing entries the others have purged.
 async fn with_one_away(site: &Site) -> (Vec<Node>, u64, u64) {
     let mut nodes = site.cluster().await;
     let away = follower(&nodes).handle.node_id();
@@ -170,7 +170,7 @@ async fn with_one_away(site: &Site) -> (Vec<Node>, u64, u64) {
 }
 
 async fn goes_on_with(mut nodes: Vec<Node>, back: Node, last: u64) {
-    timeout(LONG, back.handle.until_applied(last)).await.expect("it has what it lacked");
+    timeout(LONG, back.handle.until_applied(last)).await.expect("caught up");
     assert_eq!(back.handle.state_hash().expect("hash").1, nodes[0].handle.state_hash().expect("hash").1);
     let index = back.write("it goes on").await;
     for node in &nodes {
@@ -180,19 +180,19 @@ async fn goes_on_with(mut nodes: Vec<Node>, back: Node, last: u64) {
     stop_all(nodes).await;
 }
 
-/// A node that was away for longer than the log goes back is sent the state itself.
+/// A follower whose next entry is purged receives a snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_away_for_too_long_is_sent_a_snapshot() {
+async fn follower_behind_the_purged_log_gets_a_snapshot() {
     let site = Site::new(3);
     let (nodes, away, last) = with_one_away(&site).await;
     let back = site.node(away).await;
     goes_on_with(nodes, back, last).await;
 }
 
-/// A snapshot replaces the state, and then the log. A node that was killed between the two found its state ahead of its
-/// log, took that for a log that had lost entries, and never started again.
+/// A snapshot replaces the state, and then the log. A node killed between the two found its state ahead of its log,
+/// took that for lost log entries, and never started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_killed_while_it_installs_a_snapshot_starts_again() {
+async fn node_killed_during_snapshot_install_restarts() {
     let site = Site::new(3);
     let (nodes, away, last) = with_one_away(&site).await;
     let sent = nodes[0].handle.raft.get_snapshot().await.expect("runs").expect("a snapshot");
@@ -201,7 +201,7 @@ async fn a_node_that_is_killed_while_it_installs_a_snapshot_starts_again() {
     drop(generations.install(files, Rows::TABLES, &[], expected).expect("installed"));
     let back = site.node(away).await;
     let purged = back.handle.raft.wait(Some(LONG)).metrics(|m| m.purged >= expected, "purge").await;
-    purged.expect("nothing is left of what came before");
+    purged.expect("the log is purged");
     back.stop().await;
     let back = site.node(away).await;
     goes_on_with(nodes, back, last).await;

@@ -1,4 +1,4 @@
-//! What three nodes do as one.
+//! Three nodes: writes, leases, barriers, leader changes, hanging disks, certificate rotation.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ use crate::state::Replicated;
 use crate::state::command::{self as commands, Command, PutTool, Reply, Tool};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_on_any_node_is_applied_on_all() {
+async fn write_through_any_node_is_applied_on_all() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     for node in &nodes {
         let index = node.write("somewhere").await;
-        assert!(node.handle.applied() >= index, "whoever writes reads it");
+        assert!(node.handle.applied() >= index, "the writer reads its own write");
         for other in &nodes {
             timeout(LONG, other.handle.until_applied(index)).await.expect("applied");
         }
@@ -29,7 +29,7 @@ async fn a_write_on_any_node_is_applied_on_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_node_has_a_lease_and_any_can_tell_that_an_entry_is_known_to_all() {
+async fn every_node_gets_a_lease_and_barriers_complete() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     for node in &nodes {
@@ -44,7 +44,7 @@ async fn every_node_has_a_lease_and_any_can_tell_that_an_entry_is_known_to_all()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_leader_goes_away_another_leads_and_nothing_is_lost() {
+async fn leader_loss_elects_another_and_loses_nothing() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let before = follower(&nodes).write("before").await;
@@ -53,7 +53,7 @@ async fn when_the_leader_goes_away_another_leads_and_nothing_is_lost() {
     nodes.remove(at).stop().await;
     let after = nodes[0].write("after").await;
     assert!(after > before);
-    nodes[1].handle.barrier(after).await.expect("the lease of the one that is gone has run out");
+    nodes[1].handle.barrier(after).await.expect("the lease of the stopped leader has expired");
     let back = site.node(gone).await;
     timeout(LONG, back.handle.until_applied(after)).await.expect("it catches up");
     back.handle.fresh().await.expect("and has a lease again");
@@ -61,9 +61,9 @@ async fn when_the_leader_goes_away_another_leads_and_nothing_is_lost() {
     stop_all(nodes).await;
 }
 
-/// A node that stops has another lead before it goes, so that nobody waits for an election.
+/// A stopping leader transfers leadership, so that writes do not wait for an election.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leadership_is_handed_over_and_no_write_is_lost() {
+async fn leadership_transfer_loses_no_write() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     let (old, other) = (leader(&nodes), follower(&nodes));
@@ -85,7 +85,7 @@ async fn leadership_is_handed_over_and_no_write_is_lost() {
 }
 
 impl Node {
-    /// Has its watchdog look until the disk is in this state.
+    /// Ticks the watchdog until the disk is in this state.
     async fn watch_until(&mut self, state: disk_watch::State) {
         let is_so = self.handle.disk.state();
         let watched = async {
@@ -98,10 +98,10 @@ impl Node {
     }
 }
 
-/// A disk that hung under the leader stopped all writes and all revocations for as long as it hung: the entries were
-/// on the other disks, but the leader applied none of them, and its heartbeats went on.
+/// A hanging disk under the leader stopped all writes and revocations for as long as it hung: the entries were on the
+/// other disks, but the leader applied none of them, and its heartbeats went on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_whose_disk_hangs_is_replaced() {
+async fn leader_with_a_hanging_disk_is_replaced() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let id = leader(&nodes).handle.node_id();
@@ -115,9 +115,9 @@ async fn a_leader_whose_disk_hangs_is_replaced() {
         });
         written.expect("applied under another leader").index
     };
-    assert_eq!(hung.handle.leader(), None, "it leads nobody");
-    assert_eq!(hung.handle.confirm_leadership().await, None, "it answers no request for a lease");
-    assert_eq!(hung.handle.confirmed_index(true).await, None, "it asks for none");
+    assert_eq!(hung.handle.leader(), None, "it does not lead");
+    assert_eq!(hung.handle.confirm_leadership().await, None, "it confirms no index");
+    assert_eq!(hung.handle.confirmed_index(true).await, None, "it requests no lease");
     nodes[1].handle.barrier(written).await.expect("its lease has run out");
     assert!(hung.handle.applied() < written);
 
@@ -137,9 +137,9 @@ async fn a_leader_whose_disk_hangs_is_replaced() {
     stop_all(nodes).await;
 }
 
-/// Storage that all members share may be back in a moment: a node that ends has to be started by somebody.
+/// Storage shared by all members may recover in a moment, and a stopped node has to be restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_nobody_leads_a_node_whose_disk_hangs_stays() {
+async fn node_with_a_hanging_disk_stays_while_there_is_no_leader() {
     let site = Site::new(1);
     let mut nodes = site.cluster().await;
     let disk = Arc::clone(&nodes[0].handle.disk);
@@ -157,9 +157,9 @@ async fn while_nobody_leads_a_node_whose_disk_hangs_stays() {
     stop_all(nodes).await;
 }
 
-/// Every acknowledgement took a whole lease for as long as any member was down.
+/// Every acknowledgement took a whole lease while any member was down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_is_down_costs_one_wait_only() {
+async fn stopped_member_delays_only_the_first_barrier() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let leads = leader(&nodes).handle.node_id();
@@ -177,9 +177,9 @@ async fn a_member_that_is_down_costs_one_wait_only() {
     stop_all(nodes).await;
 }
 
-/// A lease lasts for a second by the node's own clock, which may stand still meanwhile.
+/// A lease depends on the node's own clock, which may stand still; `ReadIndex` mode does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_leases_each_request_asks_the_leader() {
+async fn read_index_mode_asks_the_leader_per_request() {
     let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
     let mut nodes = site.cluster().await;
     for node in &nodes {
@@ -192,15 +192,15 @@ async fn without_leases_each_request_asks_the_leader() {
         }
     }
     let last = nodes.pop().expect("three");
-    last.handle.fresh().await.expect("a moment ago");
+    last.handle.fresh().await.expect("before the others stop");
     stop_all(nodes).await;
     assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
     last.stop().await;
 }
 
-/// A member without leases holds none that an acknowledgement would have to wait for.
+/// A member without leases delays no barrier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_without_leases_that_is_down_costs_nothing() {
+async fn stopped_member_without_leases_delays_no_barrier() {
     let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
     let mut nodes = site.cluster().await;
     let leads = leader(&nodes).handle.node_id();
@@ -217,7 +217,7 @@ async fn a_member_without_leases_that_is_down_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_nothing_is_written_and_no_lease_is_kept() {
+async fn without_a_quorum_writes_and_leases_fail() {
     let site = Site::new(3);
     let mut nodes = site.cluster().await;
     let last = nodes.pop().expect("three");
@@ -231,10 +231,10 @@ async fn without_a_majority_nothing_is_written_and_no_lease_is_kept() {
     last.stop().await;
 }
 
-/// Nobody else leads as far as is known, so nothing ends the wait but time. It was said that nothing was proposed, and
-/// what was written all the same was taken out of the audit.
+/// No other leader is known, so only the timeout ends the wait. The error stated that nothing was proposed, and the
+/// audit dropped what was applied all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_leader_without_a_majority_has_proposed_is_of_unknown_outcome() {
+async fn proposal_without_a_quorum_has_unknown_outcome() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     let leads = leader(&nodes).handle.node_id();
@@ -243,18 +243,18 @@ async fn what_a_leader_without_a_majority_has_proposed_is_of_unknown_outcome() {
     let gone: Vec<u64> = others.iter().map(|node| node.handle.node_id()).collect();
     stop_all(others).await;
     let before = leads[0].handle.applied();
-    let unknown = leads[0].handle.propose(command("is it?")).await.expect_err("alone");
+    let unknown = leads[0].handle.propose(command("uncertain")).await.expect_err("alone");
     assert_eq!(unknown, crate::cluster::Error::OutcomeUnknown);
     for id in gone {
         leads.push(site.node(id).await);
     }
-    timeout(LONG, leads[0].handle.until_applied(before + 1)).await.expect("it is");
+    timeout(LONG, leads[0].handle.until_applied(before + 1)).await.expect("applied later");
     stop_all(leads).await;
 }
 
-/// They stood before all others of this node, each for as long as it takes to find out that nobody answers.
+/// Commands for an unreachable leader delayed all others of the node, each by a connection timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_that_nobody_waits_for_hold_up_no_others() {
+async fn abandoned_commands_do_not_delay_others() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     let (leads, other) = (leader(&nodes), follower(&nodes));
@@ -273,8 +273,8 @@ async fn commands_that_nobody_waits_for_hold_up_no_others() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let nobody = Peer { address: silent.local_addr().expect("address").to_string(), disk_id: rand() };
     for sequence in 1..=50 {
-        let given_up = forwards.submit((9, nobody.clone()), submission(sequence), until).now_or_never();
-        assert!(given_up.is_none());
+        let abandoned = forwards.submit((9, nobody.clone()), submission(sequence), until).now_or_never();
+        assert!(abandoned.is_none());
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(work);
@@ -287,7 +287,7 @@ async fn commands_that_nobody_waits_for_hold_up_no_others() {
     stop_all(nodes).await;
 }
 
-/// Replaces the only tool by one with another description, so that each time it is applied makes a revision.
+/// Replaces the tool's description, so that each application increases its revision.
 fn replace(description: String) -> Bytes {
     let tool = Tool { tool_id: "counter".to_owned(), description: Some(description), ..Tool::default() };
     commands::encode(Command::PutTool(PutTool {
@@ -298,10 +298,10 @@ fn replace(description: String) -> Bytes {
     }))
 }
 
-/// Commands of the followers are under way while the leader goes away in the middle: what it had committed and not
-/// answered is sent again to its successor.
+/// Commands of the followers are in flight when the leader stops: those committed and not answered are proposed again
+/// to its successor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_under_way_when_a_leader_goes_away_is_applied_once() {
+async fn commands_in_flight_at_a_leader_change_apply_once() {
     const ROUNDS: usize = 5;
     let site = Site::new(3);
     let node = async |id: u64| site.node_with(id, &site.members, Replicated::default()).await;
@@ -322,26 +322,26 @@ async fn what_is_under_way_when_a_leader_goes_away_is_applied_once() {
         let at = nodes.iter().position(|node| node.handle.node_id() == id).expect("there");
         let gone = nodes.remove(at);
         let (over, is_over) = tokio::sync::watch::channel(false);
-        let (told, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
+        let (results, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
         let mut writers = JoinSet::new();
         for follower in &nodes {
             for writer in 0..8 {
-                let (handle, told, is_over) = (follower.handle.clone(), told.clone(), is_over.clone());
+                let (handle, results, is_over) = (follower.handle.clone(), results.clone(), is_over.clone());
                 writers.spawn(async move {
                     for number in 0.. {
                         if *is_over.borrow() {
                             return;
                         }
                         let name = format!("{round} {} {writer} {number}", handle.node_id());
-                        drop(told.send(handle.propose(replace(name)).await));
+                        drop(results.send(handle.propose(replace(name)).await));
                     }
                 });
             }
         }
-        drop(told);
+        drop(results);
         let mut take = |outcome: Result<crate::cluster::Outcome, crate::cluster::Error>| {
-            let reply = outcome.expect("a successor takes it").reply;
-            assert!(revisions.insert(revision(&reply)), "{} was told twice", revision(&reply));
+            let reply = outcome.expect("the successor applies it").reply;
+            assert!(revisions.insert(revision(&reply)), "{} was returned twice", revision(&reply));
         };
         for _ in 0..100 {
             take(outcomes.recv().await.expect("writers"));
@@ -358,9 +358,9 @@ async fn what_is_under_way_when_a_leader_goes_away_is_applied_once() {
         nodes.push(node(id).await);
         nodes.last().expect("there").recovered().await;
     }
-    // Everybody was told, and so each revision but this one was told to somebody.
+    // Every proposal was answered, so each revision but this one was returned once.
     let last = nodes[0].handle.propose(replace("the last".to_owned())).await.expect("applied");
-    assert_eq!(revision(&last.reply), revisions.len() as u64 + 1, "something was applied twice");
+    assert_eq!(revision(&last.reply), revisions.len() as u64 + 1, "a command was applied twice");
     for node in &nodes {
         timeout(LONG, node.handle.until_applied(last.index)).await.expect("applied");
     }
@@ -369,7 +369,7 @@ async fn what_is_under_way_when_a_leader_goes_away_is_applied_once() {
     stop_all(nodes).await;
 }
 
-/// The certificate that a node shows now.
+/// The current certificate of a node.
 async fn shown(tls: &Tls, address: &str) -> Vec<u8> {
     let socket = tokio::net::TcpStream::connect(address).await.expect("connects");
     let name = ServerName::try_from("node").expect("a name");
@@ -377,9 +377,9 @@ async fn shown(tls: &Tls, address: &str) -> Vec<u8> {
     stream.get_ref().1.peer_certificates().expect("certificates")[0].to_vec()
 }
 
-/// A CA is replaced as its users do it: trusted beside the old one, used, trusted alone.
+/// CA rotation: trusted beside the old one, used, trusted alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
+async fn ca_rotation_needs_no_restart_and_loses_nothing() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     let second = ca("the second");
@@ -392,15 +392,15 @@ async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
         Tls::load(files, RemoteEnd::Peers, Clock::system(), metrics).expect("TLS")
     };
     let (old, new) = (as_node("old", &site.ca), as_node("new", &second));
-    let is_let_in = async |tls: &Tls, id: u64| {
+    let is_admitted = async |tls: &Tls, id: u64| {
         let expected = format!("spiffe://{TRUST_DOMAIN}/node/{id}");
         let mut connection = connection::connect(tls, &site.members[&id], &expected).await.ok()?;
-        // Over TLS 1.3 the refusal comes after our side of the handshake; whoever is let in is told settings.
+        // With TLS 1.3 the refusal arrives after the client's handshake; an admitted connection gets HTTP/2 settings.
         let mut byte = [0; 1];
         let read = tokio::io::AsyncReadExt::read(&mut connection, &mut byte);
         timeout(LONG, read).await.ok()?.ok().filter(|bytes| *bytes == 1)
     };
-    // Every write succeeds, while whatever is waited for is not so yet.
+    // Every write succeeds until the condition holds.
     let mut writes = 0;
     macro_rules! until {
         ($is_so:expr) => {
@@ -412,12 +412,12 @@ async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
             }
         };
     }
-    assert!(is_let_in(&new, 1).await.is_none());
+    assert!(is_admitted(&new, 1).await.is_none());
     for id in 1..=3 {
         trust(&format!("node-{id}"), &both);
     }
     for id in 1..=3 {
-        until!(is_let_in(&new, id).await.is_some());
+        until!(is_admitted(&new, id).await.is_some());
     }
     for id in 1..=3 {
         let before = shown(&old, &site.members[&id]).await;
@@ -429,8 +429,8 @@ async fn nodes_take_up_another_ca_without_a_restart_and_nothing_is_lost() {
         trust(&format!("node-{id}"), &second.pem());
     }
     for id in 1..=3 {
-        until!(is_let_in(&old, id).await.is_none());
-        assert!(is_let_in(&new, id).await.is_some());
+        until!(is_admitted(&old, id).await.is_none());
+        assert!(is_admitted(&new, id).await.is_some());
     }
     let last = nodes[0].write("with the second alone").await;
     for node in &nodes {
