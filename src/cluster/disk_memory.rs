@@ -1,6 +1,6 @@
 //! Records of the members' disks, stored in the log database, and the start number of this process.
 //!
-//! The rules are in [`super::life`]. Local data: never in the state hash, a snapshot or a backup. Changes are written
+//! The rules are in [`super::set_back`]. Local data: never in the state hash, a snapshot or a backup. Changes are written
 //! by the log writer with its next group, at the latest after [`limits::MEMORY_UNWRITTEN_MAX`]; a crash may lose facts,
 //! and never creates any.
 

@@ -6,8 +6,8 @@
 //! Data directory: `identity.json` (node id, disk identity) · `raft/` (log and vote; the only files synced on the hot
 //! path) · `state/CURRENT`, `state/<generation>/` (every table) · `snapshots/`.
 //!
-//! A command goes from [`propose`] to the leader, over [`forwards`] if that is another node; there [`batches`] joins it
-//! with others to one log entry. Node-to-node calls are in [`peers`].
+//! A command goes from [`propose`] to the leader, over [`propose::forwarding`] if that is another node;
+//! there [`propose::batcher`] joins it with others to one log entry. Node-to-node calls are in [`peers`].
 
 mod apply;
 mod clock_agreement;

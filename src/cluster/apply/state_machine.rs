@@ -33,7 +33,7 @@ pub struct Shared {
     /// When this process applied the last entry with a time stamp, or opened the state, in nanoseconds of the boot
     /// clock. Never earlier than the entry whose times readers see.
     applied_at: AtomicU64,
-    /// Dropped after the database, so that the database is closed when [`super::Closed`] reports it.
+    /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
     _open: Open,
 }
 

@@ -1,6 +1,6 @@
 //! The Raft log: entries, vote, committed and purged log ids, in a RocksDB database.
 //!
-//! Recent entries are read from memory; [`super::writer`] writes everything. Opening verifies every record: a log with
+//! Recent entries are read from memory; [`writer`] writes everything. Opening verifies every record: a log with
 //! a corrupt or missing record is refused, never repaired.
 
 pub(crate) mod purge;
@@ -77,7 +77,7 @@ pub struct LogStore {
 pub struct LogReader {
     db: Arc<DB>,
     recent: Arc<Mutex<Recent>>,
-    /// Dropped after the database, so that the database is closed when [`super::Closed`] reports it.
+    /// Dropped after the database, so that the database is closed when [`super::start::Closed`] reports it.
     _open: Open,
 }
 

@@ -102,7 +102,11 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
             let id = joined.unwrap_or(drawn);
             match begin(&handle.raft, &channels, id, &disks).await {
                 Ok(()) => {
-                    tracing::info!(cluster = call_metadata::shown(&id), members = disks.len(), "cluster bootstrapped");
+                    tracing::info!(
+                        cluster = call_metadata::shown(&id),
+                        members = disks.len(),
+                        "cluster bootstrapped"
+                    );
                     break;
                 }
                 Err(error) => return this.stop(format!("failed to bootstrap the cluster: {error}")),

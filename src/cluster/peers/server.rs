@@ -99,7 +99,11 @@ impl<M: Machine> Peers<M> {
         })?;
         if let (Kind::Member, None, Some(id)) = (kind, self.this.cluster_id(), call.cluster_id) {
             self.this.join(id).map_err(stopped)?;
-            tracing::info!(cluster = super::call_metadata::shown(&id), from = call.from, "joining the cluster");
+            tracing::info!(
+                cluster = super::call_metadata::shown(&id),
+                from = call.from,
+                "joining the cluster"
+            );
         }
         Ok(call)
     }
@@ -227,7 +231,8 @@ impl<M: Machine> Peer for Peers<M> {
         let own_term = self.handle.term();
         let mut message = request.into_inner();
         let (memories, members) = (std::mem::take(&mut message.memories), self.handle.membership());
-        let is_other_member = |disk: &Disk| disk.0 != self.this.node_id && disk_memory::is_member(&members, disk);
+        let is_other_member =
+            |disk: &Disk| disk.0 != self.this.node_id && disk_memory::is_member(&members, disk);
         self.this.lives.merge(&memories, is_other_member);
         let append = self.appends(&call).check(message)?;
         if append.vote.leader_id.term >= own_term {

@@ -1,4 +1,4 @@
-//! Reads that see every acknowledged write: the freshness lease, the barrier and ReadIndex.
+//! Reads that see every acknowledged write: the freshness lease, the barrier and `ReadIndex`.
 
 pub(crate) mod freshness;
 pub(crate) mod member_progress;

@@ -1,4 +1,4 @@
-//! Tests of the whole core.
+//! Tests of a whole node.
 
 mod apply_order;
 pub(crate) mod restarts;

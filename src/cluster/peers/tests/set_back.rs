@@ -19,7 +19,9 @@ fn copy(from: &Path, to: &Path) {
 /// The error of a start in this directory.
 fn refusal_of_start(data: &Path) -> String {
     let database = log::open_database(&data.join("raft")).expect("log");
-    disk_memory::begin(&database, rand(), None, None).expect_err("it was rejected at an earlier start").to_string()
+    disk_memory::begin(&database, rand(), None, None)
+        .expect_err("it was rejected at an earlier start")
+        .to_string()
 }
 
 /// Polls a condition.
