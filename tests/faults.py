@@ -50,7 +50,7 @@ CUT_SECS = 3.3
 # A node opens its ports before it reads its data directory.
 JWKS_READY_SECS = 3
 # Reasons that a member states when its directory is refused.
-SET_BACK = re.compile(r"set back|older copy|older than|cluster replace|was restored|start number|another process", re.I)
+SET_BACK = re.compile(r"set back|rolled back|older copy|older than|cluster replace|was restored|start number|another process", re.I)
 
 
 class Overdue(BaseException):
