@@ -423,6 +423,6 @@ async fn verified(
         |error: token::Error| Error::invalid_bearer("the bearer token is not valid").with_detail(error);
     let token = Compact::parse(text).map_err(invalid)?;
     let fresh = app.state.fresh().await?;
-    app.state.judges_by_time(&fresh)?;
+    app.state.check_clock(&fresh)?;
     app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).map_err(invalid)
 }

@@ -37,7 +37,7 @@ impl Clocks {
     }
 
     /// Records a reading: the response to a request sent at `sent` states the wall clock as `wall`.
-    pub fn hear(&self, node_id: u64, wall: Timestamp, sent: Duration) {
+    pub fn record_reading(&self, node_id: u64, wall: Timestamp, sent: Duration) {
         if let Some(reading) = Reading::new(wall, sent, self.clock.boot()) {
             self.readings.lock().unwrap_or_else(PoisonError::into_inner).insert(node_id, reading);
         }
@@ -53,7 +53,7 @@ impl Clocks {
     }
 
     /// Records the leader's report, and logs a changed verdict.
-    pub fn note(&self, report: ClockReport) {
+    pub fn record_report(&self, report: ClockReport) {
         let verdict = report.verdict(self.node_id);
         let before = self.report.swap(Arc::new(report)).verdict(self.node_id);
         if verdict != before {
@@ -134,13 +134,13 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Transfers leadership while this node leads and its clock is far from an agreed median. Runs for ever.
-    pub(super) async fn leave_with_wrong_clock(self) {
+    pub(super) async fn step_down_with_wrong_clock(self) {
         loop {
             let report = self.clocks();
             let is_wrong = report.is_agreed && report.verdict(self.node_id) == ClockVerdict::FarApart;
             if is_wrong && self.leader() == Some(self.node_id) {
                 tracing::warn!("wall clock of this leader is wrong: transferring leadership");
-                self.hand_over().await;
+                self.transfer_leadership().await;
             }
             tokio::time::sleep(limits::FRESHNESS_RENEWAL).await;
         }
@@ -162,7 +162,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Stale::ClockWrong`].
-    pub fn judges_by_time(&self, _fresh: &Fresh) -> Result<(), Stale> {
+    pub fn check_clock(&self, _fresh: &Fresh) -> Result<(), Stale> {
         if self.clock_verdict() < ClockVerdict::FarApart { Ok(()) } else { Err(Stale::ClockWrong) }
     }
 
@@ -170,7 +170,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Stale::ClockApart`].
-    pub fn judges_foreign(&self, _fresh: &Fresh) -> Result<(), Stale> {
+    pub fn check_clock_for_foreign(&self, _fresh: &Fresh) -> Result<(), Stale> {
         if self.clock_verdict() == ClockVerdict::Good { Ok(()) } else { Err(Stale::ClockApart) }
     }
 

@@ -7,8 +7,10 @@ use openraft::entry::RaftEntry as _;
 use openraft::{EntryPayload, vote::RaftLeaderId as _};
 use prost::Message as _;
 
-use super::set_back::{Disk, Life, Memory};
-use super::type_config::{Commands, Entry, LeaderId, LogId, Membership, Peer, StoredMembership, Vote};
+use super::disk_rollback::{DiskKey, DiskRecord, Life};
+use super::type_config::{
+    Commands, Entry, LeaderId, LogId, MemberRecord, Membership, StoredMembership, Vote,
+};
 
 /// Generated from `proto/log.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
@@ -89,7 +91,7 @@ pub fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
     })
 }
 
-pub fn memory_to_proto((node_id, disk_id): Disk, memory: &Memory) -> proto::Memory {
+pub fn memory_to_proto((node_id, disk_id): DiskKey, memory: &DiskRecord) -> proto::Memory {
     proto::Memory {
         node_id,
         disk_id: bytes::Bytes::copy_from_slice(&disk_id),
@@ -100,13 +102,13 @@ pub fn memory_to_proto((node_id, disk_id): Disk, memory: &Memory) -> proto::Memo
     }
 }
 
-pub fn memory_from_proto(memory: &proto::Memory) -> Result<(Disk, Memory), Error> {
+pub fn memory_from_proto(memory: &proto::Memory) -> Result<(DiskKey, DiskRecord), Error> {
     let disk_id = memory.disk_id.as_ref().try_into().map_err(|_| Error::Missing("memory", "disk id"))?;
     let life = life_from_proto(memory.life.as_ref().ok_or(Error::Missing("memory", "life"))?)?;
     let vote = memory.vote.map(|vote| leader_from_proto(Some(vote), "memory")).transpose()?;
     let held = memory.held.map(log_id_from_proto).transpose()?;
     let contradiction = memory.contradiction.map(log_id_from_proto).transpose()?;
-    Ok(((memory.node_id, disk_id), Memory { life, vote, held, contradiction }))
+    Ok(((memory.node_id, disk_id), DiskRecord { life, vote, held, contradiction }))
 }
 
 /// Encodes the records of the members' disks.
@@ -115,14 +117,14 @@ pub fn encode_memories(members: Vec<proto::Memory>) -> Vec<u8> {
 }
 
 /// Decodes the records of the members' disks.
-pub fn decode_memories(bytes: &[u8]) -> Result<Vec<(Disk, Memory)>, Error> {
+pub fn decode_memories(bytes: &[u8]) -> Result<Vec<(DiskKey, DiskRecord)>, Error> {
     let memories = proto::Memories::decode(bytes).map_err(|error| Error::Undecodable("memories", error))?;
     memories.members.iter().map(memory_from_proto).collect()
 }
 
 fn membership_to_proto(membership: &Membership) -> proto::Membership {
     let voters = |config: &BTreeSet<u64>| proto::Voters { node_ids: config.iter().copied().collect() };
-    let peer = |peer: &Peer| proto::Peer {
+    let peer = |peer: &MemberRecord| proto::Peer {
         address: peer.address.clone(),
         disk_id: bytes::Bytes::copy_from_slice(&peer.disk_id),
     };
@@ -138,7 +140,7 @@ fn membership_from_proto(membership: proto::Membership) -> Result<Membership, Er
     let mut peers = BTreeMap::new();
     for (id, peer) in membership.peers {
         let disk_id = peer.disk_id.as_ref().try_into().map_err(|_| Error::Missing("peer", "disk id"))?;
-        peers.insert(id, Peer { address: peer.address, disk_id });
+        peers.insert(id, MemberRecord { address: peer.address, disk_id });
     }
     if configs.is_empty() && peers.is_empty() {
         return Ok(Membership::default());
@@ -203,8 +205,8 @@ mod tests {
 
     fn membership() -> Membership {
         let peers = BTreeMap::from([
-            (1, Peer { address: "a:8695".into(), disk_id: [1; 16] }),
-            (2, Peer { address: String::new(), disk_id: [2; 16] }),
+            (1, MemberRecord { address: "a:8695".into(), disk_id: [1; 16] }),
+            (2, MemberRecord { address: String::new(), disk_id: [2; 16] }),
         ]);
         Membership::new(vec![BTreeSet::from([1]), BTreeSet::from([1, 2])], peers).expect("valid")
     }

@@ -15,7 +15,7 @@ const FILE: &str = "identity.json";
 
 /// Node id and disk identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct DiskIdentity {
     /// Id of the node, never reused in the cluster.
     pub node_id: u64,
     /// 16 random bytes, drawn when the disk was first used.
@@ -35,7 +35,12 @@ struct Stored {
 ///
 /// # Errors
 /// [`Corrupt`] if the data directory belongs to another node, or lost its log.
-pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) -> Result<Identity, Corrupt> {
+pub fn establish(
+    data: &Path,
+    log: &rocksdb::DB,
+    node_id: u64,
+    drawn: [u8; 16],
+) -> Result<DiskIdentity, Corrupt> {
     let path = data.join(FILE);
     let refuse = |what: String| Corrupt::new(&path, what);
     let stored = match fs::read(&path) {
@@ -45,7 +50,8 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
     };
     let in_log = read_meta(log, DISK)?
         .map(|row| {
-            Identity::from_row(&row).ok_or_else(|| refuse("the disk identity in the log is malformed".into()))
+            DiskIdentity::from_row(&row)
+                .ok_or_else(|| refuse("the disk identity in the log is malformed".into()))
         })
         .transpose()?;
     if let Some(known) = stored.or(in_log)
@@ -64,7 +70,7 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
             stored.node_id
         ))),
         (None, in_log) => {
-            let identity = in_log.unwrap_or(Identity { node_id, disk_id: drawn });
+            let identity = in_log.unwrap_or(DiskIdentity { node_id, disk_id: drawn });
             write_meta(log, DISK, &identity.to_row()).map_err(|error| refuse(error.to_string()))?;
             store(&path, identity).map_err(|error| refuse(error.to_string()))?;
             Ok(identity)
@@ -72,7 +78,7 @@ pub fn establish(data: &Path, log: &rocksdb::DB, node_id: u64, drawn: [u8; 16]) 
     }
 }
 
-impl Identity {
+impl DiskIdentity {
     /// Disk id, then node id, big endian.
     fn to_row(self) -> Vec<u8> {
         [&self.disk_id[..], &self.node_id.to_be_bytes()].concat()
@@ -84,14 +90,14 @@ impl Identity {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Identity, String> {
+fn parse(bytes: &[u8]) -> Result<DiskIdentity, String> {
     let stored: Stored = crate::json::read(bytes).map_err(|error| error.to_string())?;
     let bits = u128::from_str_radix(&stored.disk_id, 16)
         .map_err(|_| "disk_id: must be 32 hexadecimal digits".to_owned())?;
-    Ok(Identity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
+    Ok(DiskIdentity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
 }
 
-fn store(path: &Path, identity: Identity) -> io::Result<()> {
+fn store(path: &Path, identity: DiskIdentity) -> io::Result<()> {
     let disk_id = format!("{:032x}", u128::from_be_bytes(identity.disk_id));
     let text =
         serde_json::to_vec(&Stored { node_id: identity.node_id, disk_id }).map_err(io::Error::other)?;

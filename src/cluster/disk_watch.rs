@@ -17,7 +17,7 @@ use crate::limits;
 
 /// State of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum DiskState {
     /// Writes finish.
     #[default]
     Answers,
@@ -29,34 +29,34 @@ pub enum State {
 
 /// State shared by the log writer, the watchdog and its readers.
 #[derive(Default)]
-pub struct Disk {
+pub struct DiskMonitor {
     /// Twice the number of written groups, plus one while a group is being written.
     groups: AtomicU64,
-    state: watch::Sender<State>,
+    state: watch::Sender<DiskState>,
     /// Blocks the writer while a test holds it.
     #[cfg(test)]
     pub hold: tokio::sync::Mutex<()>,
 }
 
-impl Disk {
+impl DiskMonitor {
     /// Whether a write of the log hangs.
     pub fn hangs(&self) -> bool {
-        *self.state.borrow() != State::Answers
+        *self.state.borrow() != DiskState::Answers
     }
 
     /// The state of the disk, as it changes.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<DiskState> {
         self.state.subscribe()
     }
 }
 
 /// The log writer's part. The watchdog ends with it.
-pub struct Watched {
-    disk: Arc<Disk>,
+pub struct WriterProbe {
+    disk: Arc<DiskMonitor>,
     _running: Sender<Infallible>,
 }
 
-impl Watched {
+impl WriterProbe {
     /// Writes one group.
     pub fn group<T>(&self, write: impl FnOnce() -> T) -> T {
         self.disk.groups.fetch_add(1, Ordering::Release);
@@ -70,7 +70,7 @@ impl Watched {
 
 /// Polls the log writer.
 pub struct Watchdog {
-    disk: Arc<Disk>,
+    disk: Arc<DiskMonitor>,
     writer: Receiver<Infallible>,
     /// The value of `groups` at the last tick, and for how many ticks it has not changed.
     seen: u64,
@@ -80,10 +80,10 @@ pub struct Watchdog {
 }
 
 /// Creates both parts.
-pub fn watch() -> (Watched, Watchdog) {
+pub fn watch() -> (WriterProbe, Watchdog) {
     let (running, writer) = channel();
-    let disk = Arc::<Disk>::default();
-    let watched = Watched { disk: Arc::clone(&disk), _running: running };
+    let disk = Arc::<DiskMonitor>::default();
+    let watched = WriterProbe { disk: Arc::clone(&disk), _running: running };
     let (hangs_after, lost_after) = (limits::DISK_HANGS_TICKS, limits::DISK_LOST_TICKS);
     (watched, Watchdog { disk, writer, seen: 0, ticks: 0, hangs_after, lost_after })
 }
@@ -100,7 +100,7 @@ impl Watchdog {
     }
 
     #[must_use]
-    pub fn disk(&self) -> Arc<Disk> {
+    pub fn disk(&self) -> Arc<DiskMonitor> {
         Arc::clone(&self.disk)
     }
 
@@ -118,18 +118,18 @@ impl Watchdog {
         self.ticks = if is_same_group { self.ticks.saturating_add(1) } else { 0 };
         self.seen = groups;
         let now = match self.ticks {
-            ticks if ticks >= self.lost_after => State::Lost,
-            ticks if ticks >= self.hangs_after => State::Hangs,
-            _ => State::Answers,
+            ticks if ticks >= self.lost_after => DiskState::Lost,
+            ticks if ticks >= self.hangs_after => DiskState::Hangs,
+            _ => DiskState::Answers,
         };
         let ticks = self.ticks;
         self.disk.state.send_if_modified(|state| {
             let before = std::mem::replace(state, now);
             match (before, now) {
-                (State::Answers, State::Hangs | State::Lost) => {
+                (DiskState::Answers, DiskState::Hangs | DiskState::Lost) => {
                     tracing::error!(ticks, "disk of the Raft log hangs: this node does not lead");
                 }
-                (State::Hangs | State::Lost, State::Answers) => {
+                (DiskState::Hangs | DiskState::Lost, DiskState::Answers) => {
                     tracing::info!("disk of the Raft log has recovered");
                 }
                 _ => {}
@@ -148,19 +148,19 @@ impl<M: Machine> Handle<M> {
 
     /// Transfers leadership while the disk hangs, and stops the node if that lasts and another node leads. Without
     /// another leader it stays: storage shared by all members may recover in a moment. Runs for ever.
-    pub(super) async fn follow_disk(self) {
+    pub(super) async fn watch_disk(self) {
         let mut states = self.disk.state();
         loop {
             let state = *states.borrow_and_update();
             let acted = async {
                 match state {
-                    State::Answers => std::future::pending().await,
+                    DiskState::Answers => std::future::pending().await,
                     // Repeatedly: this node may have been elected meanwhile, or had no successor.
-                    State::Hangs => drop(self.hand_over().await),
-                    State::Lost => {
+                    DiskState::Hangs => drop(self.transfer_leadership().await),
+                    DiskState::Lost => {
                         self.until_another_leads().await;
                         let reason = "the disk of the Raft log hangs, and another node leads";
-                        self.channels.this.stop(reason.to_owned());
+                        self.channels.local.stop(reason.to_owned());
                     }
                 }
                 tokio::time::sleep(limits::HAND_OVER_ATTEMPT).await;
@@ -191,15 +191,15 @@ mod tests {
             for tick in 0..=limits::DISK_LOST_TICKS {
                 watchdog.tick();
                 let expected = match tick {
-                    limits::DISK_LOST_TICKS.. => State::Lost,
-                    limits::DISK_HANGS_TICKS.. => State::Hangs,
-                    _ => State::Answers,
+                    limits::DISK_LOST_TICKS.. => DiskState::Lost,
+                    limits::DISK_HANGS_TICKS.. => DiskState::Hangs,
+                    _ => DiskState::Answers,
                 };
                 assert_eq!(*state.borrow(), expected, "{tick}");
             }
         });
         watchdog.tick();
-        assert_eq!(*state.borrow(), State::Answers);
+        assert_eq!(*state.borrow(), DiskState::Answers);
     }
 
     /// A slow disk: many groups in turn, each shorter than the threshold.

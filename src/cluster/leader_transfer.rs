@@ -22,14 +22,14 @@ type Metrics = openraft::RaftMetrics<TypeConfig>;
 #[derive(Default)]
 pub struct Candidacy {
     /// Last leadership transfer, on the boot clock.
-    handed_over: Mutex<Option<Duration>>,
+    transferred: Mutex<Option<Duration>>,
     /// Last heartbeat of another leader. openraft does not process it while the disk hangs.
     heard: watch::Sender<Option<Duration>>,
 }
 
 impl Candidacy {
     fn pause(&self, now: Duration) {
-        *self.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.transferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     /// Records a heartbeat of another leader at `now`.
@@ -39,8 +39,8 @@ impl Candidacy {
 
     /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`.
     fn is_open(&self, now: Duration, leaderless: Duration) -> bool {
-        let handed_over = *self.handed_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_paused = handed_over.is_some_and(|at| now < at + limits::CANDIDACY_PAUSE);
+        let transferred = *self.transferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_paused = transferred.is_some_and(|at| now < at + limits::CANDIDACY_PAUSE);
         !is_paused || leaderless >= limits::LEADERLESS_MAX
     }
 }
@@ -65,7 +65,7 @@ impl<M: Machine> Handle<M> {
     /// Transfers leadership, if this node leads and a successor is available. Nothing is proposed here until another
     /// node leads, and this node does not campaign for [`limits::CANDIDACY_PAUSE`]. Returns whether another node leads
     /// now.
-    pub async fn hand_over(&self) -> bool {
+    pub async fn transfer_leadership(&self) -> bool {
         let successors = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -78,7 +78,7 @@ impl<M: Machine> Handle<M> {
             return false;
         }
         self.candidacy.pause(self.clock.boot());
-        let handed_over = async {
+        let transferred = async {
             for successor in successors.into_iter().cycle() {
                 tracing::info!(successor, "transferring leadership");
                 if self.raft.trigger().transfer_leader(successor).await.is_err() {
@@ -95,7 +95,7 @@ impl<M: Machine> Handle<M> {
                 }
             }
         };
-        drop(tokio::time::timeout(limits::HAND_OVER_MAX, handed_over).await);
+        drop(tokio::time::timeout(limits::HAND_OVER_MAX, transferred).await);
         self.is_deposed() || self.another_leads()
     }
 
@@ -123,7 +123,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Disables elections of this node while it should not campaign. Runs for ever.
-    pub(super) async fn keep_candidacy(self) {
+    pub(super) async fn update_candidacy(self) {
         loop {
             let is_open = self.candidacy.is_open(self.clock.boot(), self.freshness().lapsed);
             // A vote needs a durable write.
@@ -144,7 +144,7 @@ mod tests {
     use openraft::vote::RaftLeaderId as _;
 
     use super::*;
-    use crate::cluster::type_config::{Membership, Peer, StoredMembership};
+    use crate::cluster::type_config::{MemberRecord, Membership, StoredMembership};
 
     const LONG: Duration = Duration::from_secs(100);
 
@@ -153,7 +153,7 @@ mod tests {
         let log_id = |index| Some(LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index));
         let now = Some(SerdeInstant::new(TypeConfig::now()));
         let voters = BTreeSet::from([1, 2, 3, 4, 5]);
-        let nodes: BTreeMap<u64, Peer> = (1..=6).map(|id| (id, Peer::default())).collect();
+        let nodes: BTreeMap<u64, MemberRecord> = (1..=6).map(|id| (id, MemberRecord::default())).collect();
         let members = Membership::new(vec![voters], nodes).expect("members");
         let mut metrics = Metrics::new_initial(1);
         assert_eq!(successors(&metrics, LONG), Vec::<u64>::new(), "a follower transfers nothing");

@@ -5,7 +5,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::apply::database::Database;
 use super::peers::{DiskId, Purpose, wire};
-use super::type_config::{LogId, Peer, StoredMembership};
+use super::type_config::{LogId, MemberRecord, StoredMembership};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
 
@@ -21,7 +21,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// The other members, learners included.
-    pub(super) fn other_members(&self) -> Vec<(u64, Peer)> {
+    pub(super) fn other_members(&self) -> Vec<(u64, MemberRecord)> {
         let membership = self.membership();
         let others = membership.membership().nodes().filter(|(id, _)| **id != self.node_id);
         others.map(|(id, peer)| (*id, peer.clone())).collect()
@@ -78,7 +78,7 @@ impl<M: Machine> Handle<M> {
     /// The nodes that bootstrap waits for, and why each does not answer.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
-        Some(self.channels.this.waits_for()).filter(|waits_for| !waits_for.is_empty())
+        Some(self.channels.local.waits_for()).filter(|waits_for| !waits_for.is_empty())
     }
 
     /// Waits until `index` is applied here and the known leader is as new: a deposed leader that has applied an entry
@@ -117,7 +117,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Waits for a known leader and its address. Pending for ever once Raft has stopped.
-    pub(super) async fn until_led(&self) -> (u64, Peer) {
+    pub(super) async fn until_led(&self) -> (u64, MemberRecord) {
         loop {
             self.until_leader(|leader| leader.is_some()).await;
             if let Some(leader) = self.leader()
@@ -136,7 +136,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Records since when this node leads.
-    pub(super) fn note_leading(&self) {
+    pub(super) fn record_leading(&self) {
         let metrics = self.raft.metrics();
         let (leader, term) = {
             let metrics = metrics.borrow_watched();
@@ -155,7 +155,7 @@ impl<M: Machine> Handle<M> {
             return None;
         }
         let confirmed = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
-        self.note_leading();
+        self.record_leading();
         Some(confirmed.read_log_id().index())
     }
 
@@ -165,16 +165,16 @@ impl<M: Machine> Handle<M> {
         let leader = self.leader()?;
         if leader == self.node_id {
             let index = self.confirm_leadership().await?;
-            self.clocks.note(self.measure_clocks());
+            self.clocks.record_report(self.measure_clocks());
             return Some(index);
         }
         let member = self.membership().membership().get_node(&leader)?.clone();
-        let client = self.channels.shared(Purpose::Questions, leader, &member).ok()?;
+        let client = self.channels.shared(Purpose::Reads, leader, &member).ok()?;
         let mut peer = client.peer();
         let answer = peer.read_index(client.request(super::peers::proto::ReadIndexRequest { for_lease }));
         let answer = tokio::time::timeout(limits::FRESHNESS_ATTEMPT, answer).await.ok()?;
         let answer = answer.ok()?.into_inner();
-        self.clocks.note(wire::clock_report(answer.clocks));
+        self.clocks.record_report(wire::clock_report(answer.clocks));
         Some(answer.index)
     }
 }

@@ -15,7 +15,8 @@ mod clocks;
 mod codec;
 mod corrupt;
 mod disk_identity;
-mod disk_memory;
+mod disk_records;
+mod disk_rollback;
 mod disk_watch;
 mod leader_transfer;
 mod leadership;
@@ -25,7 +26,6 @@ mod propose;
 mod raft_config;
 mod reads;
 mod record;
-mod set_back;
 mod start;
 mod status;
 #[cfg(test)]
@@ -45,9 +45,9 @@ pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
 pub use disk_identity::{replace_file, sync_name_of};
 pub use disk_watch::Watchdog;
-pub use peers::Founders;
-pub use propose::{Error, Outcome};
-pub use reads::freshness::{Acknowledgements, Fresh, FreshnessMode, Stale, Standing};
+pub use peers::InitialMembers;
+pub use propose::{AppliedCommand, Error};
+pub use reads::freshness::{Acknowledgements, Fresh, FreshnessMode, LeaseStatus, Stale};
 pub use reads::read_index::{Current, NotCurrent};
 pub use start::{Closed, Options, Started, Transport, Work, start};
 pub use status::{Member, Status};
@@ -55,16 +55,16 @@ pub use status::{Member, Status};
 use crate::clock::{Clock, Timestamp};
 use apply::state_machine::Shared;
 use clocks::Clocks;
-use disk_watch::Disk;
+use disk_watch::DiskMonitor;
 use leader_transfer::Candidacy;
 use peers::Channels;
-use propose::batcher::Batches;
-use propose::forwarding::Forwards;
-use propose::{Numbers, Raft};
+use propose::batcher::Batcher;
+use propose::forwarding::Forwarder;
+use propose::{Raft, SequenceAllocator};
 use reads::freshness::Freshness;
-use reads::member_progress::Progress;
+use reads::member_progress::ProgressTracker;
 use reads::read_index::ReadIndex;
-use start::Open;
+use start::DatabaseGuard;
 
 /// Read access to the rows of the state.
 pub trait View {
@@ -155,9 +155,9 @@ pub struct LogTimes {
 
 /// Identity of a proposing process: 16 random bytes, drawn at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Origin([u8; 16]);
+pub struct ProposerId([u8; 16]);
 
-impl Origin {
+impl ProposerId {
     /// From the drawn bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
@@ -175,7 +175,7 @@ impl Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// The proposing process.
-    pub origin: Origin,
+    pub origin: ProposerId,
     /// Number of the command within that process, from 1.
     pub sequence: u64,
     /// Every smaller sequence of that process is answered or abandoned and is not proposed again. Never decreases.
@@ -206,7 +206,7 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Whether [`Machine::apply`] can decode `command`. Checked before a forwarded command is proposed: an entry in the
     /// log must be applied.
-    fn knows(command: &[u8]) -> bool;
+    fn can_decode(command: &[u8]) -> bool;
 
     /// Times of the last projected entry; zero before the first.
     fn times(&self) -> LogTimes {
@@ -238,15 +238,15 @@ pub trait Machine: Send + Sync + 'static {
 /// Access of the other modules to the Raft group and the state. Cheap to clone.
 pub struct Handle<M: Machine> {
     raft: Raft<M>,
-    numbers: Arc<Numbers>,
-    batches: Batches,
-    forwards: Forwards,
+    sequences: Arc<SequenceAllocator>,
+    batcher: Batcher,
+    forwarder: Forwarder,
     shared: Arc<Shared>,
     machine: Arc<M>,
     freshness: Arc<Freshness>,
-    progress: Arc<Progress>,
+    progress: Arc<ProgressTracker>,
     candidacy: Arc<Candidacy>,
-    disk: Arc<Disk>,
+    disk: Arc<DiskMonitor>,
     channels: Arc<Channels>,
     reads: ReadIndex,
     clock: Clock,
@@ -258,9 +258,9 @@ impl<M: Machine> Clone for Handle<M> {
     fn clone(&self) -> Self {
         Self {
             raft: self.raft.clone(),
-            numbers: Arc::clone(&self.numbers),
-            batches: self.batches.clone(),
-            forwards: self.forwards.clone(),
+            sequences: Arc::clone(&self.sequences),
+            batcher: self.batcher.clone(),
+            forwarder: self.forwarder.clone(),
             shared: Arc::clone(&self.shared),
             machine: Arc::clone(&self.machine),
             freshness: Arc::clone(&self.freshness),
@@ -327,7 +327,7 @@ impl<M: Machine> Handle<M> {
     /// Id of the cluster; `None` before bootstrap.
     #[must_use]
     pub fn cluster_id(&self) -> Option<[u8; 16]> {
-        self.channels.this.cluster_id()
+        self.channels.local.cluster_id()
     }
 
     /// Id of this node.
@@ -348,7 +348,7 @@ impl<M: Machine> Handle<M> {
     /// Waits for a fatal error of Raft or its storage and returns the reason. The process must then exit.
     pub async fn until_failed(&self) -> String {
         let mut metrics = self.raft.metrics();
-        let mut stops = self.channels.this.stops();
+        let mut stops = self.channels.local.stops();
         loop {
             let running = metrics.borrow_watched().running_state.clone();
             if let Err(fatal) = running {

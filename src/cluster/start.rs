@@ -20,15 +20,15 @@ use super::apply::state_machine::{Shared, StateMachine};
 use super::clocks::{Clocks, Stamps};
 use super::disk_watch::Watchdog;
 use super::log::purge;
-use super::peers::{Channels, ClusterId, DiskId, Founders, Network, Peers, This, found};
-use super::propose::Numbers;
-use super::propose::batcher::Batches;
-use super::propose::forwarding::Forwards;
+use super::peers::{Channels, ClusterId, DiskId, InitialMembers, LocalNode, Network, Peers, bootstrap};
+use super::propose::SequenceAllocator;
+use super::propose::batcher::Batcher;
+use super::propose::forwarding::Forwarder;
 use super::reads::freshness::{Freshness, FreshnessMode};
-use super::reads::read_index::{Questions, ReadIndex};
+use super::reads::read_index::{ReadIndex, ReadIndexTask};
 use super::type_config;
-use super::type_config::Peer;
-use super::{Corrupt, Handle, Machine, Origin, disk_identity, disk_memory, log, peers, raft_config};
+use super::type_config::MemberRecord;
+use super::{Corrupt, Handle, Machine, ProposerId, disk_identity, disk_records, log, peers, raft_config};
 use crate::clock::Clock;
 use crate::id::TrustDomain;
 use crate::limits;
@@ -45,7 +45,7 @@ pub struct Options {
     /// 16 random bytes: the cluster id, if this node bootstraps a cluster.
     pub drawn_cluster_id: [u8; 16],
     /// Identity of this process as proposer. Drawn anew for every start.
-    pub drawn_origin: Origin,
+    pub drawn_proposer_id: ProposerId,
     /// Heartbeat interval. The election timeout is three to six of them.
     pub heartbeat: Duration,
     /// The clock that stamps entries.
@@ -67,7 +67,7 @@ pub struct Transport {
     /// Trust domain of the node certificates, whose SPIFFE ID is `spiffe://<trust domain>/node/<id>`.
     pub trust_domain: TrustDomain,
     /// Addresses of the initial members, this node included. Ignored once this node belongs to a cluster.
-    pub founders: Founders,
+    pub initial_members: InitialMembers,
 }
 
 /// A background task that the caller must run.
@@ -86,7 +86,7 @@ pub struct Started<M: Machine> {
 }
 
 /// Held by every owner of an open database.
-pub type Open = mpsc::Sender<Infallible>;
+pub type DatabaseGuard = mpsc::Sender<Infallible>;
 
 /// Reports when no owner of a database is left. openraft's tasks end a little after it reports that it has stopped.
 pub struct Closed(mpsc::Receiver<Infallible>);
@@ -100,14 +100,14 @@ impl Closed {
 }
 
 /// The loops that renew the lease and monitor members, disk and clock.
-fn watches<M: Machine>(handle: &Handle<M>, questions: Questions) -> [Work; 6] {
+fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 6] {
     [
-        Box::pin(handle.clone().keep_fresh()),
-        Box::pin(handle.clone().follow_progress()),
-        Box::pin(handle.clone().keep_candidacy()),
-        Box::pin(handle.clone().leave_with_wrong_clock()),
-        Box::pin(handle.clone().follow_disk()),
-        Box::pin(handle.clone().ask_for_readers(questions)),
+        Box::pin(handle.clone().renew_lease()),
+        Box::pin(handle.clone().poll_members()),
+        Box::pin(handle.clone().update_candidacy()),
+        Box::pin(handle.clone().step_down_with_wrong_clock()),
+        Box::pin(handle.clone().watch_disk()),
+        Box::pin(handle.clone().serve_read_index(read_index_task)),
     ]
 }
 
@@ -128,11 +128,11 @@ pub async fn start<M: Machine>(
     let database = Arc::new(log::open_database(&data.join("raft"))?);
     let identity = disk_identity::establish(&data, &database, node_id, options.drawn_disk_id)?;
     let (open, closed) = mpsc::channel(1);
-    let (tls, listener, trust_domain, founders) = match options.transport {
-        Some(Transport { listener, tls, trust_domain, founders }) => {
-            (Some(tls), Some(listener), Some(trust_domain), founders)
+    let (tls, listener, trust_domain, initial_members) = match options.transport {
+        Some(Transport { listener, tls, trust_domain, initial_members }) => {
+            (Some(tls), Some(listener), Some(trust_domain), initial_members)
         }
-        None => (None, None, None, Founders::new()),
+        None => (None, None, None, InitialMembers::new()),
     };
     let mut opened = log::open(Arc::clone(&database), log_bytes_max, open.clone())?;
 
@@ -160,12 +160,13 @@ pub async fn start<M: Machine>(
     run_writer(opened.writer).map_err(|error| failed(&error))?;
     opened.store.follow_on(applied, installed).await.map_err(|error| failed(&error))?;
     let end = installed.or(opened.last).max(snapshot);
-    let life = disk_memory::begin(&database, *options.drawn_origin.as_bytes(), opened.vote, end)?;
-    let rows = (database, opened.lives, open);
-    let this = This::open((node_id, identity.disk_id, life), trust_domain.clone(), founders, rows)?;
+    let life = disk_records::begin(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
+    let rows = (database, opened.disk_records, open);
+    let local =
+        LocalNode::open((node_id, identity.disk_id, life), trust_domain.clone(), initial_members, rows)?;
 
     let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
-    let channels = Arc::new(Channels::new(Arc::new(this), tls.clone()));
+    let channels = Arc::new(Channels::new(Arc::new(local), tls.clone()));
     let clocks = Arc::new(Clocks::new(clock.clone(), node_id));
     let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks) };
     let log_reader = opened.store.reader();
@@ -175,16 +176,16 @@ pub async fn start<M: Machine>(
 
     let freshness = Arc::new(Freshness::new(clock.clone(), options.freshness));
     let stamps = Stamps::new(raft.clone(), &clocks, &machine, &shared);
-    let (batches, batching) = Batches::new(stamps);
-    let (forwards, forwarding) = Forwards::new(Arc::clone(&channels), clock.clone());
-    let numbers = Arc::new(Numbers::new(options.drawn_origin));
+    let (batcher, batching) = Batcher::new(stamps);
+    let (forwarder, forwarding) = Forwarder::new(Arc::clone(&channels), clock.clone());
+    let sequences = Arc::new(SequenceAllocator::new(options.drawn_proposer_id));
     let log_keeper = purge::keep_within_limit(raft.clone(), opened.surplus);
-    let (reads, questions) = ReadIndex::new(reads_max(options.freshness));
+    let (reads, read_index_task) = ReadIndex::new(reads_max(options.freshness));
     let handle = Handle {
         raft,
-        numbers,
-        batches,
-        forwards,
+        sequences,
+        batcher,
+        forwarder,
         shared,
         machine,
         freshness,
@@ -203,27 +204,27 @@ pub async fn start<M: Machine>(
         Box::pin(log_keeper),
         Box::pin(handle.clone().remember(opened.jobs)),
     ];
-    work.extend(watches(&handle, questions));
+    work.extend(watches(&handle, read_index_task));
     match (tls, listener, trust_domain) {
         (Some(tls), Some(listener), Some(trust_domain)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
-            let this = Arc::clone(&channels.this);
+            let local = Arc::clone(&channels.local);
             let receiving = Semaphore::new(1);
-            let contradicted = Arc::clone(&this);
-            let peers = Peers { this, handle: handle.clone(), log: log_reader, snapshots, receiving };
-            let founding = found(channels, handle.clone(), options.drawn_cluster_id);
+            let contradicted = Arc::clone(&local);
+            let peers = Peers { local, handle: handle.clone(), log: log_reader, snapshots, receiving };
+            let bootstrapping = bootstrap(channels, handle.clone(), options.drawn_cluster_id);
             work.push(Box::pin(async move {
                 let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
                 // A node that cannot be reached must stop: its tasks end with the listener.
                 tokio::select! {
                     () = served => {}
                     _ = async {
-                        tokio::join!(founding, tls.follow(), contradicted.stop_when_contradicted())
+                        tokio::join!(bootstrapping, tls.follow(), contradicted.stop_when_contradicted())
                     } => {}
                 }
             }));
         }
-        _ => handle.begin_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
+        _ => handle.bootstrap_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
     }
     Ok(Started { handle, work, watchdog, closed: Closed(closed) })
 }
@@ -272,17 +273,17 @@ fn current_snapshot(
 
 impl<M: Machine> Handle<M> {
     /// Bootstraps a cluster of one, or checks that the log is that of one.
-    async fn begin_alone(&self, drawn: ClusterId) -> Result<(), String> {
-        let this = &self.channels.this;
-        let id = this.cluster_id().unwrap_or(drawn);
-        this.join(id).map_err(|error| error.to_string())?;
-        let peer = Peer { address: String::new(), disk_id: this.disk_id };
+    async fn bootstrap_alone(&self, drawn: ClusterId) -> Result<(), String> {
+        let local = &self.channels.local;
+        let id = local.cluster_id().unwrap_or(drawn);
+        local.join(id).map_err(|error| error.to_string())?;
+        let peer = MemberRecord { address: String::new(), disk_id: local.disk_id };
         match self.raft.initialize(BTreeMap::from([(self.node_id, peer)])).await {
             Ok(()) => return Ok(()),
             Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
             Err(error) => return Err(error.to_string()),
         }
-        self.check_member(this.disk_id)?;
+        self.check_member(local.disk_id)?;
         let members = self.membership();
         if members.membership().nodes().count() != 1 {
             return Err(
@@ -295,16 +296,16 @@ impl<M: Machine> Handle<M> {
     /// Checks that the membership, if there is one, contains this node on this disk.
     fn check_member(&self, disk_id: DiskId) -> Result<(), String> {
         let membership = self.membership();
-        let members: BTreeMap<u64, &Peer> =
+        let members: BTreeMap<u64, &MemberRecord> =
             membership.membership().nodes().map(|(id, peer)| (*id, peer)).collect();
-        let founders = &self.channels.this.founders;
+        let initial_members = &self.channels.local.initial_members;
         match members.get(&self.node_id) {
             None if members.is_empty() => Ok(()),
             None => Err("this node is not in the membership of its log".to_owned()),
             Some(known) if known.disk_id != disk_id => {
                 Err(format!("node {} is a member with another disk identity", self.node_id))
             }
-            Some(known) if known.address.is_empty() && founders.len() > 1 => Err(
+            Some(known) if known.address.is_empty() && initial_members.len() > 1 => Err(
                 "the log belongs to a cluster of one, which cannot bootstrap another: start it without cluster.members, \
                  or with an empty data directory"
                     .to_owned(),

@@ -2,7 +2,7 @@
 
 use openraft::async_runtime::watch::WatchReceiver as _;
 
-use super::reads::freshness::Standing;
+use super::reads::freshness::LeaseStatus;
 use super::type_config::LogId;
 use super::{Handle, Machine};
 
@@ -22,7 +22,7 @@ pub struct Status {
     /// Index of the last applied entry.
     pub applied: u64,
     /// Freshness lease of this node.
-    pub lease: Standing,
+    pub lease: LeaseStatus,
     /// Members of the last known membership.
     pub members: Vec<Member>,
 }
@@ -48,7 +48,7 @@ impl<M: Machine> Handle<M> {
         let metrics = metrics.borrow_watched().clone();
         let membership = metrics.membership_config.membership();
         let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(LogId::index);
-        let member = |(id, peer): (&u64, &super::type_config::Peer)| Member {
+        let member = |(id, peer): (&u64, &super::type_config::MemberRecord)| Member {
             node_id: *id,
             address: peer.address.clone(),
             is_voter: membership.voter_ids().any(|voter| voter == *id),

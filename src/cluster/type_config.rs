@@ -26,14 +26,14 @@ pub struct Replies(pub Vec<Bytes>);
 
 /// A node in the membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Peer {
+pub struct MemberRecord {
     /// Address for other nodes; empty in a cluster of one.
     pub address: String,
     /// Identity of the disk that holds its log.
     pub disk_id: [u8; 16],
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for MemberRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.address)
     }
@@ -45,7 +45,7 @@ openraft::declare_raft_types!(
         D = Commands,
         R = Replies,
         NodeId = u64,
-        Node = Peer,
+        Node = MemberRecord,
 );
 
 /// Log id: leader id and index.
@@ -59,4 +59,4 @@ pub type Entry = openraft::alias::EntryOf<TypeConfig>;
 /// Membership and the log id of its entry.
 pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 /// Voters and learners.
-pub type Membership = openraft::Membership<u64, Peer>;
+pub type Membership = openraft::Membership<u64, MemberRecord>;

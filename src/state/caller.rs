@@ -204,7 +204,7 @@ impl OnBehalf<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Origin, Submission};
+    use crate::cluster::{ProposerId, Submission};
     use crate::state::command::{Idempotency, LiftBlock, Refusal, Revoke, SpendToken, encode_for};
     use crate::state::resources::revocations::fact_row;
     use crate::state::testing::StateHarness;
@@ -337,7 +337,7 @@ mod tests {
     fn duplicate_gets_its_reply_after_a_block() {
         let mut harness = harness();
         let submission = |sequence, command| Submission {
-            origin: Origin::from_bytes([7; 16]),
+            origin: ProposerId::from_bytes([7; 16]),
             sequence,
             low_watermark: 1,
             command,

@@ -160,7 +160,7 @@ impl Verifier {
     ) -> Result<Verdict, Error> {
         // The lease is checked before any lookup (design §4).
         let fresh = self.state.fresh().await?;
-        self.state.judges_by_time(&fresh)?;
+        self.state.check_clock(&fresh)?;
         let mut now = self.clock.now();
         let mut authentic = self.authenticate(&fresh, &request, now);
         // Only a token of ours can make this node wait. The tool is read after that: its requirements are then at least

@@ -49,7 +49,7 @@ pub struct Database {
 }
 
 /// The applied entry, stored in the same write batch as its rows.
-pub struct Mark<'m> {
+pub struct AppliedEntry<'m> {
     /// The entry.
     pub log_id: LogId,
     /// The membership, if the entry changed it.
@@ -311,7 +311,7 @@ impl Database {
     }
 
     /// Writes the rows of one entry and its log id in one write batch. Returns the new state hash.
-    pub fn commit(&self, writes: &[Write], mark: &Mark<'_>) -> io::Result<StateHash> {
+    pub fn commit(&self, writes: &[Write], mark: &AppliedEntry<'_>) -> io::Result<StateHash> {
         let hash = next_hash(self.hash().map_err(io::Error::other)?, mark.log_id.index, writes);
         let mut batch = WriteBatch::default();
         for write in writes {
@@ -473,7 +473,7 @@ mod tests {
                 .map(|table| Write::Put { table, key: key.clone(), value: value(table) })
                 .collect();
             let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), at + 1);
-            database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
+            database.commit(&writes, &AppliedEntry { log_id, membership: None }).expect("commits");
         }
         // On a slow disk, the last memory tables are still being written, and counted.
         database.db.wait_for_compact(&WaitForCompactOptions::default()).expect("written");
@@ -519,7 +519,7 @@ mod tests {
         };
         let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
         let writes: Vec<Write> = rows.map(put).collect();
-        database.commit(&writes, &Mark { log_id, membership: None }).expect("commits");
+        database.commit(&writes, &AppliedEntry { log_id, membership: None }).expect("commits");
     }
 
     #[test]
@@ -542,7 +542,7 @@ mod tests {
         let database = Database::open(directory.path(), &["one", "two"], &[]).expect("opens");
         let write = Write::Put { table: "two", key: vec![1], value: b"row".to_vec() };
         let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), 7);
-        database.commit(&[write], &Mark { log_id, membership: None }).expect("commits");
+        database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("commits");
         drop(database);
         let read = Database::read(directory.path(), TABLES).expect("is read");
         assert_eq!(read.applied().expect("mark"), Some(log_id));

@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::Write;
-    use crate::cluster::apply::database::Mark;
+    use crate::cluster::apply::database::AppliedEntry;
     use crate::cluster::type_config::LogId;
 
     const TABLES: &[&str] = &["table"];
@@ -217,7 +217,7 @@ mod tests {
         let make = |index: u64| {
             let write = Write::Put { table: "table", key: vec![1], value: index.to_be_bytes().to_vec() };
             let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
-            database.commit(&[write], &Mark { log_id, membership: None }).expect("written");
+            database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("written");
             snapshots.begin(&database).expect("begun").finish().expect("made");
         };
         assert!(snapshots.current().expect("readable").is_none());
@@ -261,7 +261,7 @@ mod tests {
         let snapshots = Snapshots::new(place.path().join("snapshots"), TABLES).expect("snapshots");
         let commit = |index: u64| {
             let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
-            database.commit(&[], &Mark { log_id, membership: None }).expect("written");
+            database.commit(&[], &AppliedEntry { log_id, membership: None }).expect("written");
         };
         commit(1);
         let slow = snapshots.begin(&database).expect("begun");

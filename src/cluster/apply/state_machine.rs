@@ -16,11 +16,11 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use tokio::sync::watch;
 
-use super::database::{Database, Generations, Mark, ReadOnce, StateHash};
+use super::database::{AppliedEntry, Database, Generations, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use crate::clock::Clock;
 use crate::cluster::type_config::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
-use crate::cluster::{Applied, Machine, Open, Row, View};
+use crate::cluster::{Applied, DatabaseGuard, Machine, Row, View};
 
 /// State shared by the applier and all readers.
 pub struct Shared {
@@ -34,7 +34,7 @@ pub struct Shared {
     /// clock. Never earlier than the entry whose times readers see.
     applied_at: AtomicU64,
     /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
-    _open: Open,
+    _open: DatabaseGuard,
 }
 
 impl Shared {
@@ -45,7 +45,7 @@ impl Shared {
     }
 
     /// To be called before readers can see the times of an entry.
-    fn note_applied(&self, now: Duration) {
+    fn record_applied(&self, now: Duration) {
         self.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
     }
 }
@@ -68,7 +68,7 @@ impl<M: Machine> StateMachine<M> {
         generations: Generations,
         snapshots: Snapshots,
         durable: watch::Receiver<u64>,
-        open: Open,
+        open: DatabaseGuard,
         clock: Clock,
     ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
         let database = Arc::new(generations.open(M::TABLES, M::TABLES_READ_LATER)?);
@@ -82,7 +82,7 @@ impl<M: Machine> StateMachine<M> {
             applied_at: AtomicU64::default(),
             _open: open,
         });
-        shared.note_applied(clock.boot());
+        shared.record_applied(clock.boot());
         let state =
             Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership, clock };
         Ok((state, shared))
@@ -113,12 +113,12 @@ impl<M: Machine> StateMachine<M> {
         if let Some((index, expected)) = expected_hash {
             check_hash(&database, index, expected)?;
         }
-        let hash = database.commit(&writes, &Mark { log_id, membership: membership.as_ref() })?;
+        let hash = database.commit(&writes, &AppliedEntry { log_id, membership: membership.as_ref() })?;
         if let Some(membership) = membership {
             self.membership = membership;
         }
         if matches!(entry.payload, EntryPayload::Normal(_)) {
-            self.shared.note_applied(self.clock.boot());
+            self.shared.record_applied(self.clock.boot());
         }
         self.machine.project(&writes, log_id.index).map_err(io::Error::other)?;
         self.shared.applied.send_replace(log_id.index);
@@ -193,7 +193,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         self.membership = database.membership().map_err(io::Error::other)?;
         // The order of apply: rows first, then memory, because the rebuild wakes readers, which read the rows.
         self.shared.database.store(Arc::clone(&database));
-        self.shared.note_applied(self.clock.boot());
+        self.shared.record_applied(self.clock.boot());
         self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
         self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
         let mut builder = self.snapshots.begin(&database)?;
@@ -253,7 +253,7 @@ mod tests {
     impl Machine for Woken {
         const TABLES: &'static [&'static str] = &[TABLE];
 
-        fn knows(_command: &[u8]) -> bool {
+        fn can_decode(_command: &[u8]) -> bool {
             true
         }
 
@@ -299,7 +299,7 @@ mod tests {
         let write = Write::Put { table: TABLE, key: b"key".to_vec(), value: b"row".to_vec() };
         let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), 1);
         let database = leader.shared.database.load_full();
-        database.commit(&[write], &Mark { log_id, membership: None }).expect("committed");
+        database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("committed");
         let snapshot = leader.get_snapshot_builder().await.build_snapshot().await.expect("a snapshot");
         follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.expect("installed");
         assert_eq!(*woken.found.lock().expect("lock"), [Some(b"row".to_vec())]);

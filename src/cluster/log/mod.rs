@@ -22,12 +22,12 @@ use openraft::{OptionalSend, RaftLogReader};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::disk_memory::Lives;
+use super::disk_records::DiskRecords;
 use super::disk_watch;
 use super::disk_watch::Watchdog;
 use super::log::purge::LogSize;
 use super::type_config::{Entry, LogId, TypeConfig, Vote};
-use super::{Corrupt, Open, codec, record, torn_tail};
+use super::{Corrupt, DatabaseGuard, codec, record, torn_tail};
 use crate::limits;
 use writer::Job;
 
@@ -78,7 +78,7 @@ pub struct LogReader {
     db: Arc<DB>,
     recent: Arc<Mutex<Recent>>,
     /// Dropped after the database, so that the database is closed when [`super::start::Closed`] reports it.
-    _open: Open,
+    _open: DatabaseGuard,
 }
 
 /// The end of the log, in memory.
@@ -108,7 +108,7 @@ pub struct Opened {
     /// The vote.
     pub vote: Option<Vote>,
     /// Records of the members' disks, which the writer stores.
-    pub lives: Arc<Lives>,
+    pub disk_records: Arc<DiskRecords>,
     /// The queue of the writer; closed with the store.
     pub jobs: mpsc::WeakSender<Job>,
     /// The last purged entry.
@@ -164,7 +164,7 @@ pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Corrupt`] if a record is corrupt or missing.
-pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> {
+pub fn open(db: Arc<DB>, bytes_max: u64, open: DatabaseGuard) -> Result<Opened, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     let decode_log_id = |row: Option<Vec<u8>>| {
         row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| corrupt(&error))).transpose()
@@ -188,13 +188,13 @@ pub fn open(db: Arc<DB>, bytes_max: u64, open: Open) -> Result<Opened, Corrupt> 
     let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed, applied: None };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
     let (watched, watchdog) = disk_watch::watch();
-    let lives = Arc::new(Lives::open(&db)?);
-    let remembered = Arc::clone(&lives);
+    let disk_records = Arc::new(DiskRecords::open(&db)?);
+    let remembered = Arc::clone(&disk_records);
     let writer = Box::new(move || writer::run(&db, queue, &durable_sender, (&watched, &remembered)));
     let (surplus_sender, surplus) = watch::channel(None);
     let queue = jobs.downgrade();
     let store = LogStore { reader, jobs, durable: durable.clone(), size, surplus: surplus_sender };
-    Ok(Opened { store, writer, watchdog, durable, last, vote, lives, jobs: queue, purged, surplus })
+    Ok(Opened { store, writer, watchdog, durable, last, vote, disk_records, jobs: queue, purged, surplus })
 }
 
 /// Verifies that entries are contiguous from the purged one on. Returns the last log id and the sizes.

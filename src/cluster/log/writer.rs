@@ -12,8 +12,8 @@ use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{COMMITTED, LOG, MEMORIES, META, PURGED, VOTE, log_key};
-use crate::cluster::disk_memory::Lives;
-use crate::cluster::disk_watch::Watched;
+use crate::cluster::disk_records::DiskRecords;
+use crate::cluster::disk_watch::WriterProbe;
 use crate::cluster::record;
 use crate::cluster::type_config::TypeConfig;
 
@@ -69,7 +69,7 @@ pub fn run(
     db: &Arc<DB>,
     mut jobs: mpsc::Receiver<Job>,
     durable: &watch::Sender<u64>,
-    (disk, lives): (&Watched, &Lives),
+    (disk, disk_records): (&WriterProbe, &DiskRecords),
 ) {
     let mut failed: Option<String> = None;
     let mut truncated = None;
@@ -81,7 +81,7 @@ pub fn run(
             group.push(job);
         }
         if failed.is_none() {
-            let written = disk.group(|| write(db, &group, &mut truncated, lives));
+            let written = disk.group(|| write(db, &group, &mut truncated, disk_records));
             failed = written.err().map(|error| error.to_string());
             if let Some(error) = &failed {
                 tracing::error!(error, "failed to write the Raft log; this node stops");
@@ -92,14 +92,14 @@ pub fn run(
         }
     }
     if failed.is_none()
-        && let Err(error) = disk.group(|| write(db, &[Job::SaveMemories], &mut None, lives))
+        && let Err(error) = disk.group(|| write(db, &[Job::SaveMemories], &mut None, disk_records))
     {
         tracing::warn!(%error, "failed to write the records of members' disks at shutdown");
     }
 }
 
 /// Writes a group. `truncated` is the first index of a truncation that the next append or purge carries out.
-fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, lives: &Lives) -> io::Result<()> {
+fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, disk_records: &DiskRecords) -> io::Result<()> {
     let log = db.cf_handle(LOG).ok_or_else(|| io::Error::other("log column family is missing"))?;
     let meta = db.cf_handle(META).ok_or_else(|| io::Error::other("meta column family is missing"))?;
     let mut batch = WriteBatch::default();
@@ -129,7 +129,7 @@ fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, lives: &Lives) -> 
         }
         sync |= !matches!(job, Job::SaveCommitted { .. } | Job::Truncate { .. });
     }
-    if sync && let Some(memories) = lives.unwritten() {
+    if sync && let Some(memories) = disk_records.unwritten() {
         batch.put_cf(meta, MEMORIES, record::seal(MEMORIES, &memories));
     }
     if batch.is_empty() {

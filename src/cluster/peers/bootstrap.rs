@@ -16,12 +16,12 @@ use super::channels::Channels;
 use super::client::reason;
 use super::proto;
 use crate::cluster::propose::Raft;
-use crate::cluster::type_config::Peer;
+use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
 /// Response to `Hello`.
-struct Answer {
+struct HelloAnswer {
     disk_id: DiskId,
     cluster_id: Option<ClusterId>,
     disk_of_sender: Option<DiskId>,
@@ -30,14 +30,14 @@ struct Answer {
 
 /// Reason why this node cannot be a member of the configured cluster. It stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Misfit {
+enum BootstrapConflict {
     OtherMembers(u64),
     OtherDisk { by: u64, cluster_id: ClusterId },
     NoMember { by: u64, cluster_id: ClusterId },
     OtherCluster { by: u64, cluster_id: ClusterId, ours: ClusterId },
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for BootstrapConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherMembers(by) => write!(
@@ -69,27 +69,27 @@ impl fmt::Display for Misfit {
 
 /// Runs until this node has the first entry of its cluster's log, or bootstraps the cluster itself with the id `drawn`.
 /// If it cannot be a member, it is stopped with the reason.
-pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn: ClusterId) {
-    let this = &channels.this;
-    let others: Vec<(u64, String)> = this
-        .founders
+pub async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn: ClusterId) {
+    let local = &channels.local;
+    let others: Vec<(u64, String)> = local
+        .initial_members
         .iter()
-        .filter(|(id, _)| **id != this.node_id)
+        .filter(|(id, _)| **id != local.node_id)
         .map(|(id, at)| (*id, at.clone()))
         .collect();
-    let is_founder = this.founders.keys().next() == Some(&this.node_id);
+    let is_bootstrapper = local.initial_members.keys().next() == Some(&local.node_id);
     while handle.is_blank() {
         let requests = others.iter().map(|(id, address)| ask(&channels, *id, address));
         let answers: Vec<_> = futures::future::join_all(requests).await;
-        let mut disks = BTreeMap::from([(this.node_id, this.disk_id)]);
+        let mut disks = BTreeMap::from([(local.node_id, local.disk_id)]);
         // The cluster id that another node has stored already, although no node has its first entry yet.
-        let mut joined = this.cluster_id();
+        let mut joined = local.cluster_id();
         let mut missing = Vec::new();
         for ((id, _), answer) in others.iter().zip(&answers) {
             match answer {
                 Ok(answer) => {
-                    if let Some(misfit) = misfit(*id, answer, this.disk_id, joined) {
-                        this.stop(misfit.to_string());
+                    if let Some(conflict) = conflict(*id, answer, local.disk_id, joined) {
+                        local.stop(conflict.to_string());
                         return;
                     }
                     joined = joined.or(answer.cluster_id);
@@ -98,9 +98,9 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
                 Err(reason) => missing.push(format!("node {id}: {reason}")),
             }
         }
-        if is_founder && disks.len() == this.founders.len() && handle.is_blank() {
+        if is_bootstrapper && disks.len() == local.initial_members.len() && handle.is_blank() {
             let id = joined.unwrap_or(drawn);
-            match begin(&handle.raft, &channels, id, &disks).await {
+            match initialize(&handle.raft, &channels, id, &disks).await {
                 Ok(()) => {
                     tracing::info!(
                         cluster = call_metadata::shown(&id),
@@ -109,24 +109,24 @@ pub async fn found<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn
                     );
                     break;
                 }
-                Err(error) => return this.stop(format!("failed to bootstrap the cluster: {error}")),
+                Err(error) => return local.stop(format!("failed to bootstrap the cluster: {error}")),
             }
         }
         // The node with the smallest id bootstraps; the others wait for its first entry.
-        if missing.is_empty() && !is_founder {
+        if missing.is_empty() && !is_bootstrapper {
             missing.extend(
-                this.founders.keys().next().map(|id| format!("node {id}: it bootstraps the cluster")),
+                local.initial_members.keys().next().map(|id| format!("node {id}: it bootstraps the cluster")),
             );
         }
-        this.wait_for(missing.join("; "));
+        local.wait_for(missing.join("; "));
         tokio::time::sleep(limits::FOUNDING_PAUSE).await;
     }
-    this.wait_for(String::new());
+    local.wait_for(String::new());
 }
 
-async fn ask(channels: &Channels, id: u64, address: &str) -> Result<Answer, String> {
+async fn ask(channels: &Channels, id: u64, address: &str) -> Result<HelloAnswer, String> {
     let client = channels.own(id, address, None).map_err(|error| error.to_string())?;
-    let members = channels.this.founders.iter();
+    let members = channels.local.initial_members.iter();
     let members = members.map(|(id, address)| proto::Member { node_id: *id, address: address.clone() });
     let mut peer = client.peer();
     let answer = peer.hello(client.request(proto::HelloRequest { members: members.collect() }));
@@ -137,7 +137,7 @@ async fn ask(channels: &Channels, id: u64, address: &str) -> Result<Answer, Stri
         [] => Ok(None),
         bytes => bytes.try_into().map(Some).map_err(|_| "an id in the response is not 16 bytes".to_owned()),
     };
-    Ok(Answer {
+    Ok(HelloAnswer {
         disk_id: optional(&answer.disk_id)?.ok_or("disk_id is missing")?,
         cluster_id: optional(&answer.cluster_id)?,
         disk_of_sender: optional(&answer.disk_of_sender)?,
@@ -146,34 +146,41 @@ async fn ask(channels: &Channels, id: u64, address: &str) -> Result<Answer, Stri
 }
 
 /// Checks a response against this node's disk and its cluster id, if it has one.
-fn misfit(by: u64, answer: &Answer, disk_id: DiskId, ours: Option<ClusterId>) -> Option<Misfit> {
+fn conflict(
+    by: u64,
+    answer: &HelloAnswer,
+    disk_id: DiskId,
+    ours: Option<ClusterId>,
+) -> Option<BootstrapConflict> {
     let Some(cluster_id) = answer.cluster_id else {
-        return (!answer.same_members).then_some(Misfit::OtherMembers(by));
+        return (!answer.same_members).then_some(BootstrapConflict::OtherMembers(by));
     };
     match (answer.disk_of_sender, ours) {
-        (Some(known), _) if known != disk_id => Some(Misfit::OtherDisk { by, cluster_id }),
-        (_, Some(ours)) if ours != cluster_id => Some(Misfit::OtherCluster { by, cluster_id, ours }),
+        (Some(known), _) if known != disk_id => Some(BootstrapConflict::OtherDisk { by, cluster_id }),
+        (_, Some(ours)) if ours != cluster_id => {
+            Some(BootstrapConflict::OtherCluster { by, cluster_id, ours })
+        }
         // It may have joined a moment ago, without the membership entry yet.
-        (None, None) if !answer.same_members => Some(Misfit::NoMember { by, cluster_id }),
+        (None, None) if !answer.same_members => Some(BootstrapConflict::NoMember { by, cluster_id }),
         _ => None,
     }
 }
 
 /// Writes the first log entry: the members and their disks. The cluster id is stored before it, so that a crash between
 /// the two leaves a node that bootstraps the same cluster.
-async fn begin<M: Machine>(
+async fn initialize<M: Machine>(
     raft: &Raft<M>,
     channels: &Channels,
     id: ClusterId,
     disks: &BTreeMap<u64, DiskId>,
 ) -> Result<(), String> {
-    let this = &channels.this;
-    this.join(id).map_err(|error| error.to_string())?;
+    let local = &channels.local;
+    local.join(id).map_err(|error| error.to_string())?;
     let peer = |(id, address): (&u64, &String)| {
         let disk_id = disks.get(id).copied().unwrap_or_default();
-        (*id, Peer { address: address.clone(), disk_id })
+        (*id, MemberRecord { address: address.clone(), disk_id })
     };
-    let members: BTreeMap<u64, Peer> = this.founders.iter().map(peer).collect();
+    let members: BTreeMap<u64, MemberRecord> = local.initial_members.iter().map(peer).collect();
     match raft.initialize(members).await {
         Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
         Err(error) => Err(error.to_string()),

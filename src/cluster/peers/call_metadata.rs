@@ -6,7 +6,7 @@ use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
 
 use super::wire::proto;
 use crate::cluster::codec;
-use crate::cluster::set_back::{Life, Memory, SetBack};
+use crate::cluster::disk_rollback::{DiskRecord, DiskRollback, Life};
 use crate::cluster::type_config::LogId;
 use crate::id::{TrustDomain, WorkloadId};
 
@@ -25,7 +25,7 @@ pub const WAY_BACK: &str = "start it with the newest copy of its data directory 
 
 /// A call is rejected. The text goes to the caller, which logs it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CallRejection {
     /// Metadata is missing or does not decode.
     #[error("the call metadata is missing or malformed")]
     Unstated,
@@ -59,21 +59,21 @@ pub enum Refusal {
     DiskOfCaller(u64),
     /// The caller's disk was rolled back or copied.
     #[error("node {node}: {why}")]
-    SetBack {
+    DiskRollback {
         /// The caller.
         node: u64,
         /// The missing part.
-        why: SetBack,
+        why: DiskRollback,
     },
     /// This node's disk was rolled back or copied, by the caller's record.
     #[error("node {node}, by the record of node {by}: {why}")]
-    ThisSetBack {
+    LocalDiskRollback {
         /// This node.
         node: u64,
         /// The caller.
         by: u64,
         /// The missing part.
-        why: SetBack,
+        why: DiskRollback,
     },
     /// A leader's log differs at a committed entry.
     #[error(
@@ -89,12 +89,12 @@ pub enum Refusal {
     NotAMember(u64),
     /// This node has no membership yet, and the caller is not one of its configured initial members.
     #[error("this node has no membership yet, and node {0} is not one of its configured initial members")]
-    NotAFounder(u64),
+    NotInitialMember(u64),
 }
 
 /// Metadata of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct CallMetadata {
     /// `None` before the caller belongs to a cluster.
     pub cluster_id: Option<ClusterId>,
     /// The caller.
@@ -108,10 +108,10 @@ pub struct Call {
     /// Life of the calling process.
     pub life: Life,
     /// The caller's record of the called disk.
-    pub known: Option<Memory>,
+    pub known: Option<DiskRecord>,
 }
 
-impl Call {
+impl CallMetadata {
     /// Writes the metadata.
     pub fn write(&self, metadata: &mut MetadataMap) {
         let optional =
@@ -133,13 +133,13 @@ impl Call {
     }
 
     /// Reads the metadata.
-    pub fn read(metadata: &MetadataMap) -> Result<Self, Refusal> {
-        let bytes = metadata.get_bin(KEY).ok_or(Refusal::Unstated)?.to_bytes();
-        let bytes = bytes.map_err(|_| Refusal::Unstated)?;
-        let message = proto::Call::decode(bytes).map_err(|_| Refusal::Unstated)?;
-        let id = |bytes: &[u8]| bytes.try_into().map_err(|_| Refusal::Unstated);
+    pub fn read(metadata: &MetadataMap) -> Result<Self, CallRejection> {
+        let bytes = metadata.get_bin(KEY).ok_or(CallRejection::Unstated)?.to_bytes();
+        let bytes = bytes.map_err(|_| CallRejection::Unstated)?;
+        let message = proto::Call::decode(bytes).map_err(|_| CallRejection::Unstated)?;
+        let id = |bytes: &[u8]| bytes.try_into().map_err(|_| CallRejection::Unstated);
         let optional = |bytes: &[u8]| if bytes.is_empty() { Ok(None) } else { id(bytes).map(Some) };
-        let life = codec::life_from_proto(message.life.as_ref().ok_or(Refusal::Unstated)?);
+        let life = codec::life_from_proto(message.life.as_ref().ok_or(CallRejection::Unstated)?);
         let known = message.known.as_ref().map(codec::memory_from_proto).transpose();
         Ok(Self {
             cluster_id: optional(&message.cluster_id)?,
@@ -147,8 +147,8 @@ impl Call {
             from_disk: id(&message.from_disk)?,
             to: message.to,
             to_disk: optional(&message.to_disk)?,
-            life: life.map_err(|_| Refusal::Unstated)?,
-            known: known.map_err(|_| Refusal::Unstated)?.map(|(_, known)| known),
+            life: life.map_err(|_| CallRejection::Unstated)?,
+            known: known.map_err(|_| CallRejection::Unstated)?.map(|(_, known)| known),
         })
     }
 }
@@ -168,17 +168,17 @@ pub fn node_of(trust_domain: &TrustDomain, certified: &WorkloadId) -> Option<u64
 
 /// Checks that the certificate is the stated caller's, and that this is the called node.
 pub fn check_identity(
-    call: &Call,
+    call: &CallMetadata,
     certified: &WorkloadId,
     trust_domain: &TrustDomain,
     this: u64,
-) -> Result<(), Refusal> {
+) -> Result<(), CallRejection> {
     let expected = spiffe_id(trust_domain, call.from);
     if certified.as_str() != expected {
-        return Err(Refusal::Identity { certified: certified.clone(), from: call.from, expected });
+        return Err(CallRejection::Identity { certified: certified.clone(), from: call.from, expected });
     }
     if call.to != this {
-        return Err(Refusal::NotThisNode { to: call.to, this });
+        return Err(CallRejection::NotThisNode { to: call.to, this });
     }
     Ok(())
 }

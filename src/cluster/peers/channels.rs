@@ -8,24 +8,24 @@ use tonic::Request;
 use tonic::transport::{Endpoint, Uri};
 
 use super::call_metadata;
-use super::call_metadata::{Call, DiskId};
+use super::call_metadata::{CallMetadata, DiskId};
 use super::connection;
-use super::local_node::This;
-use super::response_check::Judged;
+use super::local_node::LocalNode;
+use super::response_check::VerifiedChannel;
 use super::wire::proto::peer_client::PeerClient;
 use crate::cluster::codec;
-use crate::cluster::type_config::{LeaderId, Peer};
+use crate::cluster::type_config::{LeaderId, MemberRecord};
 use crate::limits;
 use crate::tls::Tls;
 
 /// Creates channels to nodes.
 pub struct Channels {
     /// This node, the caller.
-    pub this: Arc<This>,
+    pub local: Arc<LocalNode>,
     /// `None` in a cluster of one.
     tls: Option<Tls>,
     /// One connection per node and purpose.
-    shared: Mutex<HashMap<(u64, Purpose), (Peer, Client)>>,
+    shared: Mutex<HashMap<(u64, Purpose), (MemberRecord, Client)>>,
 }
 
 /// Purpose of a connection that many calls share. Each purpose has its own connection, so that its stream limit does
@@ -35,7 +35,7 @@ pub enum Purpose {
     /// Forwarded commands.
     Commands,
     /// `ReadIndex` and applied-index requests, on which leases depend.
-    Questions,
+    Reads,
     /// Barriers, each of which may wait for the duration of a lease.
     Barriers,
 }
@@ -43,25 +43,27 @@ pub enum Purpose {
 /// A channel to one node, connected at first use and reconnected after a loss.
 #[derive(Clone)]
 pub struct Client {
-    this: Arc<This>,
+    local: Arc<LocalNode>,
     to: u64,
     to_disk: Option<DiskId>,
-    peer: PeerClient<Judged>,
+    peer: PeerClient<VerifiedChannel>,
 }
 
 /// The cluster has one node.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this node has no transport to other nodes")]
-pub struct NoWay;
+pub struct NoTransport;
 
 impl Channels {
-    pub fn new(this: Arc<This>, tls: Option<Tls>) -> Self {
-        Self { this, tls, shared: Mutex::default() }
+    pub fn new(local: Arc<LocalNode>, tls: Option<Tls>) -> Self {
+        Self { local, tls, shared: Mutex::default() }
     }
 
     /// A separate channel to a node, whose disk may be unknown.
-    pub fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoWay> {
-        let (Some(tls), Some(trust_domain)) = (&self.tls, &self.this.trust_domain) else { return Err(NoWay) };
+    pub fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoTransport> {
+        let (Some(tls), Some(trust_domain)) = (&self.tls, &self.local.trust_domain) else {
+            return Err(NoTransport);
+        };
         let tls = tls.clone();
         let expected: Arc<str> = call_metadata::spiffe_id(trust_domain, to).into();
         let address: Arc<str> = address.into();
@@ -76,15 +78,15 @@ impl Channels {
             .initial_stream_window_size(limits::PEER_WINDOW_BYTES)
             .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
             .connect_with_connector_lazy(connector);
-        let this = Arc::clone(&self.this);
-        let peer = PeerClient::new(Judged { channel, this, to, to_disk })
+        let local = Arc::clone(&self.local);
+        let peer = PeerClient::new(VerifiedChannel { channel, local, to, to_disk })
             .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
-        Ok(Client { this: Arc::clone(&self.this), to, to_disk, peer })
+        Ok(Client { local: Arc::clone(&self.local), to, to_disk, peer })
     }
 
     /// The shared channel of one purpose to a member.
-    pub fn shared(&self, purpose: Purpose, to: u64, member: &Peer) -> Result<Client, NoWay> {
+    pub fn shared(&self, purpose: Purpose, to: u64, member: &MemberRecord) -> Result<Client, NoTransport> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, client)) = shared.get(&(to, purpose))
             && known == member
@@ -99,21 +101,21 @@ impl Channels {
 
 impl Client {
     /// The gRPC client.
-    pub fn peer(&self) -> PeerClient<Judged> {
+    pub fn peer(&self) -> PeerClient<VerifiedChannel> {
         self.peer.clone()
     }
 
     /// Adds the call metadata to a message.
     pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        let call = Call {
-            cluster_id: self.this.cluster_id(),
-            from: self.this.node_id,
-            from_disk: self.this.disk_id,
+        let call = CallMetadata {
+            cluster_id: self.local.cluster_id(),
+            from: self.local.node_id,
+            from_disk: self.local.disk_id,
             to: self.to,
             to_disk: self.to_disk,
-            life: self.this.life,
-            known: self.to_disk.and_then(|disk_id| self.this.lives.of((self.to, disk_id))),
+            life: self.local.life,
+            known: self.to_disk.and_then(|disk_id| self.local.disk_records.of((self.to, disk_id))),
         };
         call.write(request.metadata_mut());
         request
@@ -122,12 +124,12 @@ impl Client {
     /// Records that the node granted this vote, or follows its leader.
     pub fn voted(&self, vote: LeaderId) {
         if let Some(disk_id) = self.to_disk {
-            self.this.lives.voted((self.to, disk_id), vote);
+            self.local.disk_records.voted((self.to, disk_id), vote);
         }
     }
 
     /// Records of the members' disks, for a heartbeat.
     pub fn memories(&self) -> Vec<codec::proto::Memory> {
-        self.this.lives.to_proto()
+        self.local.disk_records.to_proto()
     }
 }

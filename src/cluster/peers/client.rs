@@ -20,13 +20,13 @@ use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use tonic::{Code, Status};
 
-use super::channels::{Channels, Client, NoWay};
+use super::channels::{Channels, Client, NoTransport};
 use super::{proto, wire};
 use crate::clock::Timestamp;
 use crate::cluster::apply::snapshot::SnapshotFiles;
 use crate::cluster::clocks::Clocks;
 use crate::cluster::peers::snapshot_transfer;
-use crate::cluster::type_config::{LogId, Peer, TypeConfig, Vote};
+use crate::cluster::type_config::{LogId, MemberRecord, TypeConfig, Vote};
 use crate::limits;
 
 /// Creates the connections that openraft requests.
@@ -38,8 +38,8 @@ pub struct Network {
 }
 
 /// The connection to one node for one purpose.
-pub struct Link {
-    client: Result<Client, NoWay>,
+pub struct RaftConnection {
+    client: Result<Client, NoTransport>,
     to: u64,
     /// Whether each append has its own response, as heartbeats do: they count when their response has ended.
     is_for_heartbeats: bool,
@@ -49,20 +49,20 @@ pub struct Link {
 }
 
 impl Network {
-    fn link(&self, target: u64, node: &Peer, is_for_heartbeats: bool) -> Link {
+    fn link(&self, target: u64, node: &MemberRecord, is_for_heartbeats: bool) -> RaftConnection {
         let client = self.channels.own(target, &node.address, Some(node.disk_id));
-        Link { client, to: target, is_for_heartbeats, down: None, clocks: Arc::clone(&self.clocks) }
+        RaftConnection { client, to: target, is_for_heartbeats, down: None, clocks: Arc::clone(&self.clocks) }
     }
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
-    type Network = Link;
+    type Network = RaftConnection;
 
-    async fn new_client(&mut self, target: u64, node: &Peer) -> Link {
+    async fn new_client(&mut self, target: u64, node: &MemberRecord) -> RaftConnection {
         self.link(target, node, false)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &Peer) -> Link {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberRecord) -> RaftConnection {
         self.link(target, node, true)
     }
 }
@@ -79,7 +79,7 @@ pub fn reason(status: &Status) -> String {
 }
 
 /// Maps a gRPC status to openraft's retry classes: `Unreachable` is retried after a backoff, everything else at once.
-fn failed(status: &Status) -> Failure {
+fn rpc_error(status: &Status) -> Failure {
     match status.code() {
         Code::Unavailable | Code::FailedPrecondition | Code::PermissionDenied => {
             RPCError::Unreachable(Unreachable::from_string(reason(status)))
@@ -92,20 +92,20 @@ fn undecodable(error: &wire::Error) -> Failure {
     RPCError::Network(NetworkError::from_string(error))
 }
 
-impl Link {
+impl RaftConnection {
     fn client(&self) -> Result<&Client, Failure> {
         self.client.as_ref().map_err(|no_way| RPCError::Unreachable(Unreachable::new(no_way)))
     }
 
     /// Records the wall clock that the response to a request sent at `sent` states.
-    fn hear_clock(&self, wall_millis: Option<i64>, sent: Duration) {
+    fn record_clock(&self, wall_millis: Option<i64>, sent: Duration) {
         if let Some(millis) = wall_millis {
-            self.clocks.hear(self.to, Timestamp::from_millis(millis), sent);
+            self.clocks.record_reading(self.to, Timestamp::from_millis(millis), sent);
         }
     }
 
     /// Logs the start and the end of a replication failure, not each attempt.
-    fn note(&mut self, failure: Option<&Failure>) {
+    fn log_replication(&mut self, failure: Option<&Failure>) {
         let down = failure.map(ToString::to_string);
         if down != self.down {
             if let Some(reason) = &down {
@@ -118,7 +118,7 @@ impl Link {
     }
 }
 
-type Answer = Result<StreamAppendResult<TypeConfig>, Failure>;
+type AppendResult = Result<StreamAppendResult<TypeConfig>, Failure>;
 
 /// Pipeline of `AppendEntries` requests to one node and its responses.
 ///
@@ -132,13 +132,13 @@ type Answer = Result<StreamAppendResult<TypeConfig>, Failure>;
 ///
 /// When openraft drops the responses, sending stops and the requests are dropped: a lock held inside them would block
 /// other parts of openraft, and the connection would stay open.
-struct Pipeline<I>(Arc<Mutex<UnderWay<I>>>);
+struct Pipeline<I>(Arc<Mutex<PipelineState<I>>>);
 
-struct UnderWay<I> {
+struct PipelineState<I> {
     /// `None` once the responses are dropped.
     input: Option<I>,
     /// Whether openraft waits for a response.
-    is_waited_for: bool,
+    is_polled: bool,
     /// Whether a request was polled while it did not.
     is_held_up: bool,
     /// The task that sends.
@@ -152,9 +152,9 @@ struct UnderWay<I> {
 impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     fn new(input: I) -> Self {
         // openraft waits for the first response from the start.
-        Self(Arc::new(Mutex::new(UnderWay {
+        Self(Arc::new(Mutex::new(PipelineState {
             input: Some(input),
-            is_waited_for: true,
+            is_polled: true,
             is_held_up: false,
             sender: None,
             ends: VecDeque::new(),
@@ -167,10 +167,10 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
         let in_flight = Arc::clone(&self.0);
         futures::stream::poll_fn(move |context| {
             let mut in_flight = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-            let UnderWay { input, is_waited_for, is_held_up, sender, .. } = &mut *in_flight;
+            let PipelineState { input, is_polled, is_held_up, sender, .. } = &mut *in_flight;
             let Some(input) = input else { return Poll::Ready(None) };
             *sender = Some(context.waker().clone());
-            if !*is_waited_for {
+            if !*is_polled {
                 *is_held_up = true;
                 return Poll::Pending;
             }
@@ -183,7 +183,7 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     }
 
     /// The responses for openraft.
-    fn answers<A>(self, answers: A) -> impl Stream<Item = Answer>
+    fn answers<A>(self, answers: A) -> impl Stream<Item = AppendResult>
     where
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
     {
@@ -193,14 +193,14 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
         })
     }
 
-    async fn next<A>(&self, answers: &mut A) -> Option<Answer>
+    async fn next<A>(&self, answers: &mut A) -> Option<AppendResult>
     where
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
     {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held_up = {
             let mut in_flight = lock();
-            in_flight.is_waited_for = true;
+            in_flight.is_polled = true;
             let was_held_up = std::mem::take(&mut in_flight.is_held_up);
             in_flight.sender.take_if(|_| was_held_up)
         };
@@ -214,10 +214,10 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
                 Ok(answer) => {
                     wire::append_response(answer, in_flight.own_term).map_err(|error| undecodable(&error))
                 }
-                Err(status) => Err(failed(&status)),
+                Err(status) => Err(rpc_error(&status)),
             };
             if !(stands_for_a_later_one && matches!(answer, Ok(Ok(_)))) {
-                in_flight.is_waited_for = false;
+                in_flight.is_polled = false;
                 return Some(answer);
             }
         }
@@ -241,16 +241,16 @@ async fn within<T>(
 ) -> Result<T, Failure> {
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(failed(&status)),
+        Ok(Err(status)) => Err(rpc_error(&status)),
         Err(_) => Err(RPCError::Network(NetworkError::from_string("timeout"))),
     }
 }
 
-fn voted(response: proto::VoteResponse, own_term: u64) -> Result<VoteResponse<TypeConfig>, Failure> {
+fn decode_vote(response: proto::VoteResponse, own_term: u64) -> Result<VoteResponse<TypeConfig>, Failure> {
     wire::vote_response(response, own_term).map_err(|error| undecodable(&error))
 }
 
-impl RaftNetworkV2<TypeConfig> for Link {
+impl RaftNetworkV2<TypeConfig> for RaftConnection {
     type SnapshotData = SnapshotFiles;
 
     async fn append_entries(
@@ -266,7 +266,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
             proto::AppendRequest { memories: client.memories(), ..wire::append_request_to_proto(&request) };
         let call = peer.append(client.request(message));
         let response = within(option.hard_ttl(), call).await?;
-        self.hear_clock(response.wall_millis, sent);
+        self.record_clock(response.wall_millis, sent);
         let own_term = request.vote.leader_id.term();
         let answer = wire::append_entries_response(response, last, own_term);
         if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_))) {
@@ -292,7 +292,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
             let pipeline = Pipeline::new(input);
             let requests = client.request(pipeline.requests());
             let opened = within(option.hard_ttl(), peer.append_stream(requests)).await;
-            self.note(opened.as_ref().err());
+            self.log_replication(opened.as_ref().err());
             let answers = match opened {
                 Ok(answers) => answers,
                 Err(failure) => {
@@ -316,8 +316,8 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let sent = self.clocks.boot();
         let call = peer.vote(client.request(wire::vote_request_to_proto(&request)));
         let response = within(option.hard_ttl(), call).await?;
-        self.hear_clock(response.wall_millis, sent);
-        let answer = voted(response, request.vote.leader_id.term())?;
+        self.record_clock(response.wall_millis, sent);
+        let answer = decode_vote(response, request.vote.leader_id.term())?;
         if answer.vote_granted {
             client.voted(request.vote.leader_id);
         }
@@ -333,7 +333,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         let client = self.client()?;
         let mut peer = client.peer();
         let call = peer.pre_vote(client.request(wire::vote_request_to_proto(&request)));
-        voted(within(option.hard_ttl(), call).await?, request.vote.leader_id.term())
+        decode_vote(within(option.hard_ttl(), call).await?, request.vote.leader_id.term())
     }
 
     async fn transfer_leader(
@@ -363,7 +363,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
         };
         let response = match answered {
             Ok(Ok(Ok(response))) => response,
-            Ok(Ok(Err(status))) => return Err(failed(&status).into()),
+            Ok(Ok(Err(status))) => return Err(rpc_error(&status).into()),
             Ok(Err(error)) => return Err(unreadable(error)),
             Err(_) => {
                 let late = NetworkError::from_string("timeout while sending the snapshot");

@@ -8,20 +8,20 @@ use rocksdb::DB;
 use tokio::sync::watch;
 
 use super::call_metadata;
-use super::call_metadata::{Call, ClusterId, DiskId, Refusal, WAY_BACK};
-use crate::cluster::disk_memory;
-use crate::cluster::disk_memory::Lives;
+use super::call_metadata::{CallMetadata, CallRejection, ClusterId, DiskId, WAY_BACK};
+use crate::cluster::disk_records;
+use crate::cluster::disk_records::DiskRecords;
+use crate::cluster::disk_rollback::{DiskRecord, Life};
 use crate::cluster::log::{self, CLUSTER_ID};
-use crate::cluster::set_back::{Life, Memory};
 use crate::cluster::type_config::{LogId, StoredMembership};
-use crate::cluster::{Corrupt, Open};
+use crate::cluster::{Corrupt, DatabaseGuard};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 
 /// Addresses of the initial members, by node id.
-pub type Founders = BTreeMap<u64, String>;
+pub type InitialMembers = BTreeMap<u64, String>;
 
-pub struct This {
+pub struct LocalNode {
     /// Node id.
     pub node_id: u64,
     /// Disk identity.
@@ -29,11 +29,11 @@ pub struct This {
     /// Life of this process.
     pub life: Life,
     /// Records of the members' disks.
-    pub lives: Arc<Lives>,
+    pub disk_records: Arc<DiskRecords>,
     /// Trust domain of the node certificates; `None` in a cluster of one.
     pub trust_domain: Option<TrustDomain>,
     /// The configured initial members, this node included.
-    pub founders: Founders,
+    pub initial_members: InitialMembers,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
     /// The reason why this node must stop, if it must.
@@ -43,27 +43,27 @@ pub struct This {
     /// The committed entry of this node that differs from a leader's.
     contradiction: watch::Sender<Option<LogId>>,
     /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
-    _open: Open,
+    _open: DatabaseGuard,
 }
 
 /// Kind of a call, for admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CallKind {
     /// Before membership.
     Hello,
     /// Between members.
     Member,
 }
 
-impl This {
+impl LocalNode {
     /// Reads the cluster id from the disk.
     pub fn open(
         (node_id, disk_id, life): (u64, DiskId, Life),
         trust_domain: Option<TrustDomain>,
-        founders: Founders,
-        (database, lives, open): (Arc<DB>, Arc<Lives>, Open),
+        initial_members: InitialMembers,
+        (database, disk_records, open): (Arc<DB>, Arc<DiskRecords>, DatabaseGuard),
     ) -> Result<Self, Corrupt> {
-        lives.take_own((node_id, disk_id), &life);
+        disk_records.take_own((node_id, disk_id), &life);
         let cluster_id = OnceLock::new();
         if let Some(row) = log::read_meta(&database, CLUSTER_ID)? {
             let id =
@@ -76,9 +76,9 @@ impl This {
             node_id,
             disk_id,
             life,
-            lives,
+            disk_records,
             trust_domain,
-            founders,
+            initial_members,
             cluster_id,
             database,
             stops,
@@ -146,8 +146,8 @@ impl This {
 
     /// Records that a leader's log differs at an entry that is committed here. The node stops a little later, so that
     /// the leader receives the refusal.
-    pub fn contradicted(&self, ours: LogId) -> Refusal {
-        let refusal = Refusal::Contradiction(ours, self.node_id);
+    pub fn contradicted(&self, ours: LogId) -> CallRejection {
+        let refusal = CallRejection::Contradiction(ours, self.node_id);
         if self.contradiction.send_replace(Some(ours)).is_none() {
             tracing::error!(%refusal, "committed entries contradict the leader's log; this node stops");
         }
@@ -161,26 +161,28 @@ impl This {
         let ours = contradiction.wait_for(Option::is_some).await.ok().and_then(|ours| *ours);
         if let Some(ours) = ours {
             tokio::time::sleep(limits::CONTRADICTION_TOLD_FOR).await;
-            self.stop(Refusal::Contradiction(ours, self.node_id).to_string());
+            self.stop(CallRejection::Contradiction(ours, self.node_id).to_string());
         }
     }
 
     /// Verifies this node's own life against a member's record of it.
-    fn judge_own(&self, known: &Memory, by: u64) -> Result<(), Refusal> {
-        known.judge(&self.life).map_err(|why| {
-            let refusal = Refusal::ThisSetBack { node: self.node_id, by, why };
+    fn verify_own(&self, known: &DiskRecord, by: u64) -> Result<(), CallRejection> {
+        known.verify_life(&self.life).map_err(|why| {
+            let refusal = CallRejection::LocalDiskRollback { node: self.node_id, by, why };
             self.stop_for_good(format!("{refusal}; {WAY_BACK}"));
             refusal
         })
     }
 
     /// Verifies the life of the calling process, and records it if the caller is a member.
-    fn judge(&self, call: &Call, members: &StoredMembership) -> Result<(), Refusal> {
+    fn verify_life(&self, call: &CallMetadata, members: &StoredMembership) -> Result<(), CallRejection> {
         let disk = (call.from, call.from_disk);
-        if !disk_memory::is_member(members, &disk) && self.lives.of(disk).is_none() {
+        if !disk_records::is_member(members, &disk) && self.disk_records.of(disk).is_none() {
             return Ok(());
         }
-        self.lives.take(disk, &call.life).map_err(|why| Refusal::SetBack { node: call.from, why })
+        self.disk_records
+            .take(disk, &call.life)
+            .map_err(|why| CallRejection::DiskRollback { node: call.from, why })
     }
 
     /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node; both disks; the
@@ -191,38 +193,42 @@ impl This {
     /// The first failed check.
     pub fn admit(
         &self,
-        call: &Call,
+        call: &CallMetadata,
         certified: &WorkloadId,
-        kind: Kind,
+        kind: CallKind,
         members: &StoredMembership,
-    ) -> Result<(), Refusal> {
-        let trust_domain = self.trust_domain.as_ref().ok_or(Refusal::Unstated)?;
+    ) -> Result<(), CallRejection> {
+        let trust_domain = self.trust_domain.as_ref().ok_or(CallRejection::Unstated)?;
         call_metadata::check_identity(call, certified, trust_domain, self.node_id)?;
         match call.to_disk {
             Some(disk) if disk != self.disk_id => {
-                let refusal = Refusal::OtherDisk(self.node_id);
+                let refusal = CallRejection::OtherDisk(self.node_id);
                 if self.cluster_id().is_none() {
                     self.stop(format!("{refusal}; {WAY_BACK}"));
                 }
                 return Err(refusal);
             }
-            None if kind == Kind::Member => return Err(Refusal::Unstated),
+            None if kind == CallKind::Member => return Err(CallRejection::Unstated),
             _ => {}
         }
-        if kind == Kind::Hello {
-            return self.judge(call, members);
+        if kind == CallKind::Hello {
+            return self.verify_life(call, members);
         }
         let nodes = members.membership();
         match nodes.get_node(&call.from) {
-            Some(known) if known.disk_id != call.from_disk => return Err(Refusal::DiskOfCaller(call.from)),
-            None if nodes.nodes().next().is_some() => return Err(Refusal::NotAMember(call.from)),
-            None if !self.founders.contains_key(&call.from) => return Err(Refusal::NotAFounder(call.from)),
+            Some(known) if known.disk_id != call.from_disk => {
+                return Err(CallRejection::DiskOfCaller(call.from));
+            }
+            None if nodes.nodes().next().is_some() => return Err(CallRejection::NotAMember(call.from)),
+            None if !self.initial_members.contains_key(&call.from) => {
+                return Err(CallRejection::NotInitialMember(call.from));
+            }
             _ => {}
         }
-        let theirs = call.cluster_id.ok_or(Refusal::Unstated)?;
+        let theirs = call.cluster_id.ok_or(CallRejection::Unstated)?;
         match self.cluster_id() {
             Some(ours) if ours != theirs => {
-                return Err(Refusal::OtherCluster {
+                return Err(CallRejection::OtherCluster {
                     ours: call_metadata::shown(&ours),
                     theirs: call_metadata::shown(&theirs),
                 });
@@ -230,11 +236,11 @@ impl This {
             _ => {}
         }
         if let Some(known) = &call.known {
-            self.judge_own(known, call.from)?;
+            self.verify_own(known, call.from)?;
         }
-        self.judge(call, members)?;
+        self.verify_life(call, members)?;
         match *self.contradiction.borrow() {
-            Some(ours) => Err(Refusal::Contradiction(ours, self.node_id)),
+            Some(ours) => Err(CallRejection::Contradiction(ours, self.node_id)),
             None => Ok(()),
         }
     }

@@ -18,10 +18,10 @@ pub(super) mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use self::bootstrap::found;
+pub use self::bootstrap::bootstrap;
 pub use self::call_metadata::{ClusterId, DiskId, WAY_BACK};
 pub use self::channels::{Channels, Purpose};
 pub use self::client::Network;
-pub use self::local_node::{Founders, This};
+pub use self::local_node::{InitialMembers, LocalNode};
 pub use self::server::{Peers, serve};
 pub use self::wire::proto;

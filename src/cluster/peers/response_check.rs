@@ -14,17 +14,17 @@ use tonic::{Code, Status};
 use tower::Service;
 use tower::util::MapResponseLayer;
 
-use super::call_metadata::{DiskId, Refusal, WAY_BACK};
-use super::local_node::This;
+use super::call_metadata::{CallRejection, DiskId, WAY_BACK};
+use super::local_node::LocalNode;
 use super::wire::proto;
 use crate::cluster::codec;
-use crate::cluster::set_back::Life;
+use crate::cluster::disk_rollback::Life;
 
 /// Response metadata that carries the life.
 const KEY: &str = "trust-fabric-life-bin";
 
 /// The status for a rejected call: its text, and the details on which the caller acts.
-pub fn refused(refusal: &Refusal) -> Status {
+pub fn refused(refusal: &CallRejection) -> Status {
     use proto::refused::Why;
     let text = refusal.to_string();
     let with_details = |why| {
@@ -32,10 +32,12 @@ pub fn refused(refusal: &Refusal) -> Status {
         Status::with_details(Code::FailedPrecondition, text.clone(), details.into())
     };
     match refusal {
-        Refusal::Unstated => Status::invalid_argument(text),
-        Refusal::Identity { .. } => Status::permission_denied(text),
-        Refusal::SetBack { .. } => with_details(Why::SetBack(proto::SetBack {})),
-        Refusal::Contradiction(ours, _) => with_details(Why::Contradiction(codec::log_id_to_proto(ours))),
+        CallRejection::Unstated => Status::invalid_argument(text),
+        CallRejection::Identity { .. } => Status::permission_denied(text),
+        CallRejection::DiskRollback { .. } => with_details(Why::SetBack(proto::SetBack {})),
+        CallRejection::Contradiction(ours, _) => {
+            with_details(Why::Contradiction(codec::log_id_to_proto(ours)))
+        }
         _ => Status::failed_precondition(text),
     }
 }
@@ -63,21 +65,21 @@ fn life(headers: &HeaderMap) -> Option<Life> {
 
 /// A channel whose responses are verified.
 #[derive(Clone)]
-pub struct Judged {
+pub struct VerifiedChannel {
     pub(super) channel: Channel,
-    pub(super) this: Arc<This>,
+    pub(super) local: Arc<LocalNode>,
     pub(super) to: u64,
     pub(super) to_disk: Option<DiskId>,
 }
 
-impl Judged {
+impl VerifiedChannel {
     /// Verifies the life in response headers. Skipped while the disk of the node is unknown, as in `Hello`.
-    fn judge(&self, headers: &HeaderMap) -> Result<(), Status> {
+    fn verify_life(&self, headers: &HeaderMap) -> Result<(), Status> {
         let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok);
         match (life(headers), self.to_disk) {
             (Some(life), Some(disk_id)) => {
-                self.this.lives.take((self.to, disk_id), &life).map_err(|why| {
-                    let refusal = Refusal::SetBack { node: self.to, why };
+                self.local.disk_records.take((self.to, disk_id), &life).map_err(|why| {
+                    let refusal = CallRejection::DiskRollback { node: self.to, why };
                     tracing::warn!(%refusal, "rejected the response of a node");
                     Status::failed_precondition(refusal.to_string())
                 })?;
@@ -90,22 +92,22 @@ impl Judged {
             _ => {}
         }
         if let Some(status) = status {
-            self.hear_refusal(&status);
+            self.handle_rejection(&status);
         }
         Ok(())
     }
 
-    fn hear_refusal(&self, status: &Status) {
+    fn handle_rejection(&self, status: &Status) {
         use proto::refused::Why;
         let refused = proto::Refused::decode(status.details()).unwrap_or_default();
         match (refused.why, self.to_disk) {
             (Some(Why::SetBack(_)), _) => {
                 let reason = format!("rejected by node {}: {}; {WAY_BACK}", self.to, status.message());
-                self.this.stop_for_good(reason);
+                self.local.stop_for_good(reason);
             }
             (Some(Why::Contradiction(theirs)), Some(disk_id)) => {
                 if let Ok(theirs) = codec::log_id_from_proto(theirs) {
-                    self.this.lives.contradicts((self.to, disk_id), theirs);
+                    self.local.disk_records.contradicts((self.to, disk_id), theirs);
                 }
             }
             _ => {}
@@ -113,7 +115,7 @@ impl Judged {
     }
 }
 
-impl Service<Request<Body>> for Judged {
+impl Service<Request<Body>> for VerifiedChannel {
     type Response = Response<Body>;
     type Error = tonic::transport::Error;
     type Future = BoxFuture<'static, Result<Response<Body>, Self::Error>>;
@@ -127,7 +129,7 @@ impl Service<Request<Body>> for Judged {
         let verifier = self.clone();
         Box::pin(async move {
             let response = response.await?;
-            Ok(match verifier.judge(response.headers()) {
+            Ok(match verifier.verify_life(response.headers()) {
                 Ok(()) => response,
                 Err(status) => status.into_http(),
             })

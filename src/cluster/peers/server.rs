@@ -14,21 +14,21 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::call_metadata::{Call, Refusal};
+use super::call_metadata::{CallMetadata, CallRejection};
 use super::connection::{self, Certified};
-use super::local_node::{Kind, This};
+use super::local_node::{CallKind, LocalNode};
 use super::proto;
 use super::proto::peer_server::{Peer, PeerServer};
 use super::response_check::{refused, stating};
 use super::snapshot_transfer;
-use super::wire::{self, From};
+use super::wire::{self, MessageContext};
 use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
-use crate::cluster::disk_memory;
+use crate::cluster::disk_records;
+use crate::cluster::disk_rollback::DiskKey;
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::Error;
-use crate::cluster::propose::batcher::NotDone;
+use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
-use crate::cluster::set_back::Disk;
 use crate::cluster::type_config::{LogId, TypeConfig, Vote};
 use crate::cluster::{Handle, Machine, codec};
 use crate::id::TrustDomain;
@@ -38,7 +38,7 @@ use crate::tls::Tls;
 /// The service implementation.
 pub struct Peers<M: Machine> {
     /// This node.
-    pub this: Arc<This>,
+    pub local: Arc<LocalNode>,
     pub handle: Handle<M>,
     pub log: LogReader,
     /// Directory in which snapshots are received.
@@ -53,7 +53,7 @@ pub async fn serve<M: Machine>(
     listener: TcpListener,
     (tls, trust_domain): (Tls, TrustDomain),
 ) {
-    let life = stating(&peers.this.life);
+    let life = stating(&peers.local.life);
     let service = PeerServer::new(peers)
         .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
@@ -75,7 +75,7 @@ pub async fn serve<M: Machine>(
     }
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 fn malformed(error: &wire::Error) -> Status {
     Status::invalid_argument(error.to_string())
@@ -87,18 +87,18 @@ fn stopped(error: impl std::fmt::Display) -> Status {
 
 impl<M: Machine> Peers<M> {
     /// Admits the caller. The first admitted member call determines the cluster id of a node that has none.
-    fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<Call, Status> {
-        let admitted = Call::read(request.metadata()).and_then(|call| {
-            let certified = request.extensions().get::<Certified>().ok_or(Refusal::Unstated)?;
-            self.this.admit(&call, &certified.0, kind, &self.handle.membership())?;
+    fn admit<T>(&self, request: &Request<T>, kind: CallKind) -> Result<CallMetadata, Status> {
+        let admitted = CallMetadata::read(request.metadata()).and_then(|call| {
+            let certified = request.extensions().get::<Certified>().ok_or(CallRejection::Unstated)?;
+            self.local.admit(&call, &certified.0, kind, &self.handle.membership())?;
             Ok(call)
         });
         let call = admitted.map_err(|refusal| {
             tracing::warn!(%refusal, "rejected the call of a node");
             refused(&refusal)
         })?;
-        if let (Kind::Member, None, Some(id)) = (kind, self.this.cluster_id(), call.cluster_id) {
-            self.this.join(id).map_err(stopped)?;
+        if let (CallKind::Member, None, Some(id)) = (kind, self.local.cluster_id(), call.cluster_id) {
+            self.local.join(id).map_err(stopped)?;
             tracing::info!(
                 cluster = super::call_metadata::shown(&id),
                 from = call.from,
@@ -130,8 +130,8 @@ impl<M: Machine> Peers<M> {
     }
 
     /// Decodes a vote or pre-vote request.
-    fn asked(&self, request: Request<proto::VoteRequest>) -> Result<VoteRequest<TypeConfig>, Status> {
-        let from = self.from(&self.admit(&request, Kind::Member)?);
+    fn vote_request(&self, request: Request<proto::VoteRequest>) -> Result<VoteRequest<TypeConfig>, Status> {
+        let from = self.from(&self.admit(&request, CallKind::Member)?);
         wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))
     }
 
@@ -149,19 +149,19 @@ impl<M: Machine> Peers<M> {
         }
     }
 
-    fn from(&self, call: &Call) -> From {
-        From { node_id: call.from, own_term: self.handle.term() }
+    fn from(&self, call: &CallMetadata) -> MessageContext {
+        MessageContext { node_id: call.from, own_term: self.handle.term() }
     }
 
-    fn appends(&self, call: &Call) -> Appends<M> {
-        let (this, log) = (Arc::clone(&self.this), self.log.clone());
-        Appends { this, log, handle: self.handle.clone(), node_id: call.from }
+    fn appends(&self, call: &CallMetadata) -> Appends<M> {
+        let (local, log) = (Arc::clone(&self.local), self.log.clone());
+        Appends { local, log, handle: self.handle.clone(), node_id: call.from }
     }
 }
 
 /// Validates append requests before openraft sees them.
 struct Appends<M: Machine> {
-    this: Arc<This>,
+    local: Arc<LocalNode>,
     log: LogReader,
     handle: Handle<M>,
     node_id: u64,
@@ -170,12 +170,12 @@ struct Appends<M: Machine> {
 impl<M: Machine> Appends<M> {
     /// Decodes a request that contradicts no committed entry of this node.
     fn check(&self, message: proto::AppendRequest) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
-        let from = From { node_id: self.node_id, own_term: self.handle.term() };
+        let from = MessageContext { node_id: self.node_id, own_term: self.handle.term() };
         let append = wire::append_request(message, from).map_err(|error| malformed(&error))?;
         let log_ids = append.prev_log_id.into_iter().chain(append.entries.iter().map(RaftEntry::log_id));
         let contradicted = self.log.contradicted(append.vote.leader_id, log_ids).map_err(stopped)?;
         match contradicted {
-            Some(ours) => Err(refused(&self.this.contradicted(ours))),
+            Some(ours) => Err(refused(&self.local.contradicted(ours))),
             None => Ok(append),
         }
     }
@@ -183,22 +183,22 @@ impl<M: Machine> Appends<M> {
 
 #[tonic::async_trait]
 impl<M: Machine> Peer for Peers<M> {
-    type AppendStreamStream = Answers<proto::AppendResponse>;
-    type ForwardStream = Answers<proto::Proposed>;
+    type AppendStreamStream = ResponseStream<proto::AppendResponse>;
+    type ForwardStream = ResponseStream<proto::Proposed>;
 
     async fn hello(
         &self,
         request: Request<proto::HelloRequest>,
     ) -> Result<Response<proto::HelloResponse>, Status> {
-        let call = self.admit(&request, Kind::Hello)?;
+        let call = self.admit(&request, CallKind::Hello)?;
         let bytes = |id: Option<[u8; 16]>| id.map(|id| id.to_vec().into()).unwrap_or_default();
         let members = request.into_inner().members;
         let theirs = members.into_iter().map(|member| (member.node_id, member.address));
         Ok(Response::new(proto::HelloResponse {
-            disk_id: bytes(Some(self.this.disk_id)),
-            cluster_id: bytes(self.this.cluster_id()),
+            disk_id: bytes(Some(self.local.disk_id)),
+            cluster_id: bytes(self.local.cluster_id()),
             disk_of_sender: bytes(self.handle.disk_of(call.from)),
-            same_members: theirs.eq(self.this.founders.clone()),
+            same_members: theirs.eq(self.local.initial_members.clone()),
         }))
     }
 
@@ -206,7 +206,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
-        let vote = self.asked(request)?;
+        let vote = self.vote_request(request)?;
         self.check_disk()?;
         let answer = self.handle.raft.vote(vote).await.map_err(stopped)?;
         let wall_millis = Some(self.wall_millis());
@@ -217,7 +217,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
-        let vote = self.asked(request)?;
+        let vote = self.vote_request(request)?;
         self.check_disk()?;
         let answer = self.handle.raft.pre_vote(vote).await.map_err(stopped)?;
         Ok(Response::new(wire::vote_response_to_proto(&answer)))
@@ -227,13 +227,13 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Result<Response<proto::AppendResponse>, Status> {
-        let call = self.admit(&request, Kind::Member)?;
+        let call = self.admit(&request, CallKind::Member)?;
         let own_term = self.handle.term();
         let mut message = request.into_inner();
         let (memories, members) = (std::mem::take(&mut message.memories), self.handle.membership());
         let is_other_member =
-            |disk: &Disk| disk.0 != self.this.node_id && disk_memory::is_member(&members, disk);
-        self.this.lives.merge(&memories, is_other_member);
+            |disk: &DiskKey| disk.0 != self.local.node_id && disk_records::is_member(&members, disk);
+        self.local.disk_records.merge(&memories, is_other_member);
         let append = self.appends(&call).check(message)?;
         if append.vote.leader_id.term >= own_term {
             self.handle.candidacy.hear(self.handle.clock.boot());
@@ -259,7 +259,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<Streaming<proto::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let call = self.admit(&request, Kind::Member)?;
+        let call = self.admit(&request, CallKind::Member)?;
         self.check_disk()?;
         let checks = self.appends(&call);
         // The status that ended the stream, sent after the responses to the requests before it.
@@ -286,12 +286,12 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<Streaming<proto::SnapshotPart>>,
     ) -> Result<Response<proto::SnapshotResponse>, Status> {
-        let call = self.admit(&request, Kind::Member)?;
+        let call = self.admit(&request, CallKind::Member)?;
         self.check_disk()?;
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let _one = self.receiving.try_acquire().map_err(busy)?;
         let mut parts = request.into_inner();
-        let not_taken = |refused: snapshot_transfer::Refused| {
+        let not_taken = |refused: snapshot_transfer::SnapshotError| {
             tracing::warn!(from = call.from, reason = %refused, "rejected a snapshot");
             Status::invalid_argument(refused.to_string())
         };
@@ -307,13 +307,13 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::ReadIndexRequest>,
     ) -> Result<Response<proto::ReadIndexResponse>, Status> {
-        let call = self.admit(&request, Kind::Member)?;
+        let call = self.admit(&request, CallKind::Member)?;
         if request.get_ref().for_lease {
             // Before the index is confirmed: entries acknowledged meanwhile may be missing in the answer.
-            self.handle.progress.note_lease_request(call.from, self.handle.clock.boot());
+            self.handle.progress.record_lease_request(call.from, self.handle.clock.boot());
         }
         let index = self.handle.confirm_leadership().await;
-        let index = index.ok_or_else(|| Status::unavailable(NotDone::NotLeader.to_string()))?;
+        let index = index.ok_or_else(|| Status::unavailable(SubmitError::NotLeader.to_string()))?;
         let clocks = Some(wire::clock_report_to_proto(&self.handle.measure_clocks()));
         Ok(Response::new(proto::ReadIndexResponse { index, clocks }))
     }
@@ -322,7 +322,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::AppliedRequest>,
     ) -> Result<Response<proto::AppliedResponse>, Status> {
-        self.admit(&request, Kind::Member)?;
+        self.admit(&request, CallKind::Member)?;
         let waited = self.handle.until_applied(request.into_inner().index);
         // After the timeout, the current index is the answer.
         drop(tokio::time::timeout(limits::APPLIED_WAIT, waited).await);
@@ -333,7 +333,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::BarrierRequest>,
     ) -> Result<Response<proto::BarrierResponse>, Status> {
-        self.admit(&request, Kind::Member)?;
+        self.admit(&request, CallKind::Member)?;
         match self.handle.barrier_as_leader(request.into_inner().index).await {
             Ok(()) => Ok(Response::new(proto::BarrierResponse {})),
             Err(error @ Error::Unacknowledged) => Err(Status::aborted(error.to_string())),
@@ -345,7 +345,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::TransferLeaderRequest>,
     ) -> Result<Response<proto::TransferLeaderResponse>, Status> {
-        let from = self.from(&self.admit(&request, Kind::Member)?);
+        let from = self.from(&self.admit(&request, CallKind::Member)?);
         let transfer =
             wire::transfer_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
         self.check_disk()?;
@@ -359,19 +359,19 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<Streaming<proto::Forwarded>>,
     ) -> Result<Response<Self::ForwardStream>, Status> {
-        self.admit(&request, Kind::Member)?;
-        let (batches, clock) = (self.handle.batches.clone(), self.handle.clock.clone());
+        self.admit(&request, CallKind::Member)?;
+        let (batcher, clock) = (self.handle.batcher.clone(), self.handle.clock.clone());
         let answers = request.into_inner().map(move |message| {
-            let (batches, now) = (batches.clone(), clock.boot());
+            let (batcher, now) = (batcher.clone(), clock.boot());
             async move {
                 let (submission, patience) =
                     forwarding::from_proto(message?).map_err(Status::invalid_argument)?;
                 let sequence = submission.sequence;
                 // Rejects this command only: others in flight go on.
-                let outcome = if M::knows(&submission.command) {
-                    batches.submit(submission, now + patience).await
+                let outcome = if M::can_decode(&submission.command) {
+                    batcher.submit(submission, now + patience).await
                 } else {
-                    Err(NotDone::UnknownCommand)
+                    Err(SubmitError::UnknownCommand)
                 };
                 Ok(forwarding::proposed(sequence, outcome))
             }

@@ -89,7 +89,7 @@ async fn read(head: SnapshotHead, directory: &Path, parts: mpsc::Sender<Snapshot
 
 /// A received snapshot is rejected. Its files are removed.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum SnapshotError {
     /// The first part is not the head.
     #[error("the first part of the snapshot is not its head")]
     NoHead,
@@ -129,19 +129,19 @@ pub enum Refused {
 /// Reads and validates the head of a snapshot.
 pub async fn head(
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
-) -> Result<SnapshotHead, Refused> {
-    let Some(Part::Head(head)) = next(parts).await? else { return Err(Refused::NoHead) };
+) -> Result<SnapshotHead, SnapshotError> {
+    let Some(Part::Head(head)) = next(parts).await? else { return Err(SnapshotError::NoHead) };
     if head.files.len() > limits::SNAPSHOT_FILES_MAX {
-        return Err(Refused::TooManyFiles);
+        return Err(SnapshotError::TooManyFiles);
     }
     let bytes = head.files.iter().try_fold(0_u64, |sum, file| sum.checked_add(file.bytes));
     if bytes.is_none_or(|bytes| bytes > limits::SNAPSHOT_BYTES_MAX) {
-        return Err(Refused::TooLarge);
+        return Err(SnapshotError::TooLarge);
     }
     let mut names = BTreeSet::new();
     for SnapshotFile { name, .. } in &head.files {
         if !is_name(name) || !names.insert(name) {
-            return Err(Refused::Name(name.clone()));
+            return Err(SnapshotError::Name(name.clone()));
         }
     }
     Ok(head)
@@ -157,12 +157,12 @@ fn is_name(name: &str) -> bool {
 
 async fn next(
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
-) -> Result<Option<Part>, Refused> {
+) -> Result<Option<Part>, SnapshotError> {
     match timeout(limits::SNAPSHOT_PART_TIMEOUT, parts.next()).await {
         Ok(Some(Ok(part))) => Ok(part.part),
-        Ok(Some(Err(status))) => Err(Refused::Sender(status.message().to_owned())),
+        Ok(Some(Err(status))) => Err(SnapshotError::Sender(status.message().to_owned())),
         Ok(None) => Ok(None),
-        Err(_) => Err(Refused::Silent),
+        Err(_) => Err(SnapshotError::Silent),
     }
 }
 
@@ -171,7 +171,7 @@ pub async fn receive(
     head: &SnapshotHead,
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
     directory: &Path,
-) -> Result<(), Refused> {
+) -> Result<(), SnapshotError> {
     fs::create_dir(directory).await?;
     for file in &head.files {
         let mut written = fs::File::create(directory.join(&file.name)).await?;
@@ -182,26 +182,26 @@ pub async fn receive(
                 Some(Part::Data(data)) => {
                     bytes = bytes.saturating_add(data.len() as u64);
                     if bytes > file.bytes {
-                        return Err(Refused::Length(file.name.clone()));
+                        return Err(SnapshotError::Length(file.name.clone()));
                     }
                     context.update(&data);
                     written.write_all(&data).await?;
                 }
                 Some(Part::Digest(digest)) => break digest,
-                Some(Part::Head(_)) => return Err(Refused::Trailing),
-                None => return Err(Refused::Truncated(file.name.clone())),
+                Some(Part::Head(_)) => return Err(SnapshotError::Trailing),
+                None => return Err(SnapshotError::Truncated(file.name.clone())),
             }
         };
         if bytes != file.bytes {
-            return Err(Refused::Length(file.name.clone()));
+            return Err(SnapshotError::Length(file.name.clone()));
         }
         if context.finish().as_ref() != digest.as_ref() {
-            return Err(Refused::Digest(file.name.clone()));
+            return Err(SnapshotError::Digest(file.name.clone()));
         }
         written.sync_all().await?;
     }
     if next(parts).await?.is_some() {
-        return Err(Refused::Trailing);
+        return Err(SnapshotError::Trailing);
     }
     fs::File::open(directory).await?.sync_all().await?;
     Ok(())

@@ -66,7 +66,7 @@ pub enum Error {
 
 /// Context in which a message is validated.
 #[derive(Clone, Copy, Debug)]
-pub struct From {
+pub struct MessageContext {
     /// The sender, as its certificate names it.
     pub node_id: u64,
     /// Term of the receiver.
@@ -86,7 +86,7 @@ fn log_id(message: Option<log::LogId>) -> Result<Option<LogId>, Error> {
 }
 
 /// Decodes the sender's own vote, with a possible term.
-fn vote(message: Option<log::Vote>, from: From, committed: bool) -> Result<Vote, Error> {
+fn vote(message: Option<log::Vote>, from: MessageContext, committed: bool) -> Result<Vote, Error> {
     let vote = codec::vote_from_proto(need(message, "vote")?)?;
     let named = *vote.leader_id.node_id();
     if named != from.node_id {
@@ -107,7 +107,10 @@ fn of_possible_term(vote: Vote, own_term: u64) -> Result<Vote, Error> {
 }
 
 /// Decodes a vote request.
-pub fn vote_request(message: proto::VoteRequest, from: From) -> Result<VoteRequest<TypeConfig>, Error> {
+pub fn vote_request(
+    message: proto::VoteRequest,
+    from: MessageContext,
+) -> Result<VoteRequest<TypeConfig>, Error> {
     let mut request = VoteRequest::new(vote(message.vote, from, false)?, log_id(message.last_log_id)?);
     request.leadership_transfer = message.leadership_transfer;
     Ok(request)
@@ -124,7 +127,7 @@ pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRe
 /// Decodes a leadership transfer.
 pub fn transfer_request(
     message: proto::TransferLeaderRequest,
-    from: From,
+    from: MessageContext,
 ) -> Result<TransferLeaderRequest<TypeConfig>, Error> {
     let vote = vote(message.vote, from, true)?;
     let last = log_id(message.last_log_id)?;
@@ -167,7 +170,7 @@ pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::Vot
 /// Decodes an append request: entries are contiguous, and none is of a later leader.
 pub fn append_request(
     message: proto::AppendRequest,
-    from: From,
+    from: MessageContext,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Error> {
     let vote = vote(message.vote, from, true)?;
     let prev_log_id = log_id(message.prev_log_id)?;
@@ -263,7 +266,7 @@ pub fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
 }
 
 /// Decodes the head of a snapshot: the leader's vote, and the last log id.
-pub fn snapshot_head(head: &proto::SnapshotHead, from: From) -> Result<(Vote, LogId), Error> {
+pub fn snapshot_head(head: &proto::SnapshotHead, from: MessageContext) -> Result<(Vote, LogId), Error> {
     let vote = vote(head.vote, from, true)?;
     let last = need(log_id(head.last_log_id)?, "last_log_id")?;
     if last.leader_id > vote.leader_id {

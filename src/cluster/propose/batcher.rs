@@ -8,7 +8,7 @@ use futures::stream::FuturesUnordered;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Outcome, Raft};
+use super::{AppliedCommand, Raft};
 use crate::cluster::clocks::Stamps;
 use crate::cluster::type_config::Commands;
 use crate::cluster::{Machine, Stamp, Submission};
@@ -16,7 +16,7 @@ use crate::limits;
 
 /// A submission is not known to be applied. It may be sent again unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotDone {
+pub enum SubmitError {
     /// The leader's queue is full, or the deadline passed in it. Nothing was proposed.
     #[error("too many writes are queued")]
     Overloaded,
@@ -31,44 +31,48 @@ pub enum NotDone {
     Unknown,
 }
 
-struct Waiting {
+struct QueuedSubmission {
     submission: Submission,
     /// Deadline on the boot clock.
     until: Duration,
-    answer: oneshot::Sender<Result<Outcome, NotDone>>,
+    answer: oneshot::Sender<Result<AppliedCommand, SubmitError>>,
 }
 
 /// Queue of submissions for the next log entries.
 #[derive(Clone)]
-pub struct Batches {
-    queue: mpsc::Sender<Waiting>,
+pub struct Batcher {
+    queue: mpsc::Sender<QueuedSubmission>,
 }
 
-impl Batches {
+impl Batcher {
     /// The queue, and the task that empties it. The task ends when every clone of the queue is dropped.
     pub fn new<M: Machine>(stamps: Stamps<M>) -> (Self, impl Future<Output = ()> + Send) {
-        let (batches, queue) = Self::queue();
-        (batches, work(stamps, queue))
+        let (batcher, queue) = Self::queue();
+        (batcher, work(stamps, queue))
     }
 
-    fn queue() -> (Self, mpsc::Receiver<Waiting>) {
+    fn queue() -> (Self, mpsc::Receiver<QueuedSubmission>) {
         let (sender, queue) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
         (Self { queue: sender }, queue)
     }
 
     /// Proposes a submission and waits until it is applied on this node. It is not proposed after `until` of the boot
     /// clock.
-    pub async fn submit(&self, submission: Submission, until: Duration) -> Result<Outcome, NotDone> {
+    pub async fn submit(
+        &self,
+        submission: Submission,
+        until: Duration,
+    ) -> Result<AppliedCommand, SubmitError> {
         let (answer, outcome) = oneshot::channel();
-        self.queue.try_send(Waiting { submission, until, answer }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NotDone::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => NotDone::NotLeader,
+        self.queue.try_send(QueuedSubmission { submission, until, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => SubmitError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => SubmitError::NotLeader,
         })?;
-        outcome.await.unwrap_or(Err(NotDone::Unknown))
+        outcome.await.unwrap_or(Err(SubmitError::Unknown))
     }
 }
 
-async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Waiting>) {
+async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<QueuedSubmission>) {
     let raft = stamps.raft.clone();
     let mut in_flight = FuturesUnordered::new();
     loop {
@@ -92,7 +96,11 @@ async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Waiti
 }
 
 /// `first` and the queued submissions after it, up to the limits of one entry. Those past their deadline are left out.
-fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) -> Vec<Waiting> {
+fn gather(
+    first: QueuedSubmission,
+    queue: &mut mpsc::Receiver<QueuedSubmission>,
+    now: Duration,
+) -> Vec<QueuedSubmission> {
     let (mut bytes, mut batch) = (0, Vec::new());
     let mut next = Some(first);
     while let Some(waiting) = next {
@@ -100,7 +108,7 @@ fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) ->
             bytes += waiting.submission.command.len();
             batch.push(waiting);
         } else {
-            drop(waiting.answer.send(Err(NotDone::Overloaded)));
+            drop(waiting.answer.send(Err(SubmitError::Overloaded)));
         }
         let has_room = batch.len() < limits::COMMANDS_PER_ENTRY_MAX && bytes < limits::ENTRY_BYTES_FULL;
         next = if has_room { queue.try_recv().ok() } else { None };
@@ -109,13 +117,13 @@ fn gather(first: Waiting, queue: &mut mpsc::Receiver<Waiting>, now: Duration) ->
 }
 
 /// Their proposers retry after a pause, here or at the next leader.
-fn refuse(batch: Vec<Waiting>) {
+fn refuse(batch: Vec<QueuedSubmission>) {
     for waiting in batch {
-        drop(waiting.answer.send(Err(NotDone::NotLeader)));
+        drop(waiting.answer.send(Err(SubmitError::NotLeader)));
     }
 }
 
-async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Waiting>) {
+async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<QueuedSubmission>) {
     let (submissions, answers): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.submission, waiting.answer)).unzip();
     let written = raft.client_write(Commands(M::batch(stamp, submissions))).await;
@@ -125,15 +133,15 @@ async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Wait
             let replies = written.data.0;
             for (answer, reply) in answers.into_iter().zip(replies) {
                 // The proposer may be gone; the command is applied.
-                drop(answer.send(Ok(Outcome { index, reply })));
+                drop(answer.send(Ok(AppliedCommand { index, reply })));
             }
         }
         Err(error) => {
             // `LogEntryDiscarded`, of a deposed leader, and `Fatal` leave the outcome open: a successor may apply the
             // entry.
             let not_done = match error {
-                RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => NotDone::NotLeader,
-                RaftError::APIError(_) | RaftError::Fatal(_) => NotDone::Unknown,
+                RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => SubmitError::NotLeader,
+                RaftError::APIError(_) | RaftError::Fatal(_) => SubmitError::Unknown,
             };
             for answer in answers {
                 drop(answer.send(Err(not_done)));
@@ -148,34 +156,34 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::cluster::Origin;
+    use crate::cluster::ProposerId;
 
     fn submission(bytes: usize) -> Submission {
         let command = Bytes::from(vec![0; bytes]);
-        Submission { origin: Origin::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
+        Submission { origin: ProposerId::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
     }
 
     const NOW: Duration = Duration::from_secs(100);
     const SOON: Duration = Duration::from_secs(105);
 
-    fn waiting(bytes: usize) -> Waiting {
-        Waiting { submission: submission(bytes), until: SOON, answer: oneshot::channel().0 }
+    fn waiting(bytes: usize) -> QueuedSubmission {
+        QueuedSubmission { submission: submission(bytes), until: SOON, answer: oneshot::channel().0 }
     }
 
     #[tokio::test]
     async fn full_queue_rejects_submissions() {
-        let (batches, mut queue) = Batches::queue();
+        let (batcher, mut queue) = Batcher::queue();
         for _ in 0..limits::PROPOSALS_QUEUED_MAX {
-            assert!(batches.submit(submission(0), SOON).now_or_never().is_none(), "waits for its outcome");
+            assert!(batcher.submit(submission(0), SOON).now_or_never().is_none(), "waits for its outcome");
         }
-        assert_eq!(batches.submit(submission(0), SOON).now_or_never(), Some(Err(NotDone::Overloaded)));
+        assert_eq!(batcher.submit(submission(0), SOON).now_or_never(), Some(Err(SubmitError::Overloaded)));
         drop(queue.try_recv().expect("one less"));
-        assert!(batches.submit(submission(0), SOON).now_or_never().is_none());
+        assert!(batcher.submit(submission(0), SOON).now_or_never().is_none());
     }
 
     #[test]
     fn entry_is_limited_in_commands_and_bytes() {
-        let (batches, mut queue) = Batches::queue();
+        let (batcher, mut queue) = Batcher::queue();
         for (bytes, expected) in [
             (1, limits::COMMANDS_PER_ENTRY_MAX),
             (limits::ENTRY_BYTES_FULL / 4, 4),
@@ -183,7 +191,7 @@ mod tests {
             (limits::ENTRY_BYTES_FULL - 1, 2),
         ] {
             for _ in 0..=limits::COMMANDS_PER_ENTRY_MAX.min(expected + 1) {
-                batches.queue.try_send(waiting(bytes)).expect("room");
+                batcher.queue.try_send(waiting(bytes)).expect("room");
             }
             let first = queue.try_recv().expect("waits");
             assert_eq!(gather(first, &mut queue, NOW).len(), expected, "{bytes}");
@@ -194,13 +202,13 @@ mod tests {
     /// An overloaded leader proposed submissions past their deadline while newer ones aged in the queue.
     #[test]
     fn submission_past_its_deadline_is_not_proposed() {
-        let (batches, mut queue) = Batches::queue();
+        let (batcher, mut queue) = Batcher::queue();
         let (answer, mut abandoned) = oneshot::channel();
-        let late = Waiting { submission: submission(1), until: NOW, answer };
-        batches.queue.try_send(waiting(2)).expect("room");
+        let late = QueuedSubmission { submission: submission(1), until: NOW, answer };
+        batcher.queue.try_send(waiting(2)).expect("room");
         let batch = gather(late, &mut queue, NOW);
         assert_eq!(batch.iter().map(|waiting| waiting.submission.command.len()).collect::<Vec<_>>(), [2]);
-        assert_eq!(abandoned.try_recv(), Ok(Err(NotDone::Overloaded)));
-        assert!(gather(Waiting { until: NOW, ..waiting(1) }, &mut queue, NOW).is_empty());
+        assert_eq!(abandoned.try_recv(), Ok(Err(SubmitError::Overloaded)));
+        assert!(gather(QueuedSubmission { until: NOW, ..waiting(1) }, &mut queue, NOW).is_empty());
     }
 }

@@ -10,29 +10,29 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::Outcome;
-use super::batcher::NotDone;
+use super::AppliedCommand;
+use super::batcher::SubmitError;
 use crate::clock::Clock;
 use crate::cluster::peers::{Channels, Purpose, proto};
-use crate::cluster::type_config::Peer;
-use crate::cluster::{Origin, Submission};
+use crate::cluster::type_config::MemberRecord;
+use crate::cluster::{ProposerId, Submission};
 use crate::limits;
 
-type Answer = oneshot::Sender<Result<Outcome, NotDone>>;
+type OutcomeSender = oneshot::Sender<Result<AppliedCommand, SubmitError>>;
 
-struct Item {
+struct ForwardRequest {
     to: u64,
-    member: Peer,
+    member: MemberRecord,
     submission: Submission,
     /// Deadline on the boot clock.
     until: Duration,
-    answer: Answer,
+    answer: OutcomeSender,
 }
 
 /// Queue of commands for the leader.
 #[derive(Clone)]
-pub struct Forwards {
-    queue: mpsc::Sender<Item>,
+pub struct Forwarder {
+    queue: mpsc::Sender<ForwardRequest>,
 }
 
 /// The stream to one leader, and the commands in flight on it.
@@ -41,10 +41,10 @@ struct Stream {
     commands: mpsc::Sender<proto::Forwarded>,
     answers: Streaming<proto::Proposed>,
     /// By sequence. Dropped with the stream: their outcome is then unknown.
-    waiting: HashMap<u64, Answer>,
+    waiting: HashMap<u64, OutcomeSender>,
 }
 
-impl Forwards {
+impl Forwarder {
     /// The queue, and the task that empties it. The task ends when every clone of the queue is dropped.
     pub fn new(channels: Arc<Channels>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, items) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
@@ -54,19 +54,19 @@ impl Forwards {
     /// Sends a submission to the node `to`, the last known leader. It is not proposed after `until` of the boot clock.
     pub async fn submit(
         &self,
-        (to, member): (u64, Peer),
+        (to, member): (u64, MemberRecord),
         submission: Submission,
         until: Duration,
-    ) -> Result<Outcome, NotDone> {
+    ) -> Result<AppliedCommand, SubmitError> {
         let (answer, outcome) = oneshot::channel();
         self.queue
-            .try_send(Item { to, member, submission, until, answer })
-            .map_err(|_| NotDone::Overloaded)?;
-        outcome.await.unwrap_or(Err(NotDone::Unknown))
+            .try_send(ForwardRequest { to, member, submission, until, answer })
+            .map_err(|_| SubmitError::Overloaded)?;
+        outcome.await.unwrap_or(Err(SubmitError::Unknown))
     }
 }
 
-async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiver<Item>) {
+async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiver<ForwardRequest>) {
     let mut stream: Option<Stream> = None;
     // A node that was unreachable, and when the next attempt is allowed: each attempt may take long, and other commands
     // wait.
@@ -77,7 +77,7 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
                 let Some(item) = item else { break };
                 let now = clock.boot();
                 if item.answer.is_closed() || item.until <= now {
-                    drop(item.answer.send(Err(NotDone::Overloaded)));
+                    drop(item.answer.send(Err(SubmitError::Overloaded)));
                     continue;
                 }
                 let is_unreached = unreached.is_some_and(|(to, until)| to == item.to && now < until);
@@ -91,7 +91,7 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
                 match &mut stream {
                     Some(stream) if stream.to == item.to => stream.send(item, now),
                     // No stream: nothing was sent.
-                    _ => drop(item.answer.send(Err(NotDone::NotLeader))),
+                    _ => drop(item.answer.send(Err(SubmitError::NotLeader))),
                 }
             }
             answer = next(&mut stream) => match answer {
@@ -115,7 +115,7 @@ async fn next(stream: &mut Option<Stream>) -> Option<Result<proto::Proposed, Sta
 }
 
 impl Stream {
-    async fn open(channels: &Channels, item: &Item) -> Option<Self> {
+    async fn open(channels: &Channels, item: &ForwardRequest) -> Option<Self> {
         let client = channels.shared(Purpose::Commands, item.to, &item.member).ok()?;
         // Room for all commands in flight, so that sending never waits for a response.
         let (commands, sent) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
@@ -140,13 +140,13 @@ impl Stream {
         }
     }
 
-    fn send(&mut self, item: Item, now: Duration) {
+    fn send(&mut self, item: ForwardRequest, now: Duration) {
         let sequence = item.submission.sequence;
         if self.commands.try_send(to_proto(item.submission, item.until.saturating_sub(now))).is_ok() {
             // A retry replaces the waiter of its first attempt, which is gone.
             self.waiting.insert(sequence, item.answer);
         } else {
-            drop(item.answer.send(Err(NotDone::Overloaded)));
+            drop(item.answer.send(Err(SubmitError::Overloaded)));
         }
         // Waiters past their deadline are dropped.
         if self.waiting.len() > limits::PROPOSALS_QUEUED_MAX {
@@ -158,14 +158,14 @@ impl Stream {
         use proto::proposed::Outcome as Reported;
         let Some(answer) = self.waiting.remove(&proposed.sequence) else { return };
         let outcome = match &proposed.outcome {
-            Some(Reported::Done(done)) => Ok(Outcome { index: done.index, reply: done.reply.clone() }),
+            Some(Reported::Done(done)) => Ok(AppliedCommand { index: done.index, reply: done.reply.clone() }),
             Some(Reported::Refused(refusal)) => Err(match proto::Refusal::try_from(*refusal) {
-                Ok(proto::Refusal::NotLeader) => NotDone::NotLeader,
-                Ok(proto::Refusal::Overloaded) => NotDone::Overloaded,
-                Ok(proto::Refusal::UnknownCommand) => NotDone::UnknownCommand,
-                Ok(proto::Refusal::Unspecified) | Err(_) => NotDone::Unknown,
+                Ok(proto::Refusal::NotLeader) => SubmitError::NotLeader,
+                Ok(proto::Refusal::Overloaded) => SubmitError::Overloaded,
+                Ok(proto::Refusal::UnknownCommand) => SubmitError::UnknownCommand,
+                Ok(proto::Refusal::Unspecified) | Err(_) => SubmitError::Unknown,
             }),
-            None => Err(NotDone::Unknown),
+            None => Err(SubmitError::Unknown),
         };
         drop(answer.send(outcome));
     }
@@ -190,20 +190,20 @@ pub fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration),
         0 => limits::PROPOSE_TIMEOUT,
         millis => Duration::from_millis(millis.into()).min(limits::PROPOSE_TIMEOUT),
     };
-    let submission = Submission { origin: Origin::from_bytes(origin), sequence, low_watermark, command };
+    let submission = Submission { origin: ProposerId::from_bytes(origin), sequence, low_watermark, command };
     Ok((submission, patience))
 }
 
 /// Encodes the outcome of a forwarded command.
 #[must_use]
-pub fn proposed(sequence: u64, outcome: Result<Outcome, NotDone>) -> proto::Proposed {
+pub fn proposed(sequence: u64, outcome: Result<AppliedCommand, SubmitError>) -> proto::Proposed {
     use proto::proposed::Outcome as Reported;
     let outcome = match outcome {
-        Ok(Outcome { index, reply }) => Reported::Done(proto::Done { index, reply }),
-        Err(NotDone::NotLeader) => Reported::Refused(proto::Refusal::NotLeader.into()),
-        Err(NotDone::Overloaded) => Reported::Refused(proto::Refusal::Overloaded.into()),
-        Err(NotDone::UnknownCommand) => Reported::Refused(proto::Refusal::UnknownCommand.into()),
-        Err(NotDone::Unknown) => Reported::Refused(proto::Refusal::Unspecified.into()),
+        Ok(AppliedCommand { index, reply }) => Reported::Done(proto::Done { index, reply }),
+        Err(SubmitError::NotLeader) => Reported::Refused(proto::Refusal::NotLeader.into()),
+        Err(SubmitError::Overloaded) => Reported::Refused(proto::Refusal::Overloaded.into()),
+        Err(SubmitError::UnknownCommand) => Reported::Refused(proto::Refusal::UnknownCommand.into()),
+        Err(SubmitError::Unknown) => Reported::Refused(proto::Refusal::Unspecified.into()),
     };
     proto::Proposed { sequence, outcome: Some(outcome) }
 }

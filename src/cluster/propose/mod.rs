@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::apply::state_machine::StateMachine;
-use super::propose::batcher::NotDone;
+use super::propose::batcher::SubmitError;
 use super::type_config::TypeConfig;
-use super::{Handle, Machine, Origin, Submission};
+use super::{Handle, Machine, ProposerId, Submission};
 use crate::limits;
 
 /// openraft with our state machine.
@@ -47,7 +47,7 @@ pub enum Error {
 
 /// Reply to a command, and the log index of its entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct AppliedCommand {
     /// Log index of the entry.
     pub index: u64,
     /// The encoded reply.
@@ -55,60 +55,60 @@ pub struct Outcome {
 }
 
 /// Sequences of this process's commands.
-pub struct Numbers {
-    origin: Origin,
-    given: Mutex<Given>,
+pub struct SequenceAllocator {
+    origin: ProposerId,
+    allocated: Mutex<Allocated>,
 }
 
-struct Given {
+struct Allocated {
     next: u64,
     /// Sequences not answered and not abandoned.
     open: BTreeSet<u64>,
 }
 
-impl Numbers {
+impl SequenceAllocator {
     /// Starts at 1.
-    pub const fn new(origin: Origin) -> Self {
-        Self { origin, given: Mutex::new(Given { next: 1, open: BTreeSet::new() }) }
+    pub const fn new(origin: ProposerId) -> Self {
+        Self { origin, allocated: Mutex::new(Allocated { next: 1, open: BTreeSet::new() }) }
     }
 
     /// Allocates a sequence, in use until it is dropped. `None` at the limit of open commands, or if the oldest is so
     /// old that the deduplication state would grow beyond its limit.
-    fn take(self: &Arc<Self>) -> Option<Number> {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let oldest = given.open.first().copied().unwrap_or(given.next);
-        if given.open.len() >= limits::PROPOSALS_QUEUED_MAX
-            || given.next - oldest >= limits::SUBMISSIONS_AHEAD_MAX
+    fn take(self: &Arc<Self>) -> Option<OpenSequence> {
+        let mut allocated = self.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = allocated.open.first().copied().unwrap_or(allocated.next);
+        if allocated.open.len() >= limits::PROPOSALS_QUEUED_MAX
+            || allocated.next - oldest >= limits::SUBMISSIONS_AHEAD_MAX
         {
             return None;
         }
-        let sequence = given.next;
-        given.next += 1;
-        given.open.insert(sequence);
-        Some(Number { sequence, numbers: Arc::clone(self) })
+        let sequence = allocated.next;
+        allocated.next += 1;
+        allocated.open.insert(sequence);
+        Some(OpenSequence { sequence, sequences: Arc::clone(self) })
     }
 }
 
 /// Sequence of one unanswered command.
-struct Number {
+struct OpenSequence {
     sequence: u64,
-    numbers: Arc<Numbers>,
+    sequences: Arc<SequenceAllocator>,
 }
 
-impl Number {
+impl OpenSequence {
     /// The submission, with the low watermark of this moment.
     fn submission(&self, command: &Bytes) -> Submission {
-        let given = self.numbers.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let low_watermark = given.open.first().copied().unwrap_or(given.next);
-        let Numbers { origin, .. } = *self.numbers;
+        let allocated = self.sequences.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        let low_watermark = allocated.open.first().copied().unwrap_or(allocated.next);
+        let SequenceAllocator { origin, .. } = *self.sequences;
         Submission { origin, sequence: self.sequence, low_watermark, command: command.clone() }
     }
 }
 
-impl Drop for Number {
+impl Drop for OpenSequence {
     fn drop(&mut self) {
-        let mut given = self.numbers.given.lock().unwrap_or_else(PoisonError::into_inner);
-        given.open.remove(&self.sequence);
+        let mut allocated = self.sequences.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        allocated.open.remove(&self.sequence);
     }
 }
 
@@ -117,37 +117,37 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Error`], but never [`Error::Unacknowledged`].
-    pub async fn propose(&self, command: Bytes) -> Result<Outcome, Error> {
-        let number = self.numbers.take().ok_or(Error::Overloaded)?;
+    pub async fn propose(&self, command: Bytes) -> Result<AppliedCommand, Error> {
+        let sequence = self.sequences.take().ok_or(Error::Overloaded)?;
         let until = self.clock.boot() + limits::PROPOSE_TIMEOUT;
         // The error to return on timeout.
         let mut known = Error::NoLeader;
         let proposed = async {
             let outcome = loop {
                 let (leader, member) = self.until_led().await;
-                let submission = number.submission(&command);
+                let submission = sequence.submission(&command);
                 // Unknown until it is answered: the timeout may come first.
                 let before = std::mem::replace(&mut known, Error::OutcomeUnknown);
                 let submitted = async {
                     if leader == self.node_id {
-                        self.batches.submit(submission, until).await
+                        self.batcher.submit(submission, until).await
                     } else {
-                        self.forwards.submit((leader, member), submission, until).await
+                        self.forwarder.submit((leader, member), submission, until).await
                     }
                 };
                 // A leader that hangs never answers; a new leader ends the wait.
                 let submitted = tokio::select! {
                     submitted = submitted => submitted,
-                    () = self.until_not_led_by(leader) => Err(NotDone::Unknown),
+                    () = self.until_not_led_by(leader) => Err(SubmitError::Unknown),
                 };
                 known = match submitted {
                     Ok(outcome) => break outcome,
                     // An attempt may have been proposed, and may still be applied.
                     Err(_) if before == Error::OutcomeUnknown => before,
-                    Err(NotDone::Unknown) => Error::OutcomeUnknown,
-                    Err(NotDone::Overloaded) => Error::Overloaded,
-                    Err(NotDone::UnknownCommand) => Error::UnknownCommand,
-                    Err(NotDone::NotLeader) => before,
+                    Err(SubmitError::Unknown) => Error::OutcomeUnknown,
+                    Err(SubmitError::Overloaded) => Error::Overloaded,
+                    Err(SubmitError::UnknownCommand) => Error::UnknownCommand,
+                    Err(SubmitError::NotLeader) => before,
                 };
                 tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
             };
@@ -166,37 +166,37 @@ mod tests {
 
     #[test]
     fn low_watermark_is_the_lowest_open_sequence() {
-        let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
-        let watermark = |number: &Number| number.submission(&Bytes::new()).low_watermark;
-        let (first, second) = (numbers.take().expect("room"), numbers.take().expect("room"));
+        let sequences = Arc::new(SequenceAllocator::new(ProposerId::from_bytes([7; 16])));
+        let watermark = |sequence: &OpenSequence| sequence.submission(&Bytes::new()).low_watermark;
+        let (first, second) = (sequences.take().expect("room"), sequences.take().expect("room"));
         assert_eq!((first.sequence, second.sequence), (1, 2));
         assert_eq!((watermark(&first), watermark(&second)), (1, 1));
         drop(first);
         assert_eq!(watermark(&second), 2);
-        let third = numbers.take().expect("room");
+        let third = sequences.take().expect("room");
         drop(second);
         assert_eq!((third.sequence, watermark(&third)), (3, 3));
     }
 
     #[test]
     fn sequences_stay_within_the_deduplication_window() {
-        let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
-        let oldest = numbers.take().expect("room");
+        let sequences = Arc::new(SequenceAllocator::new(ProposerId::from_bytes([7; 16])));
+        let oldest = sequences.take().expect("room");
         for _ in 1..limits::SUBMISSIONS_AHEAD_MAX {
-            drop(numbers.take().expect("room"));
+            drop(sequences.take().expect("room"));
         }
-        assert!(numbers.take().is_none());
+        assert!(sequences.take().is_none());
         drop(oldest);
-        assert_eq!(numbers.take().expect("room").sequence, limits::SUBMISSIONS_AHEAD_MAX + 1);
+        assert_eq!(sequences.take().expect("room").sequence, limits::SUBMISSIONS_AHEAD_MAX + 1);
     }
 
     #[test]
     fn open_sequences_are_limited() {
-        let numbers = Arc::new(Numbers::new(Origin::from_bytes([7; 16])));
+        let sequences = Arc::new(SequenceAllocator::new(ProposerId::from_bytes([7; 16])));
         let mut open: Vec<_> =
-            (0..limits::PROPOSALS_QUEUED_MAX).map(|_| numbers.take().expect("room")).collect();
-        assert!(numbers.take().is_none());
+            (0..limits::PROPOSALS_QUEUED_MAX).map(|_| sequences.take().expect("room")).collect();
+        assert!(sequences.take().is_none());
         drop(open.pop());
-        assert!(numbers.take().is_some());
+        assert!(sequences.take().is_some());
     }
 }

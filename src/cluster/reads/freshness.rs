@@ -23,13 +23,13 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use super::member_progress::Member;
+use super::member_progress::MemberProgress;
 use super::read_index::NotCurrent;
 use crate::clock::Clock;
 use crate::cluster::peers::Purpose;
 use crate::cluster::peers::proto::BarrierRequest;
 use crate::cluster::propose::Error;
-use crate::cluster::type_config::Peer;
+use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
@@ -62,7 +62,7 @@ pub enum Stale {
 
 /// Status of the lease, for health and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct LeaseStatus {
     /// Whether requests are served without a wait.
     pub is_held: bool,
     /// Time since the lease expired; zero while it is held; time since boot if it never was.
@@ -164,9 +164,9 @@ impl Freshness {
     }
 
     /// Status of the lease.
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> LeaseStatus {
         let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
-        Standing {
+        LeaseStatus {
             is_held: self.is_held(),
             lapsed: self.clock.boot().saturating_sub(until),
             waits: self.waits.load(Ordering::Relaxed),
@@ -291,7 +291,7 @@ impl Freshness {
         &self,
         index: u64,
         applied: impl Future<Output = ()>,
-        others: impl Fn() -> Option<Others>,
+        others: impl Fn() -> Option<OtherMembers>,
         mut heard: watch::Receiver<()>,
     ) -> Result<(), Error> {
         let waited = async {
@@ -316,9 +316,9 @@ impl Freshness {
 
 /// Progress of the other members, as the leader knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherMembers {
     /// Every other member, learners included.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberProgress>,
     /// Since when this node leads, on the boot clock.
     pub led_since: Duration,
 }
@@ -339,7 +339,7 @@ impl Barrier {
     /// 3. Per member that has not applied the entry: until every lease has expired that it requested before the entry
     ///    was applied here. A later request is answered with the entry. Leases granted by the previous leader have
     ///    expired by rule 2.
-    fn rest(&self, others: &Others, now: Duration) -> Duration {
+    fn rest(&self, others: &OtherMembers, now: Duration) -> Duration {
         if others.members.is_empty() {
             return Duration::ZERO;
         }
@@ -353,7 +353,7 @@ impl Barrier {
 
 impl<M: Machine> Handle<M> {
     /// Renews the lease until the state is closed. Without this task there is no [`Fresh`].
-    pub(crate) async fn keep_fresh(self) {
+    pub(crate) async fn renew_lease(self) {
         let applied = self.shared.applied.subscribe();
         self.freshness.keep(|for_lease| self.confirmed_index(for_lease), applied).await;
     }
@@ -384,8 +384,8 @@ impl<M: Machine> Handle<M> {
 
     /// Status of the freshness lease.
     #[must_use]
-    pub fn freshness(&self) -> Standing {
-        self.freshness.standing()
+    pub fn freshness(&self) -> LeaseStatus {
+        self.freshness.status()
     }
 
     /// Whether this node held the lease, or was started, less than `limit` ago.
@@ -446,7 +446,7 @@ impl<M: Machine> Handle<M> {
         self.freshness.barrier(index, applied, others, self.progress.heard()).await
     }
 
-    async fn barrier_of(&self, leader: u64, member: &Peer, index: u64) -> bool {
+    async fn barrier_of(&self, leader: u64, member: &MemberRecord, index: u64) -> bool {
         let Ok(client) = self.channels.shared(Purpose::Barriers, leader, member) else { return false };
         let mut peer = client.peer();
         let asked = peer.barrier(client.request(BarrierRequest { index }));
@@ -454,7 +454,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Progress of the other members; `None` unless this node leads.
-    fn others(&self) -> Option<Others> {
+    fn others(&self) -> Option<OtherMembers> {
         let metrics = self.raft.metrics();
         let (leader, term) = {
             let metrics = metrics.borrow_watched();
@@ -465,7 +465,7 @@ impl<M: Machine> Handle<M> {
         }
         let led_since = self.freshness.leads_since(term);
         let members = self.other_members().into_iter().map(|(id, _)| self.progress.of(id)).collect();
-        Some(Others { members, led_since })
+        Some(OtherMembers { members, led_since })
     }
 }
 

@@ -15,13 +15,13 @@ use tokio::sync::watch;
 
 use crate::cluster::peers::Purpose;
 use crate::cluster::peers::proto::AppliedRequest;
-use crate::cluster::type_config::Peer;
+use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
 /// Progress of one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Member {
+pub struct MemberProgress {
     /// Index applied at least; zero before the first report.
     pub applied: u64,
     /// Arrival of its last lease request, on the boot clock.
@@ -30,8 +30,8 @@ pub struct Member {
 
 /// Progress of all members that reported.
 #[derive(Default)]
-pub struct Progress {
-    members: Mutex<BTreeMap<u64, Member>>,
+pub struct ProgressTracker {
+    members: Mutex<BTreeMap<u64, MemberProgress>>,
     /// The largest index that a barrier waits for.
     wanted: watch::Sender<u64>,
     /// Barriers that wait.
@@ -41,7 +41,7 @@ pub struct Progress {
 }
 
 /// Guard of a waiting barrier.
-pub struct Wanted<'p>(&'p Progress);
+pub struct Wanted<'p>(&'p ProgressTracker);
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
@@ -49,7 +49,7 @@ impl Drop for Wanted<'_> {
     }
 }
 
-impl Progress {
+impl ProgressTracker {
     /// Polls every member for `index` as long as the returned guard is held.
     pub fn want(&self, index: u64) -> Wanted<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -57,20 +57,20 @@ impl Progress {
         Wanted(self)
     }
 
-    fn is_waited_for(&self) -> bool {
+    fn is_polled(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    fn members(&self) -> MutexGuard<'_, BTreeMap<u64, Member>> {
+    fn members(&self) -> MutexGuard<'_, BTreeMap<u64, MemberProgress>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn of(&self, node_id: u64) -> Member {
+    pub fn of(&self, node_id: u64) -> MemberProgress {
         self.members().get(&node_id).copied().unwrap_or_default()
     }
 
     /// Records that a lease request of a member arrived at `now`. To be called before the index of the answer is read.
-    pub fn note_lease_request(&self, node_id: u64, now: Duration) {
+    pub fn record_lease_request(&self, node_id: u64, now: Duration) {
         let mut members = self.members();
         let requested = &mut members.entry(node_id).or_default().lease_requested;
         *requested = (*requested).max(Some(now));
@@ -93,14 +93,14 @@ impl Progress {
 impl<M: Machine> Handle<M> {
     /// Polls the other members for their applied index while a barrier waits: one request per member at a time, for the
     /// newest wanted index. Runs for ever.
-    pub(crate) async fn follow_progress(self) {
+    pub(crate) async fn poll_members(self) {
         let mut wanted = self.progress.wanted.subscribe();
         let mut asked: FuturesUnordered<_> = FuturesUnordered::new();
         let mut in_flight = std::collections::BTreeSet::new();
         loop {
             let index = *wanted.borrow_and_update();
             for (node_id, member) in self.other_members() {
-                let is_asked = self.progress.is_waited_for() && self.progress.of(node_id).applied < index;
+                let is_asked = self.progress.is_polled() && self.progress.of(node_id).applied < index;
                 if is_asked && in_flight.insert(node_id) {
                     asked.push(self.ask_progress(node_id, member, index));
                 }
@@ -114,7 +114,7 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    async fn ask_progress(&self, node_id: u64, member: Peer, index: u64) -> u64 {
+    async fn ask_progress(&self, node_id: u64, member: MemberRecord, index: u64) -> u64 {
         if let Some(applied) = self.progress_of(node_id, &member, index).await {
             self.progress.hear(node_id, applied);
         } else {
@@ -124,8 +124,8 @@ impl<M: Machine> Handle<M> {
         node_id
     }
 
-    async fn progress_of(&self, node_id: u64, member: &Peer, index: u64) -> Option<u64> {
-        let client = self.channels.shared(Purpose::Questions, node_id, member).ok()?;
+    async fn progress_of(&self, node_id: u64, member: &MemberRecord, index: u64) -> Option<u64> {
+        let client = self.channels.shared(Purpose::Reads, node_id, member).ok()?;
         let mut peer = client.peer();
         let asked = peer.applied(client.request(AppliedRequest { index }));
         let answer =

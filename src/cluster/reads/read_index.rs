@@ -44,9 +44,9 @@ pub struct ReadIndex {
 impl ReadIndex {
     /// The queue, and the task that sends the requests. At most `waits_max` reads wait for the next request, and as
     /// many for the one in flight.
-    pub fn new(waits_max: usize) -> (Self, Questions) {
+    pub fn new(waits_max: usize) -> (Self, ReadIndexTask) {
         let (queue, waiting) = mpsc::channel(waits_max);
-        (Self { queue }, Questions { waiting, waits_max })
+        (Self { queue }, ReadIndexTask { waiting, waits_max })
     }
 
     /// An index that a leader confirmed with a quorum after this call: every entry acknowledged before the call is at
@@ -63,12 +63,12 @@ impl ReadIndex {
 }
 
 /// Sends `ReadIndex` requests to the leader on behalf of all reads.
-pub struct Questions {
+pub struct ReadIndexTask {
     waiting: mpsc::Receiver<oneshot::Sender<u64>>,
     waits_max: usize,
 }
 
-impl Questions {
+impl ReadIndexTask {
     /// Runs until every [`ReadIndex`] is dropped. `ask` sends a `ReadIndex` request and returns the confirmed index.
     /// Reads whose request fails, or takes longer than [`limits::READ_INDEX_ATTEMPT`], share the next one with the
     /// reads that began meanwhile.
@@ -110,8 +110,8 @@ async fn in_time(applied: impl Future<Output = ()>, limit: Duration) -> Result<C
 
 impl<M: Machine> Handle<M> {
     /// Sends `ReadIndex` requests for all reads. Without this task there is no [`Current`] by the leader.
-    pub(crate) async fn ask_for_readers(self, questions: Questions) {
-        questions.keep(|| self.confirmed_index(false)).await;
+    pub(crate) async fn serve_read_index(self, read_index_task: ReadIndexTask) {
+        read_index_task.keep(|| self.confirmed_index(false)).await;
     }
 
     /// The proof that every entry acknowledged before this call is applied here: sends a `ReadIndex` request, and waits

@@ -37,7 +37,7 @@ impl Stopping {
 impl Machine for Stopping {
     const TABLES: &'static [&'static str] = &["row"];
 
-    fn knows(_command: &[u8]) -> bool {
+    fn can_decode(_command: &[u8]) -> bool {
         true
     }
 
@@ -85,7 +85,7 @@ async fn start_one() -> Running {
         node_id: 1,
         drawn_disk_id: [7; 16],
         drawn_cluster_id: [9; 16],
-        drawn_origin: Origin::from_bytes([8; 16]),
+        drawn_proposer_id: ProposerId::from_bytes([8; 16]),
         heartbeat: Duration::from_millis(20),
         clock: clock.clone(),
         freshness: FreshnessMode::default(),

@@ -16,7 +16,7 @@ pub(crate) struct Rows;
 impl Machine for Rows {
     const TABLES: &'static [&'static str] = &["row"];
 
-    fn knows(command: &[u8]) -> bool {
+    fn can_decode(command: &[u8]) -> bool {
         command != UNKNOWN
     }
 
@@ -55,7 +55,7 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
         node_id: 1,
         drawn_disk_id: [7; 16],
         drawn_cluster_id: [9; 16],
-        drawn_origin: Origin::from_bytes([8; 16]),
+        drawn_proposer_id: ProposerId::from_bytes([8; 16]),
         heartbeat: Duration::from_millis(20),
         clock: Clock::system(),
         freshness: FreshnessMode::default(),

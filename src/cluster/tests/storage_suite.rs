@@ -21,7 +21,7 @@ struct Nothing;
 impl Machine for Nothing {
     const TABLES: &'static [&'static str] = &["table"];
 
-    fn knows(_command: &[u8]) -> bool {
+    fn can_decode(_command: &[u8]) -> bool {
         true
     }
 

@@ -168,7 +168,7 @@ impl Machine for Replicated {
     const TABLES_READ_LATER: &'static [&'static str] =
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
-    fn knows(command: &[u8]) -> bool {
+    fn can_decode(command: &[u8]) -> bool {
         command::is_known(command)
     }
 

@@ -104,7 +104,8 @@ async fn cluster_id_of_a_joined_node_is_reused_by_bootstrap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn member_of_a_cluster_does_not_bootstrap_another() {
     let site = Site::new(5);
-    let of = |ids: [u64; 3]| ids.map(|id| (id, site.members[&id].clone())).into_iter().collect::<Founders>();
+    let of =
+        |ids: [u64; 3]| ids.map(|id| (id, site.members[&id].clone())).into_iter().collect::<InitialMembers>();
     let mut nodes = Vec::new();
     for id in [1, 2, 3] {
         nodes.push(site.node_of(id, &of([1, 2, 3])).await);
@@ -122,7 +123,7 @@ async fn member_of_a_cluster_does_not_bootstrap_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_with_different_member_lists_do_not_bootstrap() {
     let site = Site::new(3);
-    let two: Founders = site.members.iter().take(2).map(|(id, at)| (*id, at.clone())).collect();
+    let two: InitialMembers = site.members.iter().take(2).map(|(id, at)| (*id, at.clone())).collect();
     let (first, second) = (site.node_of(1, &two).await, site.node(2).await);
     let reasons = [reason_to_stop(&first).await, reason_to_stop(&second).await];
     assert!(reasons.iter().all(|reason| reason.contains("cluster.members must be the same")), "{reasons:?}");

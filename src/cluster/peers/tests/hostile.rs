@@ -182,9 +182,9 @@ async fn caller_with_another_cluster_or_disk_is_rejected() {
     // Stated for another node.
     let client = played.client();
     let mut request = Request::new(candidate(9, played.node_id));
-    let life = played.caller.channels.this.life;
+    let life = played.caller.channels.local.life;
     let (from, from_disk) = (played.node_id, known);
-    let call = Call { cluster_id: ours, from, from_disk, to: 7, to_disk: here, life, known: None };
+    let call = CallMetadata { cluster_id: ours, from, from_disk, to: 7, to_disk: here, life, known: None };
     call.write(request.metadata_mut());
     assert_refused(client.peer().vote(request).await, Code::FailedPrecondition, "the call is for node 7");
     let unstated = client.peer().vote(Request::new(candidate(9, played.node_id))).await;
@@ -460,7 +460,7 @@ async fn append_over_a_committed_entry_stops_the_node() {
     let reason = timeout(LONG, victim.handle.until_failed()).await.expect("it stops");
     assert!(reason.contains(&kept.to_string()) && reason.contains("operator"), "{reason}");
     // The leader learns it from the rejected call.
-    let record = played.caller.channels.this.lives.of((played.victim, victim.disk_id()));
+    let record = played.caller.channels.local.disk_records.of((played.victim, victim.disk_id()));
     assert_eq!(record.and_then(|record| record.contradiction), Some(kept));
     victim.stop().await;
     let again = played.site.node(played.victim).await;

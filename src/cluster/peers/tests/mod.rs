@@ -2,8 +2,8 @@
 
 mod bootstrap;
 mod clocks;
+mod disk_rollback;
 mod hostile;
-mod set_back;
 mod snapshot_transfer;
 mod three_nodes;
 
@@ -28,18 +28,18 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::call_metadata::Call;
+use super::call_metadata::CallMetadata;
 use super::channels::Channels;
-use super::local_node::This;
+use super::local_node::LocalNode;
 use super::*;
 use crate::clock::Clock;
-use crate::cluster::disk_memory;
-use crate::cluster::disk_memory::Lives;
-use crate::cluster::set_back::Life;
+use crate::cluster::disk_records;
+use crate::cluster::disk_records::DiskRecords;
+use crate::cluster::disk_rollback::Life;
 use crate::cluster::tests::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
 use crate::cluster::type_config::{LeaderId, LogId};
 use crate::cluster::{
-    Closed, FreshnessMode, Handle, Machine, Options, Origin, Started, Transport, Watchdog, log, start,
+    Closed, FreshnessMode, Handle, Machine, Options, ProposerId, Started, Transport, Watchdog, log, start,
 };
 use crate::limits;
 use crate::telemetry::Metrics;
@@ -52,7 +52,7 @@ const LONG: Duration = Duration::from_secs(30);
 struct Site {
     directory: TempDir,
     ca: CertifiedIssuer<'static, KeyPair>,
-    members: Founders,
+    members: InitialMembers,
     freshness: FreshnessMode,
     listeners: BTreeMap<u64, std::net::TcpListener>,
 }
@@ -88,7 +88,7 @@ impl Site {
         let mut site = Self {
             directory,
             ca,
-            members: Founders::new(),
+            members: InitialMembers::new(),
             freshness: FreshnessMode::Lease,
             listeners: BTreeMap::new(),
         };
@@ -143,16 +143,22 @@ impl Site {
     }
 
     /// A node with these initial members.
-    async fn node_of(&self, id: u64, members: &Founders) -> Node {
+    async fn node_of(&self, id: u64, members: &InitialMembers) -> Node {
         self.node_with(id, members, Rows).await
     }
 
-    async fn node_with<M: Machine>(&self, id: u64, members: &Founders, machine: M) -> Node<M> {
+    async fn node_with<M: Machine>(&self, id: u64, members: &InitialMembers, machine: M) -> Node<M> {
         self.node_by(id, members, machine, Clock::system()).await
     }
 
     /// A node with its own clock.
-    async fn node_by<M: Machine>(&self, id: u64, members: &Founders, machine: M, clock: Clock) -> Node<M> {
+    async fn node_by<M: Machine>(
+        &self,
+        id: u64,
+        members: &InitialMembers,
+        machine: M,
+        clock: Clock,
+    ) -> Node<M> {
         self.node_on(id, (self.data(id), self.listener(id), clock), members, machine).await
     }
 
@@ -162,7 +168,7 @@ impl Site {
         &self,
         id: u64,
         (data, listener, clock): (PathBuf, TcpListener, Clock),
-        members: &Founders,
+        members: &InitialMembers,
         machine: M,
     ) -> Node<M> {
         let options = Options {
@@ -170,7 +176,7 @@ impl Site {
             node_id: id,
             drawn_disk_id: rand(),
             drawn_cluster_id: rand(),
-            drawn_origin: Origin::from_bytes(rand()),
+            drawn_proposer_id: ProposerId::from_bytes(rand()),
             heartbeat: Duration::from_millis(50),
             clock,
             freshness: self.freshness,
@@ -179,7 +185,7 @@ impl Site {
                 listener,
                 tls: self.tls(&format!("node-{id}"), &format!("node/{id}")),
                 trust_domain: TRUST_DOMAIN.parse().expect("trust domain"),
-                founders: members.clone(),
+                initial_members: members.clone(),
             }),
         };
         let mut writer = None;
@@ -228,14 +234,15 @@ impl Site {
         let database = Arc::new(log::open_database(&directory.path().join("raft")).expect("log"));
         let (open, _closed) = tokio::sync::mpsc::channel(1);
         let trust_domain = Some(TRUST_DOMAIN.parse().expect("trust domain"));
-        let lives = Arc::new(Lives::open(&database).expect("lives"));
-        let opened = (database, lives, open);
-        let this = This::open((from, from_disk, life), trust_domain, Founders::new(), opened).expect("this");
+        let disk_records = Arc::new(DiskRecords::open(&database).expect("lives"));
+        let opened = (database, disk_records, open);
+        let local = LocalNode::open((from, from_disk, life), trust_domain, InitialMembers::new(), opened)
+            .expect("this");
         if let Some(id) = cluster_id {
-            this.join(id).expect("joined");
+            local.join(id).expect("joined");
         }
         let tls = self.tls(&format!("caller-{}", path.replace('/', "-")), path);
-        Caller { channels: Channels::new(Arc::new(this), Some(tls)), _directory: directory }
+        Caller { channels: Channels::new(Arc::new(local), Some(tls)), _directory: directory }
     }
 
     /// A client of node `to` on `to_disk`.
@@ -262,7 +269,7 @@ fn rand() -> [u8; 16] {
 
 impl<M: Machine> Node<M> {
     fn disk_id(&self) -> DiskId {
-        self.handle.channels.this.disk_id
+        self.handle.channels.local.disk_id
     }
 
     async fn recovered(&self) {

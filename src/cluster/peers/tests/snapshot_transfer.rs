@@ -6,7 +6,7 @@ use proto::{SnapshotFile, SnapshotHead, SnapshotPart};
 
 use super::*;
 use crate::cluster::apply::database::Generations;
-use crate::cluster::peers::snapshot_transfer::{Refused, head, receive};
+use crate::cluster::peers::snapshot_transfer::{SnapshotError, head, receive};
 
 type Sent = Vec<Result<SnapshotPart, Status>>;
 
@@ -38,7 +38,7 @@ fn whole() -> Sent {
     sent
 }
 
-async fn take(sent: Sent) -> Result<BTreeMap<String, Vec<u8>>, Refused> {
+async fn take(sent: Sent) -> Result<BTreeMap<String, Vec<u8>>, SnapshotError> {
     let directory = tempfile::tempdir().expect("directory");
     let mut parts = futures::stream::iter(sent);
     let head = head(&mut parts).await?;
@@ -63,11 +63,14 @@ async fn truncated_snapshot_is_rejected() {
     for length in 0..whole().len() {
         let sent: Sent = whole().into_iter().take(length).collect();
         let refused = take(sent).await.expect_err("refused");
-        assert!(matches!(refused, Refused::NoHead | Refused::Truncated(_)), "{length}: {refused}");
+        assert!(
+            matches!(refused, SnapshotError::NoHead | SnapshotError::Truncated(_)),
+            "{length}: {refused}"
+        );
     }
     let mut broken = whole();
     broken[3] = Err(Status::cancelled("the leader was deposed"));
-    assert!(matches!(take(broken).await, Err(Refused::Sender(_))));
+    assert!(matches!(take(broken).await, Err(SnapshotError::Sender(_))));
 }
 
 /// A silent sender kept the only transfer permit, while it answered every ping.
@@ -81,7 +84,7 @@ async fn silent_sender_times_out() {
             Ok(head) => receive(&head, &mut parts, &directory.path().join("receiving")).await,
             Err(refused) => Err(refused),
         };
-        assert!(matches!(refused, Err(Refused::Silent)), "{length}: {refused:?}");
+        assert!(matches!(refused, Err(SnapshotError::Silent)), "{length}: {refused:?}");
     }
 }
 
@@ -96,10 +99,10 @@ async fn reordered_parts_are_rejected() {
     }
     let mut twice = whole();
     twice.insert(2, part(Part::Head(head_of(&[]))));
-    assert!(matches!(take(twice).await, Err(Refused::Trailing)));
+    assert!(matches!(take(twice).await, Err(SnapshotError::Trailing)));
     let mut more = whole();
     more.push(part(Part::Data(Bytes::from_static(b"more"))));
-    assert!(matches!(take(more).await, Err(Refused::Trailing)));
+    assert!(matches!(take(more).await, Err(SnapshotError::Trailing)));
 }
 
 #[tokio::test]
@@ -116,12 +119,12 @@ async fn every_altered_byte_is_detected() {
             let mut altered = data.to_vec();
             altered[byte] ^= 1;
             *data = altered.into();
-            assert!(matches!(take(sent).await, Err(Refused::Digest(_))), "part {at}, byte {byte}");
+            assert!(matches!(take(sent).await, Err(SnapshotError::Digest(_))), "part {at}, byte {byte}");
         }
     }
     let mut longer = whole();
     longer.insert(1, part(Part::Data(Bytes::from_static(b"longer than was said"))));
-    assert!(matches!(take(longer).await, Err(Refused::Length(_))));
+    assert!(matches!(take(longer).await, Err(SnapshotError::Length(_))));
 }
 
 #[tokio::test]
@@ -131,19 +134,19 @@ async fn file_names_outside_the_directory_are_rejected() {
         ["", ".", "..", "../CURRENT", "/etc/passwd", "a/b", "a\\b", ".hidden", "-x", "a\0b", "ä", &long]
     {
         let refused = take(vec![part(Part::Head(head_of(&[(name, 1)])))]).await.expect_err("refused");
-        assert!(matches!(refused, Refused::Name(_)), "{name:?}: {refused}");
+        assert!(matches!(refused, SnapshotError::Name(_)), "{name:?}: {refused}");
     }
     let refused = take(vec![part(Part::Head(head_of(&[("CURRENT", 1), ("CURRENT", 1)])))]).await;
-    assert!(matches!(refused, Err(Refused::Name(_))));
+    assert!(matches!(refused, Err(SnapshotError::Name(_))));
 }
 
 #[tokio::test]
 async fn head_beyond_the_limits_is_rejected() {
     let names: Vec<String> = (0..=limits::SNAPSHOT_FILES_MAX).map(|number| format!("f{number}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), 0)).collect();
-    assert!(matches!(take(vec![part(Part::Head(head_of(&files)))]).await, Err(Refused::TooManyFiles)));
+    assert!(matches!(take(vec![part(Part::Head(head_of(&files)))]).await, Err(SnapshotError::TooManyFiles)));
     for files in [&[("a", limits::SNAPSHOT_BYTES_MAX + 1)][..], &[("a", u64::MAX), ("b", 2)]] {
-        assert!(matches!(take(vec![part(Part::Head(head_of(files)))]).await, Err(Refused::TooLarge)));
+        assert!(matches!(take(vec![part(Part::Head(head_of(files)))]).await, Err(SnapshotError::TooLarge)));
     }
 }
 

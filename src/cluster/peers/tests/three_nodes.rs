@@ -6,8 +6,8 @@ use futures::FutureExt as _;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::*;
-use crate::cluster::propose::forwarding::Forwards;
-use crate::cluster::type_config::Peer;
+use crate::cluster::propose::forwarding::Forwarder;
+use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{Submission, disk_watch};
 use crate::state::Replicated;
 use crate::state::command::{self as commands, Command, PutTool, Reply, Tool};
@@ -68,10 +68,11 @@ async fn leadership_transfer_loses_no_write() {
     let nodes = site.cluster().await;
     let (old, other) = (leader(&nodes), follower(&nodes));
     let term = old.handle.term();
-    assert!(other.handle.hand_over().await, "another leads already");
+    assert!(other.handle.transfer_leadership().await, "another leads already");
     assert_eq!(old.handle.term(), term, "and goes on");
-    let (handed_over, written) = tokio::join!(old.handle.hand_over(), other.handle.propose(command("now")));
-    assert!(handed_over);
+    let (transferred, written) =
+        tokio::join!(old.handle.transfer_leadership(), other.handle.propose(command("now")));
+    assert!(transferred);
     let mut last = written.expect("written before or after").index;
     let new = old.handle.leader().expect("a leader");
     assert_ne!(new, old.handle.node_id());
@@ -86,7 +87,7 @@ async fn leadership_transfer_loses_no_write() {
 
 impl Node {
     /// Ticks the watchdog until the disk is in this state.
-    async fn watch_until(&mut self, state: disk_watch::State) {
+    async fn watch_until(&mut self, state: disk_watch::DiskState) {
         let is_so = self.handle.disk.state();
         let watched = async {
             while *is_so.borrow() != state {
@@ -111,7 +112,7 @@ async fn leader_with_a_hanging_disk_is_replaced() {
     let held = disk.hold.lock().await;
     let written = {
         let (written, ()) = tokio::join!(nodes[0].handle.propose(command("meanwhile")), async {
-            hung.watch_until(disk_watch::State::Hangs).await;
+            hung.watch_until(disk_watch::DiskState::Hangs).await;
         });
         written.expect("applied under another leader").index
     };
@@ -122,14 +123,14 @@ async fn leader_with_a_hanging_disk_is_replaced() {
     assert!(hung.handle.applied() < written);
 
     drop(held);
-    hung.watch_until(disk_watch::State::Answers).await;
+    hung.watch_until(disk_watch::DiskState::Answers).await;
     timeout(LONG, hung.handle.until_applied(written)).await.expect("it catches up");
     timeout(LONG, hung.handle.until_leads(false)).await.expect("it follows");
     hung.handle.fresh().await.expect("a lease again");
 
     let held = disk.hold.lock().await;
     nodes[0].write("and again").await;
-    hung.watch_until(disk_watch::State::Lost).await;
+    hung.watch_until(disk_watch::DiskState::Lost).await;
     let reason = timeout(LONG, hung.handle.until_failed()).await.expect("it ends");
     assert!(reason.contains("disk"), "{reason}");
     drop(held);
@@ -146,12 +147,12 @@ async fn node_with_a_hanging_disk_stays_while_there_is_no_leader() {
     let held = disk.hold.lock().await;
     let handle = nodes[0].handle.clone();
     let (written, ()) = tokio::join!(handle.propose(command("later")), async {
-        nodes[0].watch_until(disk_watch::State::Lost).await;
+        nodes[0].watch_until(disk_watch::DiskState::Lost).await;
         assert!(handle.until_failed().now_or_never().is_none(), "it stays");
         drop(held);
     });
     written.expect("applied");
-    nodes[0].watch_until(disk_watch::State::Answers).await;
+    nodes[0].watch_until(disk_watch::DiskState::Answers).await;
     nodes[0].write("and more").await;
     drop(handle);
     stop_all(nodes).await;
@@ -260,27 +261,27 @@ async fn abandoned_commands_do_not_delay_others() {
     let (leads, other) = (leader(&nodes), follower(&nodes));
     let path = format!("node/{}", other.handle.node_id());
     let as_other = (other.handle.node_id(), other.disk_id());
-    let life = other.handle.channels.this.life;
+    let life = other.handle.channels.local.life;
     let caller = site.caller_in(&path, as_other, leads.handle.cluster_id(), life);
-    let (forwards, work) = Forwards::new(Arc::new(caller.channels), Clock::system());
+    let (forwarder, work) = Forwarder::new(Arc::new(caller.channels), Clock::system());
     let submission = |sequence| Submission {
-        origin: Origin::from_bytes([3; 16]),
+        origin: ProposerId::from_bytes([3; 16]),
         sequence,
         low_watermark: 1,
         command: command("forwarded"),
     };
     let until = Clock::system().boot() + LONG;
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let nobody = Peer { address: silent.local_addr().expect("address").to_string(), disk_id: rand() };
+    let nobody = MemberRecord { address: silent.local_addr().expect("address").to_string(), disk_id: rand() };
     for sequence in 1..=50 {
-        let abandoned = forwards.submit((9, nobody.clone()), submission(sequence), until).now_or_never();
+        let abandoned = forwarder.submit((9, nobody.clone()), submission(sequence), until).now_or_never();
         assert!(abandoned.is_none());
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(work);
     let id = leads.handle.node_id();
-    let member = Peer { address: site.members[&id].clone(), disk_id: leads.disk_id() };
-    let submitted = forwards.submit((id, member), submission(51), until);
+    let member = MemberRecord { address: site.members[&id].clone(), disk_id: leads.disk_id() };
+    let submitted = forwarder.submit((id, member), submission(51), until);
     let outcome = timeout(10 * limits::PEER_CONNECT_TIMEOUT, submitted).await.expect("at once");
     outcome.expect("applied");
     tasks.shutdown().await;
@@ -339,7 +340,7 @@ async fn commands_in_flight_at_a_leader_change_apply_once() {
             }
         }
         drop(results);
-        let mut take = |outcome: Result<crate::cluster::Outcome, crate::cluster::Error>| {
+        let mut take = |outcome: Result<crate::cluster::AppliedCommand, crate::cluster::Error>| {
             let reply = outcome.expect("the successor applies it").reply;
             assert!(revisions.insert(revision(&reply)), "{} was returned twice", revision(&reply));
         };

@@ -110,15 +110,18 @@ async fn request_without_a_lease_waits_and_times_out() {
     assert!(almost.is_err(), "still waiting");
     let most = tokio::time::timeout(limits::FRESHNESS_WAIT + a_tick, freshness.fresh()).await;
     assert!(matches!(most, Ok(Err(Stale::NoLease))));
-    assert_eq!(freshness.standing(), Standing { is_held: false, lapsed: clock.boot(), waits: 2, refused: 1 });
+    assert_eq!(
+        freshness.status(),
+        LeaseStatus { is_held: false, lapsed: clock.boot(), waits: 2, refused: 1 }
+    );
     renew(&freshness).await;
     freshness.fresh().await.expect("held");
     assert_eq!(
-        freshness.standing(),
-        Standing { is_held: true, lapsed: Duration::ZERO, waits: 2, refused: 1 }
+        freshness.status(),
+        LeaseStatus { is_held: true, lapsed: Duration::ZERO, waits: 2, refused: 1 }
     );
     clock.advance(limits::FRESHNESS_LEASE + Duration::from_secs(3));
-    assert_eq!(freshness.standing().lapsed, limits::FRESHNESS_MARGIN + Duration::from_secs(3));
+    assert_eq!(freshness.status().lapsed, limits::FRESHNESS_MARGIN + Duration::from_secs(3));
 }
 
 #[tokio::test]
@@ -127,7 +130,7 @@ async fn waiting_requests_are_limited() {
     let mut waiting: Vec<_> = (0..limits::FRESHNESS_WAITS_MAX).map(|_| Box::pin(freshness.fresh())).collect();
     assert!(waiting.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
     assert!(matches!(freshness.fresh().now_or_never(), Some(Err(Stale::TooManyWait))));
-    assert_eq!(freshness.standing().refused, 1);
+    assert_eq!(freshness.status().refused, 1);
     drop(waiting.pop());
     assert!(freshness.fresh().now_or_never().is_none(), "a place is free again");
     renew(&freshness).await;
@@ -160,7 +163,7 @@ async fn lease_is_renewed_before_it_expires() {
         () = held => {}
     }
     assert!((18..=21).contains(&asked.get()), "every quarter of a second: {}", asked.get());
-    assert_eq!(freshness.standing().waits, 0);
+    assert_eq!(freshness.status().waits, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,12 +251,12 @@ async fn read_index_mode_requests_no_lease() {
     };
     assert!(freshness.renew(ask, &mut applied, &mut 0).await);
     assert_eq!(asked.borrow().as_slice(), [false]);
-    assert!(freshness.standing().is_held, "a leader was confirmed");
+    assert!(freshness.status().is_held, "a leader was confirmed");
 }
 
 /// A member that has applied up to `applied` and last requested a lease at this instant.
-fn member(applied: u64, lease_requested: Duration) -> Member {
-    Member { applied, lease_requested: Some(lease_requested) }
+fn member(applied: u64, lease_requested: Duration) -> MemberProgress {
+    MemberProgress { applied, lease_requested: Some(lease_requested) }
 }
 
 /// Every acknowledgement took a whole lease while any member was down or catching up.
@@ -262,12 +265,13 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     let second = Duration::from_secs(1);
     let hour = Duration::from_secs(3600);
     let barrier = Barrier { index: 7, begun: hour };
-    let others = |members: &[Member], led_since| Others { members: members.to_vec(), led_since };
+    let others =
+        |members: &[MemberProgress], led_since| OtherMembers { members: members.to_vec(), led_since };
     let (long_ago, lately) = (Duration::ZERO, hour.saturating_sub(second / 4));
     let later = hour + second / 4;
     let just_before = (hour + second).saturating_sub(MILLISECOND);
     let done = member(7, later);
-    let silent = Member { applied: 6, lease_requested: None };
+    let silent = MemberProgress { applied: 6, lease_requested: None };
     for (name, members, led_since, now, expected) in [
         ("alone", &[][..], long_ago, hour, Duration::ZERO),
         ("alone and new", &[], hour, hour, Duration::ZERO),
@@ -334,7 +338,7 @@ async fn starting_node_requests_the_index_first() {
 #[tokio::test]
 async fn barrier_of_a_single_node_waits_for_its_own_apply() {
     let (freshness, clock) = freshness();
-    let alone = || Some(Others { members: Vec::new(), led_since: clock.boot() });
+    let alone = || Some(OtherMembers { members: Vec::new(), led_since: clock.boot() });
     let (sender, mut applied) = watch::channel(6);
     let applies = async { drop(applied.wait_for(|applied| *applied >= 7).await) };
     let mut waiting = pin!(freshness.barrier(7, applies, alone, unheard()));
@@ -346,7 +350,7 @@ async fn barrier_of_a_single_node_waits_for_its_own_apply() {
 #[tokio::test(start_paused = true)]
 async fn barrier_waits_out_the_leases_of_a_silent_member() {
     let (freshness, clock) = freshness();
-    let silent = || Some(Others { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
+    let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     let answered = Cell::new(false);
     let waited = async {
         freshness.barrier(7, async {}, silent, unheard()).await.expect("acknowledged");
@@ -367,7 +371,7 @@ async fn barrier_ends_when_the_member_reports_the_index() {
     let (reports, applied) = (watch::Sender::new(()), AtomicU64::new(6));
     let others = || {
         let members = vec![member(applied.load(Ordering::Relaxed), Duration::MAX)];
-        Some(Others { members, led_since: Duration::ZERO })
+        Some(OtherMembers { members, led_since: Duration::ZERO })
     };
     let mut waiting = pin!(freshness.barrier(7, async {}, others, reports.subscribe()));
     assert!(waiting.as_mut().now_or_never().is_none());
@@ -381,12 +385,12 @@ async fn barrier_ends_when_the_member_reports_the_index() {
 #[tokio::test(start_paused = true)]
 async fn unapplied_entry_is_not_acknowledged() {
     let (freshness, _clock) = freshness();
-    let alone = || Some(Others::default());
+    let alone = || Some(OtherMembers::default());
     let outcome = freshness.barrier(7, std::future::pending(), alone, unheard()).await;
     assert_eq!(outcome, Err(Error::Unacknowledged));
     // Nor on a follower, or while the clock stands still and a member is silent.
     assert_eq!(freshness.barrier(7, async {}, || None, unheard()).await, Err(Error::Unacknowledged));
-    let silent = || Some(Others { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
+    let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     assert_eq!(freshness.barrier(7, async {}, silent, unheard()).await, Err(Error::Unacknowledged));
 }
 

@@ -35,10 +35,10 @@ impl Leader {
 
 /// The reads, the leader, and the task between them.
 fn parts() -> (ReadIndex, Leader, Pin<Box<dyn Future<Output = ()>>>) {
-    let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
+    let (reads, read_index_task) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let leader = Leader::default();
     let asked = leader.clone();
-    (reads, leader, Box::pin(questions.keep(move || asked.ask())))
+    (reads, leader, Box::pin(read_index_task.keep(move || asked.ask())))
 }
 
 /// Polls the task.
@@ -130,7 +130,7 @@ async fn late_answer_to_an_abandoned_request_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn read_without_a_leader_times_out() {
-    let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
+    let (reads, read_index_task) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let asked = Cell::new(0);
     let ask = || {
         asked.set(asked.get() + 1);
@@ -144,7 +144,7 @@ async fn read_without_a_leader_times_out() {
         assert_eq!(tokio::time::timeout(most, reads.confirmed()).await, Ok(Err(NotCurrent::NoLeader)));
     };
     tokio::select! {
-        () = questions.keep(ask) => panic!("there are readers"),
+        () = read_index_task.keep(ask) => panic!("there are readers"),
         () = refused => {}
     }
     assert!((40..=84).contains(&asked.get()), "with a pause between: {}", asked.get());
@@ -199,10 +199,10 @@ async fn wait_for_the_confirmed_index_times_out() {
 
 #[tokio::test]
 async fn task_ends_with_its_last_reader() {
-    let (reads, questions) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
+    let (reads, read_index_task) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let reading = reads.clone();
     drop(reads);
-    let mut work = pin!(questions.keep(async || Some(7)));
+    let mut work = pin!(read_index_task.keep(async || Some(7)));
     assert!(work.as_mut().now_or_never().is_none());
     drop(reading);
     work.await;

@@ -19,7 +19,7 @@ fn copy(from: &Path, to: &Path) {
 /// The error of a start in this directory.
 fn refusal_of_start(data: &Path) -> String {
     let database = log::open_database(&data.join("raft")).expect("log");
-    disk_memory::begin(&database, rand(), None, None)
+    disk_records::begin(&database, rand(), None, None)
         .expect_err("it was rejected at an earlier start")
         .to_string()
 }
@@ -46,7 +46,7 @@ impl Site {
     }
 
     /// Replaces the disk by the copy; the disk is retained.
-    fn set_back(&self, id: u64) {
+    fn roll_back(&self, id: u64) {
         fs::rename(self.data(id), self.beside(id, "newest")).expect("rename");
         fs::rename(self.beside(id, "copy"), self.data(id)).expect("rename");
     }
@@ -61,7 +61,7 @@ impl Site {
 impl Node {
     /// Whether this node has a record that a member acknowledged a committed entry at or after `index`.
     fn has_record(&self, (id, disk_id): (u64, DiskId), index: u64) -> bool {
-        let memory = self.handle.channels.this.lives.of((id, disk_id));
+        let memory = self.handle.channels.local.disk_records.of((id, disk_id));
         memory.and_then(|memory| memory.held).is_some_and(|held| held.index >= index)
     }
 
@@ -101,7 +101,7 @@ async fn disk_rolled_back_under_a_live_leader_is_rejected() {
     timeout(LONG, node.handle.until_applied(index)).await.expect("applied");
     until("the others have a record", || nodes.iter().all(|node| node.has_record(disk, index))).await;
     node.stop().await;
-    site.set_back(away);
+    site.roll_back(away);
     let node = site.node(away).await;
     let reason = node.reason_to_stop().await;
     assert!(reason.contains("rolled back") || reason.contains("was copied"), "{reason}");
@@ -129,8 +129,9 @@ async fn rolled_back_disk_with_a_recorded_start_elects_no_leader() {
     site.keep_copy(away);
     nodes.push(site.node(away).await);
     let disk = nodes[2].disk();
-    let started =
-        |node: &Node| node.handle.channels.this.lives.of(disk).is_some_and(|known| known.life.start == 2);
+    let started = |node: &Node| {
+        node.handle.channels.local.disk_records.of(disk).is_some_and(|known| known.life.start == 2)
+    };
     until("the third has a record", || {
         nodes.iter().filter(|node| node.handle.node_id() == third).all(started)
     })
@@ -139,7 +140,7 @@ async fn rolled_back_disk_with_a_recorded_start_elects_no_leader() {
     let index = nodes[0].write("acknowledged by two").await;
     stop_all(nodes).await;
 
-    site.set_back(away);
+    site.roll_back(away);
     let (back, third_again) = (site.node(away).await, site.node(third).await);
     let reason = back.reason_to_stop().await;
     assert!(reason.contains("was copied") && reason.contains("cluster replace"), "{reason}");
@@ -166,7 +167,7 @@ async fn disk_record_survives_the_leader_and_a_restart() {
     until("the others have a record", || nodes[..2].iter().all(|node| node.has_record(disk, index))).await;
     stop_all(nodes).await;
     // Its start number is not suspicious.
-    site.set_back(away);
+    site.roll_back(away);
     let database = log::open_database(&site.data(away).join("raft")).expect("log");
     log::write_meta(&database, log::START, &[&9_u64.to_be_bytes()[..], &rand()].concat()).expect("written");
     drop(database);
@@ -192,7 +193,7 @@ async fn undetectable_loss_is_reported_afterwards() {
     let right = nodes[0].handle.applied_log_id().expect("readable").expect("an entry");
     stop_all(nodes).await;
 
-    site.set_back(away);
+    site.roll_back(away);
     let (back, third) = (site.node(away).await, site.node(third).await);
     let mut stopped = Vec::new();
     back.recovered().await;
@@ -248,7 +249,7 @@ async fn late_call_is_accepted_after_later_acknowledgements() {
     let site = Site::new(3);
     let nodes = site.cluster().await;
     let (leads, other) = (leader(&nodes), follower(&nodes));
-    let life = other.handle.channels.this.life;
+    let life = other.handle.channels.local.life;
     let path = format!("node/{}", other.handle.node_id());
     let caller = site.caller_in(&path, other.disk(), leads.handle.cluster_id(), life);
     let client = site.client_of(&caller, leads.handle.node_id(), Some(leads.disk_id()));
@@ -285,7 +286,7 @@ async fn healthy_restarts_are_never_rejected() {
         }
     }
     for node in &nodes {
-        assert_eq!(node.handle.channels.this.stops().borrow().clone(), None);
+        assert_eq!(node.handle.channels.local.stops().borrow().clone(), None);
     }
     stop_all(nodes).await;
 }

@@ -2,14 +2,14 @@
 //! no disk, no network, no clock.
 //!
 //! A process states its [`Life`]: the content of its disk at its start. The statement does not change while the process
-//! runs, so late and reordered messages are harmless. A [`Memory`] holds facts that processes on the disk acknowledged
+//! runs, so late and reordered messages are harmless. A [`DiskRecord`] holds facts that processes on the disk acknowledged
 //! at the recorded start or an earlier one. A process with a later start must therefore have found all of them; within
 //! one start a disk cannot be rolled back.
 
 use super::type_config::{LeaderId, LogId};
 
 /// Node id and disk identity.
-pub type Disk = (u64, [u8; 16]);
+pub type DiskKey = (u64, [u8; 16]);
 
 /// One start of a process on a disk, and the content of the disk at that start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Life {
 
 /// Facts that a member records durably about another member's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct DiskRecord {
     /// The life with the greatest start number.
     pub life: Life,
     /// The greatest vote that the member granted or followed; pre-votes do not count.
@@ -39,7 +39,7 @@ pub struct Memory {
 
 /// Reason to reject a process: its disk is not the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SetBack {
+pub enum DiskRollback {
     /// A later start is recorded.
     #[error("the disk was rolled back: its start number is {stated}, and start {known} is recorded")]
     Start {
@@ -73,7 +73,7 @@ fn shown(part: Option<&impl std::fmt::Display>) -> String {
     part.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
-impl Memory {
+impl DiskRecord {
     /// Record of a disk without acknowledged facts.
     #[must_use]
     pub fn new(life: Life) -> Self {
@@ -81,25 +81,25 @@ impl Memory {
     }
 
     /// Checks that a process with this life can succeed the recorded one.
-    pub fn judge(&self, life: &Life) -> Result<(), SetBack> {
+    pub fn verify_life(&self, life: &Life) -> Result<(), DiskRollback> {
         let Life { start: stated, id, vote, end } = *life;
         let known = self.life.start;
         if stated < known {
-            return Err(SetBack::Start { known, stated });
+            return Err(DiskRollback::Start { known, stated });
         }
         if stated == known {
-            return if id == self.life.id { Ok(()) } else { Err(SetBack::Copied(known)) };
+            return if id == self.life.id { Ok(()) } else { Err(DiskRollback::Copied(known)) };
         }
         match (self.vote, self.held) {
-            (Some(known), _) if vote < Some(known) => Err(SetBack::Vote { known, stated: vote }),
-            (_, Some(known)) if end < Some(known) => Err(SetBack::End { known, stated: end }),
+            (Some(known), _) if vote < Some(known) => Err(DiskRollback::Vote { known, stated: vote }),
+            (_, Some(known)) if end < Some(known) => Err(DiskRollback::End { known, stated: end }),
             _ => Ok(()),
         }
     }
 
     /// Verifies a life and records it. A rejected life is not recorded.
-    pub fn take(&mut self, life: &Life) -> Result<(), SetBack> {
-        self.judge(life)?;
+    pub fn take(&mut self, life: &Life) -> Result<(), DiskRollback> {
+        self.verify_life(life)?;
         self.life = *life;
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Memory {
         let (older, newer) =
             if self.life.start <= other.life.start { (*self, *other) } else { (*other, *self) };
         *self = Self {
-            life: if older.judge(&newer.life).is_ok() { newer.life } else { older.life },
+            life: if older.verify_life(&newer.life).is_ok() { newer.life } else { older.life },
             vote: self.vote.max(other.vote),
             held: self.held.max(other.held),
             contradiction: self.contradiction.or(other.contradiction),
@@ -137,36 +137,40 @@ mod tests {
         Life { start, id: [7; 16], vote: Some(leader(term)), end: Some(entry(term, end)) }
     }
 
-    fn memory() -> Memory {
-        Memory { vote: Some(leader(3)), held: Some(entry(3, 9)), ..Memory::new(life(5, 2, 4)) }
+    fn memory() -> DiskRecord {
+        DiskRecord { vote: Some(leader(3)), held: Some(entry(3, 9)), ..DiskRecord::new(life(5, 2, 4)) }
     }
 
     #[test]
     fn next_start_with_all_acknowledged_facts_is_accepted() {
-        assert_eq!(memory().judge(&life(6, 3, 9)), Ok(()));
-        assert_eq!(memory().judge(&life(8, 4, 2)), Ok(()), "a later term ends later, whatever the index");
+        assert_eq!(memory().verify_life(&life(6, 3, 9)), Ok(()));
+        assert_eq!(
+            memory().verify_life(&life(8, 4, 2)),
+            Ok(()),
+            "a later term ends later, whatever the index"
+        );
     }
 
     /// At its start the disk held less than it acknowledged since.
     #[test]
     fn same_process_is_accepted_after_it_acknowledged_more() {
-        assert_eq!(memory().judge(&life(5, 2, 4)), Ok(()));
+        assert_eq!(memory().verify_life(&life(5, 2, 4)), Ok(()));
     }
 
     #[test]
     fn each_missing_fact_is_rejected_with_its_reason() {
         let known = memory();
-        assert_eq!(known.judge(&life(4, 9, 9)), Err(SetBack::Start { known: 5, stated: 4 }));
-        assert_eq!(known.judge(&Life { id: [8; 16], ..life(5, 9, 9) }), Err(SetBack::Copied(5)));
+        assert_eq!(known.verify_life(&life(4, 9, 9)), Err(DiskRollback::Start { known: 5, stated: 4 }));
+        assert_eq!(known.verify_life(&Life { id: [8; 16], ..life(5, 9, 9) }), Err(DiskRollback::Copied(5)));
         let stated = Some(leader(2));
-        let refused = known.judge(&Life { vote: stated, ..life(6, 3, 9) });
-        assert_eq!(refused, Err(SetBack::Vote { known: leader(3), stated }));
-        let refused = known.judge(&life(6, 3, 8));
-        assert_eq!(refused, Err(SetBack::End { known: entry(3, 9), stated: Some(entry(3, 8)) }));
+        let refused = known.verify_life(&Life { vote: stated, ..life(6, 3, 9) });
+        assert_eq!(refused, Err(DiskRollback::Vote { known: leader(3), stated }));
+        let refused = known.verify_life(&life(6, 3, 8));
+        assert_eq!(refused, Err(DiskRollback::End { known: entry(3, 9), stated: Some(entry(3, 8)) }));
         let blank = Life { vote: None, end: None, ..life(6, 0, 0) };
-        assert!(matches!(known.judge(&blank), Err(SetBack::Vote { stated: None, .. })));
-        let unknown_vote = Memory { vote: None, ..known };
-        assert!(matches!(unknown_vote.judge(&blank), Err(SetBack::End { stated: None, .. })));
+        assert!(matches!(known.verify_life(&blank), Err(DiskRollback::Vote { stated: None, .. })));
+        let unknown_vote = DiskRecord { vote: None, ..known };
+        assert!(matches!(unknown_vote.verify_life(&blank), Err(DiskRollback::End { stated: None, .. })));
     }
 
     #[test]
@@ -181,14 +185,14 @@ mod tests {
     /// A leader without the record accepts the older copy; its gossip must not overwrite the facts of other members.
     #[test]
     fn merged_record_of_a_rolled_back_disk_keeps_the_facts() {
-        let set_back = life(6, 3, 8);
+        let rolled_back = life(6, 3, 8);
         let mut informed = memory();
-        informed.merge(&Memory::new(set_back));
-        assert!(matches!(informed.judge(&set_back), Err(SetBack::End { .. })));
+        informed.merge(&DiskRecord::new(rolled_back));
+        assert!(matches!(informed.verify_life(&rolled_back), Err(DiskRollback::End { .. })));
         // The other order: the facts arrive after the process was accepted.
-        let mut accepted = Memory::new(set_back);
+        let mut accepted = DiskRecord::new(rolled_back);
         accepted.merge(&memory());
-        assert!(matches!(accepted.judge(&set_back), Err(SetBack::End { .. })));
+        assert!(matches!(accepted.verify_life(&rolled_back), Err(DiskRollback::End { .. })));
     }
 
     /// Events on a healthy disk, and between two members that record it.
@@ -239,10 +243,10 @@ mod tests {
     }
 
     /// Every content that the disk had, and the records of the two members.
-    fn play(steps: &[Step]) -> (Vec<Disk>, [Memory; 2]) {
+    fn play(steps: &[Step]) -> (Vec<Disk>, [DiskRecord; 2]) {
         let mut disk = Disk { starts: 1, term: 1, last: entry(1, 0), committed: entry(1, 0) };
         let mut now = disk.life();
-        let mut members = [Memory::new(now); 2];
+        let mut members = [DiskRecord::new(now); 2];
         let (mut sent, mut copies) = (Vec::new(), vec![disk]);
         for step in steps {
             match step {
@@ -276,7 +280,7 @@ mod tests {
             let mut last = *copies.last().expect("one");
             last.starts += 1;
             for member in members {
-                prop_assert_eq!(member.judge(&last.life()), Ok(()));
+                prop_assert_eq!(member.verify_life(&last.life()), Ok(()));
             }
         }
 
@@ -293,7 +297,7 @@ mod tests {
                 let lacks = restored.start <= member.life.start
                     || restored.vote < member.vote
                     || restored.end < member.held;
-                prop_assert_eq!(member.judge(&restored).is_err(), lacks);
+                prop_assert_eq!(member.verify_life(&restored).is_err(), lacks);
             }
         }
     }

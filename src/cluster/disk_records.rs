@@ -1,6 +1,6 @@
 //! Records of the members' disks, stored in the log database, and the start number of this process.
 //!
-//! The rules are in [`super::set_back`]. Local data: never in the state hash, a snapshot or a backup. Changes are written
+//! The rules are in [`super::disk_rollback`]. Local data: never in the state hash, a snapshot or a backup. Changes are written
 //! by the log writer with its next group, at the latest after [`limits::MEMORY_UNWRITTEN_MAX`]; a crash may lose facts,
 //! and never creates any.
 
@@ -13,20 +13,20 @@ use rocksdb::DB;
 use tokio::sync::mpsc;
 
 use super::codec::{self, proto};
+use super::disk_rollback::{DiskKey, DiskRecord, DiskRollback, Life};
 use super::log::writer::Job;
 use super::log::{self, MEMORIES, REFUSED, START};
-use super::set_back::{Disk, Life, Memory, SetBack};
 use super::type_config::{LeaderId, LogId, StoredMembership, Vote};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
 
 /// Records of the members' disks.
-pub struct Lives {
+pub struct DiskRecords {
     known: Mutex<Known>,
 }
 
 struct Known {
-    memories: BTreeMap<Disk, Memory>,
+    memories: BTreeMap<DiskKey, DiskRecord>,
     is_unwritten: bool,
 }
 
@@ -57,7 +57,7 @@ pub fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> R
     Ok(Life { start, id, vote: vote.map(|vote| vote.leader_id), end })
 }
 
-impl Lives {
+impl DiskRecords {
     pub fn open(db: &DB) -> Result<Self, Corrupt> {
         let memories = match log::read_meta(db, MEMORIES)? {
             Some(row) => codec::decode_memories(&row).map_err(|error| Corrupt::new(db.path(), error))?,
@@ -72,7 +72,7 @@ impl Lives {
     }
 
     /// Changes the record of a disk, if there is one.
-    fn change(&self, disk: Disk, change: impl FnOnce(&mut Memory)) {
+    fn change(&self, disk: DiskKey, change: impl FnOnce(&mut DiskRecord)) {
         let mut known = self.known();
         let Some(memory) = known.memories.get_mut(&disk) else { return };
         let before = *memory;
@@ -82,10 +82,10 @@ impl Lives {
     }
 
     /// Verifies the life of a member and records it.
-    pub fn take(&self, disk: Disk, life: &Life) -> Result<(), SetBack> {
+    pub fn take(&self, disk: DiskKey, life: &Life) -> Result<(), DiskRollback> {
         let mut known = self.known();
         let Some(memory) = known.memories.get_mut(&disk) else {
-            known.memories.insert(disk, Memory::new(*life));
+            known.memories.insert(disk, DiskRecord::new(*life));
             known.is_unwritten = true;
             return Ok(());
         };
@@ -96,14 +96,14 @@ impl Lives {
     }
 
     /// Records the life of this process, which other members verify.
-    pub fn take_own(&self, disk: Disk, life: &Life) {
+    pub fn take_own(&self, disk: DiskKey, life: &Life) {
         let mut known = self.known();
-        known.memories.entry(disk).or_insert_with(|| Memory::new(*life)).life = *life;
+        known.memories.entry(disk).or_insert_with(|| DiskRecord::new(*life)).life = *life;
         known.is_unwritten = true;
     }
 
     /// The record of a disk.
-    pub fn of(&self, disk: Disk) -> Option<Memory> {
+    pub fn of(&self, disk: DiskKey) -> Option<DiskRecord> {
         self.known().memories.get(&disk).copied()
     }
 
@@ -114,7 +114,7 @@ impl Lives {
     }
 
     /// Merges the leader's records. Records that do not decode or are not of a member are ignored.
-    pub fn merge(&self, memories: &[proto::Memory], is_member: impl Fn(&Disk) -> bool) {
+    pub fn merge(&self, memories: &[proto::Memory], is_member: impl Fn(&DiskKey) -> bool) {
         let mut known = self.known();
         for (disk, theirs) in memories.iter().filter_map(|memory| codec::memory_from_proto(memory).ok()) {
             if !is_member(&disk) {
@@ -131,17 +131,17 @@ impl Lives {
     }
 
     /// Records that a member granted a vote or follows its leader; its answer implies that the vote is durable.
-    pub fn voted(&self, disk: Disk, vote: LeaderId) {
+    pub fn voted(&self, disk: DiskKey, vote: LeaderId) {
         self.change(disk, |memory| memory.vote = memory.vote.max(Some(vote)));
     }
 
     /// Records that a member acknowledged a committed entry; its answer implies that the entry is durable.
-    pub fn holds(&self, disk: Disk, held: LogId) {
+    pub fn holds(&self, disk: DiskKey, held: LogId) {
         self.change(disk, |memory| memory.held = memory.held.max(Some(held)));
     }
 
     /// Records that a committed entry of a member differs from this node's.
-    pub fn contradicts(&self, disk: Disk, theirs: LogId) {
+    pub fn contradicts(&self, disk: DiskKey, theirs: LogId) {
         self.change(disk, |memory| {
             if memory.contradiction.is_none() {
                 tracing::error!(
@@ -164,7 +164,7 @@ impl Lives {
     }
 
     /// Removes the records of disks that are not of members.
-    fn keep(&self, is_member: impl Fn(&Disk) -> bool) {
+    fn keep(&self, is_member: impl Fn(&DiskKey) -> bool) {
         let mut known = self.known();
         let before = known.memories.len();
         known.memories.retain(|disk, _| is_member(disk));
@@ -186,7 +186,7 @@ impl Lives {
 }
 
 /// Whether a disk is that of a member.
-pub fn is_member(members: &StoredMembership, (node_id, disk_id): &Disk) -> bool {
+pub fn is_member(members: &StoredMembership, (node_id, disk_id): &DiskKey) -> bool {
     members.membership().get_node(node_id).is_some_and(|member| member.disk_id == *disk_id)
 }
 
@@ -194,11 +194,11 @@ impl<M: Machine> Handle<M> {
     /// Records, on the leader, the committed entries that each member acknowledged, and has the log writer store
     /// changes that no group included. Runs for ever.
     pub(super) async fn remember(self, jobs: mpsc::WeakSender<Job>) {
-        let lives = &self.channels.this.lives;
+        let disk_records = &self.channels.local.disk_records;
         let mut due = self.clock.boot();
         loop {
-            self.note_held();
-            if lives.is_unwritten() && self.clock.boot() >= due {
+            self.record_acknowledged();
+            if disk_records.is_unwritten() && self.clock.boot() >= due {
                 due = self.clock.boot() + limits::MEMORY_UNWRITTEN_MAX;
                 let Some(jobs) = jobs.upgrade() else { return };
                 if jobs.send(Job::SaveMemories).await.is_err() {
@@ -209,14 +209,14 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    fn note_held(&self) {
-        let lives = &self.channels.this.lives;
+    fn record_acknowledged(&self) {
+        let disk_records = &self.channels.local.disk_records;
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let members = metrics.membership_config.as_ref();
         // The membership is empty until openraft has read the log.
         if members.membership().nodes().next().is_some() {
-            lives.keep(|disk| is_member(members, disk));
+            disk_records.keep(|disk| is_member(members, disk));
         }
         let (Some(replication), Some(committed)) = (&metrics.replication, metrics.cluster_committed) else {
             return;
@@ -225,12 +225,12 @@ impl<M: Machine> Handle<M> {
             let (Some(matched), Some(member)) = (matched, members.membership().get_node(id)) else {
                 continue;
             };
-            lives.holds((*id, member.disk_id), (*matched).min(committed));
+            disk_records.holds((*id, member.disk_id), (*matched).min(committed));
         }
         if let Some(own) = members.membership().get_node(&self.node_id)
             && *metrics.vote.leader_id.node_id() == self.node_id
         {
-            lives.voted((self.node_id, own.disk_id), metrics.vote.leader_id);
+            disk_records.voted((self.node_id, own.disk_id), metrics.vote.leader_id);
         }
     }
 
@@ -241,6 +241,6 @@ impl<M: Machine> Handle<M> {
         if self.leader() != Some(self.node_id) {
             return Vec::new();
         }
-        self.channels.this.lives.contradictions().into_iter().map(|(node_id, _)| node_id).collect()
+        self.channels.local.disk_records.contradictions().into_iter().map(|(node_id, _)| node_id).collect()
     }
 }
