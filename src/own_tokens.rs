@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::keyring::Keyring;
-use crate::state::{Fresh, State};
+use crate::state::{LeaseProof, State};
 use crate::token::foreign::Credential;
 use crate::token::issued::{self, Fabric};
 use crate::token::jws::Compact;
@@ -52,7 +52,7 @@ impl OwnTokens {
 
     /// The key of any node with this `kid`, if its signatures are accepted now.
     #[must_use]
-    pub fn key(&self, _fresh: &Fresh, kid: &str) -> Option<Arc<VerifyingKey>> {
+    pub fn key(&self, _fresh: &LeaseProof, kid: &str) -> Option<Arc<VerifyingKey>> {
         self.0.keyring.verifying_key(kid, self.0.state.elapsed_time())
     }
 
@@ -70,7 +70,7 @@ impl OwnTokens {
     /// [`token::Error::Revoked`].
     pub fn verify(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         token: &Compact<'_>,
         certificate: Option<&CertificateDigest>,
         now: Timestamp,

@@ -5,7 +5,7 @@ use super::App;
 use super::caller::{Caller, ManageStreams};
 use super::error::Error;
 use super::streams::who;
-use crate::state::Current;
+use crate::state::LinearizableRead;
 use crate::tools;
 use crate::tools::audit::{Decision, Draft, Open};
 
@@ -21,7 +21,7 @@ pub struct Act {
 /// # Errors
 /// Those of `change`; [`state::Error::UnknownStream`](crate::state::Error::UnknownStream); 503 as of [`Act`].
 pub async fn on_stream<T, E>(
-    (app, current): (&App, &Current),
+    (app, current): (&App, &LinearizableRead),
     caller: &Caller<ManageStreams>,
     (what, stream_id): (&str, &str),
     change: impl Future<Output = Result<T, E>>,

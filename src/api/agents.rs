@@ -20,7 +20,7 @@ use super::error::{self, Error};
 use super::{App, idempotency, paging, text};
 use crate::clock::Timestamp;
 use crate::identity::{self, Identified, Members, Shown};
-use crate::state::{Current, stated};
+use crate::state::{LinearizableRead, stated};
 use crate::{json, limits};
 
 /// RFC 3986 §2.3, unreserved: everything else of an identifier is encoded where it is one segment.
@@ -218,7 +218,7 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
 pub async fn list(
     caller: Caller<Identities>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
@@ -243,7 +243,7 @@ pub async fn list(
 pub async fn show(
     caller: Caller<Identities>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     agent_id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Error> {
     // An identifier is ASCII: what is not even UTF-8 names no agent.

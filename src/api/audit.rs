@@ -13,7 +13,7 @@ use super::caller::{Caller, ReadAudit};
 use super::error::{self, Error};
 use super::paging::{self, Members};
 use crate::clock::Timestamp;
-use crate::state::Current;
+use crate::state::LinearizableRead;
 use crate::tools::audit::entry::{Block, Entry};
 use crate::tools::audit::trail::{self, OpenBlock, ReadError};
 use crate::tools::audit::{self, Action, Decision};
@@ -62,7 +62,7 @@ pub struct KeptBlock {
 pub async fn of_tool(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     tool_id: Result<Path<String>, PathRejection>,
     (uri, query): Asked,
 ) -> Result<Response, Error> {
@@ -100,7 +100,7 @@ pub async fn of_tool(
 pub async fn acts(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     (uri, query): Asked,
 ) -> Result<Response, Error> {
     let members = Members::read(query, &["action", "actor", "since", "limit", "cursor"])?;
@@ -137,7 +137,7 @@ pub async fn acts(
 pub async fn blocks(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     (uri, query): Asked,
 ) -> Result<Response, Error> {
     let members = Members::read(query, &["after", "limit", "cursor"])?;

@@ -17,7 +17,7 @@ use super::jwks::{self, JwkSet};
 use super::paging::Members;
 use super::{agents, body, idempotency};
 use crate::identity::{self, encryption_keys};
-use crate::state::Current;
+use crate::state::LinearizableRead;
 use crate::{json, limits};
 
 /// A key to be registered. Unknown members are ignored.
@@ -116,7 +116,7 @@ pub async fn register(
 pub async fn list(
     _caller: Caller<Authenticated>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {

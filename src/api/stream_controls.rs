@@ -20,7 +20,7 @@ use super::error::{self, Error};
 use super::paging;
 use super::streams::{named, read_body, who};
 use crate::json;
-use crate::state::{Current, DeadLetter, EventId, Stream, stated};
+use crate::state::{DeadLetter, EventId, LinearizableRead, Stream, stated};
 
 /// A status that is asked for. An unknown member is refused.
 #[derive(Deserialize, ToSchema)]
@@ -105,7 +105,7 @@ pub struct DeadLetterAnswer {
 pub async fn status(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.configured()?;
@@ -131,7 +131,7 @@ pub async fn status(
 pub async fn set_status(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -163,7 +163,7 @@ pub async fn set_status(
 pub async fn verify(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -192,7 +192,7 @@ pub async fn verify(
 pub async fn add_subject(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -218,7 +218,7 @@ pub async fn add_subject(
 pub async fn remove_subject(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -246,7 +246,7 @@ pub async fn remove_subject(
 pub async fn dead_letters(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
@@ -266,7 +266,7 @@ async fn read<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -
 }
 
 async fn change_subject(
-    (app, current): (&App, &Current),
+    (app, current): (&App, &LinearizableRead),
     caller: &Caller<ManageStreams>,
     (headers, body): (&HeaderMap, Body),
     is_removed: bool,

@@ -19,7 +19,7 @@ use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, CreateStream, ManageStreams, ReadStreams};
 use super::error::{self, Error};
 use super::{idempotency, paging};
-use crate::state::{Current, Stream};
+use crate::state::{LinearizableRead, Stream};
 use crate::token::event_types::EVENTS_SUPPORTED;
 use crate::transmitter::streams;
 use crate::transmitter::streams::{Delivery, Extent, Members, Method, Shown};
@@ -228,7 +228,7 @@ pub async fn create(
 pub async fn read(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
@@ -266,7 +266,7 @@ pub async fn read(
 pub async fn update(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -291,7 +291,7 @@ pub async fn update(
 pub async fn replace(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
@@ -299,7 +299,7 @@ pub async fn replace(
 }
 
 async fn change(
-    (app, current): (&App, &Current),
+    (app, current): (&App, &LinearizableRead),
     extent: Extent,
     caller: &Caller<ManageStreams>,
     headers: &HeaderMap,
@@ -352,7 +352,7 @@ fn states_something(members: &Map<String, Value>) -> Result<(), Error> {
 pub async fn delete(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.configured()?;

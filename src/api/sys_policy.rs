@@ -15,7 +15,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};
 use super::paging::Members;
 use crate::policy::Source;
-use crate::state::Current;
+use crate::state::LinearizableRead;
 use crate::{active_policy, limits};
 
 /// One file of a bundle.
@@ -90,7 +90,7 @@ pub struct PolicyChange {
 pub async fn get(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    _current: Current,
+    _current: LinearizableRead,
 ) -> Result<Json<PolicyBundle>, Error> {
     let digest = app.state.index().policy.clone();
     let sources = app.state.policy_sources(&digest)?.ok_or_else(|| Error::not_found("there is no policy"))?;
@@ -158,7 +158,7 @@ async fn apply(
 pub async fn history(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    _current: Current,
+    _current: LinearizableRead,
 ) -> Json<Vec<PolicyChange>> {
     let change = |change: crate::state::PolicyChange| PolicyChange {
         number: change.number,
@@ -184,7 +184,7 @@ pub async fn history(
 pub async fn rollback(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    _current: Current,
+    _current: LinearizableRead,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {

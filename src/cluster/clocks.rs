@@ -11,7 +11,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use super::apply::state_machine::Shared;
 use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, FirstReading, Reading};
 use super::propose::Raft;
-use super::{Fresh, Handle, Machine, Stale, Stamp};
+use super::{Handle, LeaseError, LeaseProof, Machine, Stamp};
 use crate::clock::{Clock, Timestamp};
 use crate::limits;
 
@@ -161,17 +161,17 @@ impl<M: Machine> Handle<M> {
     /// Checks that decisions may be based on this node's wall clock.
     ///
     /// # Errors
-    /// [`Stale::ClockWrong`].
-    pub fn check_clock(&self, _fresh: &Fresh) -> Result<(), Stale> {
-        if self.clock_verdict() < ClockVerdict::FarApart { Ok(()) } else { Err(Stale::ClockWrong) }
+    /// [`LeaseError::ClockWrong`].
+    pub fn check_clock(&self, _fresh: &LeaseProof) -> Result<(), LeaseError> {
+        if self.clock_verdict() < ClockVerdict::FarApart { Ok(()) } else { Err(LeaseError::ClockWrong) }
     }
 
     /// Checks that credentials of other issuers may be accepted: revocations cover them by their time of issue.
     ///
     /// # Errors
-    /// [`Stale::ClockApart`].
-    pub fn check_clock_for_foreign(&self, _fresh: &Fresh) -> Result<(), Stale> {
-        if self.clock_verdict() == ClockVerdict::Good { Ok(()) } else { Err(Stale::ClockApart) }
+    /// [`LeaseError::ClockApart`].
+    pub fn check_clock_for_foreign(&self, _fresh: &LeaseProof) -> Result<(), LeaseError> {
+        if self.clock_verdict() == ClockVerdict::Good { Ok(()) } else { Err(LeaseError::ClockApart) }
     }
 
     /// The current wall time by the median of the voters' clocks, as far as this node knows it.

@@ -47,8 +47,8 @@ pub use disk_identity::{replace_file, sync_name_of};
 pub use disk_watch::Watchdog;
 pub use peers::InitialMembers;
 pub use propose::{AppliedCommand, Error};
-pub use reads::freshness::{Acknowledgements, Fresh, FreshnessMode, LeaseStatus, Stale};
-pub use reads::read_index::{Current, NotCurrent};
+pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
+pub use reads::read_index::{LinearizableRead, ReadIndexError};
 pub use start::{Closed, Options, Started, Transport, Work, start};
 pub use status::{Member, Status};
 

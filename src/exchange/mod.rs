@@ -29,7 +29,7 @@ use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Allow, Party, PolicyInput, RequestedGrant};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, CallerFacts, Fresh, Idempotency, MintedToken, State};
+use crate::state::{self, CallerFacts, Idempotency, LeaseProof, MintedToken, State};
 use crate::telemetry::Metrics;
 use crate::token::foreign;
 use crate::token::foreign::{Credential, Kind};
@@ -153,7 +153,7 @@ impl Exchange {
 
     async fn subject(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         request: &Request,
         caller: &Caller,
         now: Timestamp,
@@ -166,7 +166,7 @@ impl Exchange {
     /// The default of `actor_token_type` is JWT.
     async fn actor(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         request: &Request,
         caller: &Caller,
         now: Timestamp,
@@ -185,7 +185,7 @@ impl Exchange {
 
     async fn credential(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         text: &str,
         kind: Kind,
         caller: &Caller,
@@ -268,7 +268,7 @@ impl Exchange {
     /// A retry gets no token that has expired or whose `jti` was revoked.
     fn check_is_alive(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         token: &MintedToken,
         now: Timestamp,
         position: LogPosition,

@@ -58,7 +58,7 @@ pub enum Error {
     PolicyTimedOut(Denial),
     /// This node does not know whom it may hear.
     #[error(transparent)]
-    Stale(#[from] state::Stale),
+    Stale(#[from] state::LeaseError),
     /// The issuer has revoked as much as it may.
     #[error("the issuer has revoked as much as it may in a minute; an operator can allow it more")]
     Quota {

@@ -23,7 +23,7 @@ use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Allow, PolicyInput, SetInput};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, CallerFacts, Effect, Fresh, Signal, State};
+use crate::state::{self, CallerFacts, Effect, LeaseProof, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
@@ -232,7 +232,7 @@ impl Receiver {
     /// off)" (contract §6). One that was blocked, or revoked after it was said, may not.
     fn vouched_for(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         object: &[u8],
         caller: Option<&str>,
         named: &mut Named,
@@ -256,7 +256,7 @@ impl Receiver {
     /// "A signed one is checked against that issuer's keys", and none of them may be revoked.
     async fn signed(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         token: &[u8],
         named: &mut Named,
     ) -> Result<(&SignalIssuer, UncheckedSet), Error> {

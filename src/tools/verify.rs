@@ -13,7 +13,7 @@ use crate::limits;
 use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
-use crate::state::{self, Fresh, State};
+use crate::state::{self, LeaseProof, State};
 use crate::telemetry::Metrics;
 use crate::token::foreign::Credential;
 use crate::token::{BodyHash, CertificateDigest};
@@ -192,7 +192,12 @@ impl Verifier {
         Ok(Verdict { tool_id: request.tool_id, protocol: request.protocol, verified: outcome? })
     }
 
-    fn authenticate(&self, fresh: &Fresh, request: &Request, now: Timestamp) -> Result<Authentic, Failure> {
+    fn authenticate(
+        &self,
+        fresh: &LeaseProof,
+        request: &Request,
+        now: Timestamp,
+    ) -> Result<Authentic, Failure> {
         let key = |kid: &str| self.own_tokens.key(fresh, kid);
         let keys =
             Keys { fabric: self.own_tokens.fabric(), key: &key, signatures: self.own_tokens.signatures() };
@@ -220,7 +225,7 @@ impl Verifier {
 
     async fn judge(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         authentic: Result<Authentic, Failure>,
         tool: &Tool,
         request: &Request,
@@ -246,7 +251,7 @@ impl Verifier {
 
     fn facts(
         &self,
-        fresh: &Fresh,
+        fresh: &LeaseProof,
         credential: &Credential,
         execution: Option<Digest128>,
         caller: &Caller,

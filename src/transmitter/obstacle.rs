@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::outbound::guard::Guard;
-use crate::state::{Fresh, State, Stream, StreamStatus};
+use crate::state::{LeaseProof, State, Stream, StreamStatus};
 
 /// Why a stream delivers nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ impl Obstacles {
     /// The obstacle that a stream has now. A stream is created with a client certificate only, so that its owner is
     /// a caller and never the subject of a bearer token.
     #[must_use]
-    pub fn of(&self, fresh: &Fresh, stream: &Stream) -> Option<Obstacle> {
+    pub fn of(&self, fresh: &LeaseProof, stream: &Stream) -> Option<Obstacle> {
         let owner = stream.config.owner.as_str();
         if !(self.may_own)(owner) {
             return Some(Obstacle::OwnerNotAllowed);
@@ -75,7 +75,7 @@ impl Obstacles {
 
     /// The stream as it is shown: an enabled one that delivers nothing is paused for that reason.
     #[must_use]
-    pub fn shown(&self, fresh: &Fresh, stream: Arc<Stream>) -> Arc<Stream> {
+    pub fn shown(&self, fresh: &LeaseProof, stream: Arc<Stream>) -> Arc<Stream> {
         match self.of(fresh, &stream).filter(|_| stream.status == StreamStatus::Enabled) {
             Some(obstacle) => {
                 let (status, reason) = (StreamStatus::Paused, Some(obstacle.to_string()));

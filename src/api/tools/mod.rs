@@ -21,7 +21,7 @@ use super::etag;
 use super::etag::Tags;
 use super::{body, idempotency, paging};
 use crate::state::command::ToolVersion;
-use crate::state::{self, Current, ToolQuery};
+use crate::state::{self, LinearizableRead, ToolQuery};
 use crate::tools::entry::{self, Entry};
 use crate::tools::registry::{self, Condition, Door, Outcome, Written};
 use crate::{json, limits, tools};
@@ -153,7 +153,7 @@ pub async fn put(
 pub async fn list(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Asked,
 ) -> Result<Response, Error> {
@@ -179,7 +179,7 @@ pub async fn list(
 pub async fn list_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Asked,
 ) -> Result<Response, Error> {
@@ -189,7 +189,7 @@ pub async fn list_mcp(
 
 fn answer_list(
     app: &App,
-    current: &Current,
+    current: &LinearizableRead,
     uri: &Uri,
     query: &paging::Members,
     protocol: Option<&str>,
@@ -221,7 +221,7 @@ fn answer_list(
 pub async fn get(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     tool_id: ToolId,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
@@ -248,7 +248,7 @@ pub async fn get(
 pub async fn get_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     tool_id: ToolId,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
@@ -257,7 +257,7 @@ pub async fn get_mcp(
 
 fn answer_one(
     app: &App,
-    current: &Current,
+    current: &LinearizableRead,
     door: Door,
     tool_id: &str,
     headers: &HeaderMap,

@@ -6,7 +6,7 @@
 //!    assumes. It begins only when the confirmed index is applied here. A node that has not applied the last confirmed
 //!    index requests the index alone, so that no acknowledgement waits for a lease that this node cannot use.
 //! 2. The lease is checked after a request has arrived and before anything is read for it. Otherwise the request could
-//!    read old state, and find a valid lease after the node has caught up. A [`Fresh`] stays valid for the whole
+//!    read old state, and find a valid lease after the node has caught up. A [`LeaseProof`] stays valid for the whole
 //!    request: applied state only grows, so later reads find every entry acknowledged before the request began.
 //! 3. An acknowledgement waits until every other member has applied the entry, or every lease that it may hold from
 //!    before has expired: one lease after the leader applied the entry, or after the member's last lease request
@@ -24,7 +24,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::member_progress::MemberProgress;
-use super::read_index::NotCurrent;
+use super::read_index::ReadIndexError;
 use crate::clock::Clock;
 use crate::cluster::peers::Purpose;
 use crate::cluster::peers::proto::BarrierRequest;
@@ -39,11 +39,11 @@ const HELD_FOR: Duration = limits::FRESHNESS_LEASE.saturating_sub(limits::FRESHN
 /// Proof that this node had applied every entry acknowledged before the proof was created: by its lease, or by an index
 /// that the leader confirmed after the request arrived. It is valid for that request only, so it cannot be copied.
 #[derive(Debug)]
-pub struct Fresh(());
+pub struct LeaseProof(());
 
 /// A request cannot be answered from this node's state. Nothing was read for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stale {
+pub enum LeaseError {
     /// No lease within [`limits::FRESHNESS_WAIT`].
     #[error("this node holds no freshness lease: it may not know every revocation")]
     NoLease,
@@ -181,14 +181,17 @@ impl Freshness {
     }
 
     /// The proof, without a wait while the lease is held.
-    pub async fn fresh(&self) -> Result<Fresh, Stale> {
+    pub async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
         if self.is_held() {
-            return Ok(Fresh(()));
+            return Ok(LeaseProof(()));
         }
         self.counted(self.wait()).await
     }
 
-    async fn counted(&self, waited: impl Future<Output = Result<Fresh, Stale>>) -> Result<Fresh, Stale> {
+    async fn counted(
+        &self,
+        waited: impl Future<Output = Result<LeaseProof, LeaseError>>,
+    ) -> Result<LeaseProof, LeaseError> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let waited = waited.await;
         if waited.is_err() {
@@ -197,8 +200,8 @@ impl Freshness {
         waited
     }
 
-    async fn wait(&self) -> Result<Fresh, Stale> {
-        let _place = self.places.try_acquire().map_err(|_| Stale::TooManyWait)?;
+    async fn wait(&self) -> Result<LeaseProof, LeaseError> {
+        let _place = self.places.try_acquire().map_err(|_| LeaseError::TooManyWait)?;
         let mut renewed = self.renewed.subscribe();
         let until_held = async {
             while !self.is_held() {
@@ -208,8 +211,8 @@ impl Freshness {
                 }
             }
         };
-        tokio::time::timeout(limits::FRESHNESS_WAIT, until_held).await.map_err(|_| Stale::NoLease)?;
-        Ok(Fresh(()))
+        tokio::time::timeout(limits::FRESHNESS_WAIT, until_held).await.map_err(|_| LeaseError::NoLease)?;
+        Ok(LeaseProof(()))
     }
 
     /// Renews the lease as long as the state is open: every [`limits::FRESHNESS_RENEWAL`], and when a request waits for
@@ -352,7 +355,7 @@ impl Barrier {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Renews the lease until the state is closed. Without this task there is no [`Fresh`].
+    /// Renews the lease until the state is closed. Without this task there is no [`LeaseProof`].
     pub(crate) async fn renew_lease(self) {
         let applied = self.shared.applied.subscribe();
         self.freshness.keep(|for_lease| self.confirmed_index(for_lease), applied).await;
@@ -361,7 +364,7 @@ impl<M: Machine> Handle<M> {
     /// The proof that this node has applied every acknowledged entry: at once while the lease is held, otherwise after
     /// a wait of at most [`limits::FRESHNESS_WAIT`]. To be taken when a request has arrived and before anything is read
     /// for it.
-    pub async fn fresh(&self) -> Result<Fresh, Stale> {
+    pub async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
         match self.freshness.mode {
             FreshnessMode::Lease => self.freshness.fresh().await,
             FreshnessMode::ReadIndex => self.freshness.counted(self.fresh_by_read_index()).await,
@@ -369,16 +372,16 @@ impl<M: Machine> Handle<M> {
     }
 
     /// The proof without a clock: the leader confirms an index after the call, and it is applied here.
-    async fn fresh_by_read_index(&self) -> Result<Fresh, Stale> {
+    async fn fresh_by_read_index(&self) -> Result<LeaseProof, LeaseError> {
         let proven = async {
             let index = self.reads.confirmed().await?;
             self.until_applied(index).await;
-            Ok(Fresh(()))
+            Ok(LeaseProof(()))
         };
         let proven = tokio::time::timeout(limits::FRESHNESS_WAIT, proven).await;
-        proven.unwrap_or(Err(NotCurrent::NoLeader)).map_err(|error| match error {
-            NotCurrent::TooManyWait => Stale::TooManyWait,
-            NotCurrent::NoLeader | NotCurrent::Behind => Stale::NoLease,
+        proven.unwrap_or(Err(ReadIndexError::NoLeader)).map_err(|error| match error {
+            ReadIndexError::TooManyWait => LeaseError::TooManyWait,
+            ReadIndexError::NoLeader | ReadIndexError::Behind => LeaseError::NoLease,
         })
     }
 

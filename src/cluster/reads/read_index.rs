@@ -19,11 +19,11 @@ use crate::limits;
 /// Proof that this node's state is as new as the read requires: every write acknowledged before it began, or the log
 /// index that it names. Valid for that read only.
 #[derive(Debug)]
-pub struct Current(());
+pub struct LinearizableRead(());
 
 /// A read cannot be answered from this node's state. Nothing was read for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotCurrent {
+pub enum ReadIndexError {
     /// No leader answered within [`limits::READ_INDEX_WAIT`].
     #[error("the cluster has no leader")]
     NoLeader,
@@ -51,14 +51,14 @@ impl ReadIndex {
 
     /// An index that a leader confirmed with a quorum after this call: every entry acknowledged before the call is at
     /// most there.
-    pub async fn confirmed(&self) -> Result<u64, NotCurrent> {
+    pub async fn confirmed(&self) -> Result<u64, ReadIndexError> {
         let (answer, confirmed) = oneshot::channel();
         self.queue.try_send(answer).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NotCurrent::TooManyWait,
-            mpsc::error::TrySendError::Closed(_) => NotCurrent::NoLeader,
+            mpsc::error::TrySendError::Full(_) => ReadIndexError::TooManyWait,
+            mpsc::error::TrySendError::Closed(_) => ReadIndexError::NoLeader,
         })?;
         let waited = tokio::time::timeout(limits::READ_INDEX_WAIT, confirmed).await;
-        waited.ok().and_then(Result::ok).ok_or(NotCurrent::NoLeader)
+        waited.ok().and_then(Result::ok).ok_or(ReadIndexError::NoLeader)
     }
 }
 
@@ -103,13 +103,16 @@ impl ReadIndexTask {
 }
 
 /// Waits until the confirmed index is applied.
-async fn in_time(applied: impl Future<Output = ()>, limit: Duration) -> Result<Current, NotCurrent> {
+async fn in_time(
+    applied: impl Future<Output = ()>,
+    limit: Duration,
+) -> Result<LinearizableRead, ReadIndexError> {
     let waited = tokio::time::timeout(limit, applied).await;
-    waited.map(|()| Current(())).map_err(|_| NotCurrent::Behind)
+    waited.map(|()| LinearizableRead(())).map_err(|_| ReadIndexError::Behind)
 }
 
 impl<M: Machine> Handle<M> {
-    /// Sends `ReadIndex` requests for all reads. Without this task there is no [`Current`] by the leader.
+    /// Sends `ReadIndex` requests for all reads. Without this task there is no [`LinearizableRead`] by the leader.
     pub(crate) async fn serve_read_index(self, read_index_task: ReadIndexTask) {
         read_index_task.keep(|| self.confirmed_index(false)).await;
     }
@@ -118,16 +121,16 @@ impl<M: Machine> Handle<M> {
     /// until the confirmed index is applied.
     ///
     /// # Errors
-    /// [`NotCurrent`], after [`limits::READ_INDEX_WAIT`] for each of the two.
-    pub async fn linearizable(&self) -> Result<Current, NotCurrent> {
+    /// [`ReadIndexError`], after [`limits::READ_INDEX_WAIT`] for each of the two.
+    pub async fn linearizable(&self) -> Result<LinearizableRead, ReadIndexError> {
         let index = self.reads.confirmed().await?;
         in_time(self.until_applied(index), limits::READ_INDEX_WAIT).await
     }
 
     /// The proof for a read that names `index`, if that is applied here.
     #[must_use]
-    pub fn current_at(&self, index: u64) -> Option<Current> {
-        (self.applied() >= index).then_some(Current(()))
+    pub fn current_at(&self, index: u64) -> Option<LinearizableRead> {
+        (self.applied() >= index).then_some(LinearizableRead(()))
     }
 }
 

@@ -155,6 +155,6 @@ async fn stopped_node_holds_no_lease() {
     node.handle.fresh().await.expect("a second renewal");
     node.handle.shutdown().await.expect("stops");
     node.clock.advance(crate::limits::FRESHNESS_LEASE);
-    assert_eq!(node.handle.fresh().await.err(), Some(Stale::NoLease));
+    assert_eq!(node.handle.fresh().await.err(), Some(LeaseError::NoLease));
     node.stop().await;
 }

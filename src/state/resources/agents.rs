@@ -10,7 +10,7 @@ use super::events::SecurityEvent;
 use super::revocations::{AppliedRevocation, RevocationDetails};
 use super::{encryption_keys, feed, outbox, revocations};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Fresh, View};
+use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::state::command::{
@@ -394,7 +394,7 @@ impl State {
     /// Status of an agent at `now`, which is not before log time.
     pub fn agent_status(
         &self,
-        _fresh: &Fresh,
+        _fresh: &LeaseProof,
         agent: &IssuedAgent,
         now: Timestamp,
     ) -> Result<AgentStatus, Corrupt> {

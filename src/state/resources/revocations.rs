@@ -11,7 +11,7 @@ use super::revocation_index::RevocationIndex;
 use super::signals::{self, QuotaKind};
 use super::{agents, encryption_keys, feed, outbox, signing_keys, subject_blocks};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Fresh, View};
+use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
 use crate::state::command;
@@ -336,7 +336,7 @@ impl State {
     #[must_use]
     pub fn revokes(
         &self,
-        _fresh: &Fresh,
+        _fresh: &LeaseProof,
         lineage: &[Digest128],
         idx: Option<LogPosition>,
         iat: Timestamp,
@@ -347,7 +347,7 @@ impl State {
     /// Whether the holder of a certificate is blocked. A watermark does not cover a certificate, because the time of issue
     /// of its subject is unknown. False before the cluster is bootstrapped.
     #[must_use]
-    pub fn is_blocked_caller(&self, fresh: &Fresh, (issuer, id): (&str, &str), now: Timestamp) -> bool {
+    pub fn is_blocked_caller(&self, fresh: &LeaseProof, (issuer, id): (&str, &str), now: Timestamp) -> bool {
         let Some(position) = self.position() else { return false };
         let workload = id.parse::<WorkloadId>().ok().map(|id| lineage::workload(&id));
         let facts: Vec<_> = workload.into_iter().chain([lineage::client(issuer, id)]).collect();

@@ -27,7 +27,8 @@ use super::set_builder::SetMaker;
 use crate::clock::Clock;
 use crate::limits;
 use crate::state::{
-    self, CallerFacts, EventId, Fresh, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor, StreamStatus,
+    self, CallerFacts, EventId, LeaseProof, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor,
+    StreamStatus,
 };
 use crate::telemetry::Metrics;
 
@@ -151,7 +152,7 @@ impl Poller {
     }
 
     /// Whoever is blocked hears nothing of others.
-    fn check(&self, fresh: &Fresh, asking: Asking<'_>) -> Result<(), Error> {
+    fn check(&self, fresh: &LeaseProof, asking: Asking<'_>) -> Result<(), Error> {
         if self.state.refuses(fresh, asking.facts) {
             return Err(Error::CallerBlocked);
         }
@@ -266,7 +267,7 @@ impl Poller {
     async fn answer(
         &self,
         asked: Asked<'_>,
-        mut fresh: Fresh,
+        mut fresh: LeaseProof,
         events_max: usize,
         wait_from: Option<Duration>,
     ) -> Result<Polled, Error> {
@@ -381,7 +382,7 @@ impl Poller {
         asked: Asked<'_>,
         happens: &mut watch::Receiver<T>,
         began: Duration,
-    ) -> Result<Option<Fresh>, Error> {
+    ) -> Result<Option<LeaseProof>, Error> {
         let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
         let permit = self.limiter.wait(asked.asking.id)?;
         let counted = self.metrics.poll_waits();

@@ -20,8 +20,8 @@ use super::obstacle::Obstacles;
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::state::{
-    self, CallerFacts, Current, DeadLetter, EventId, Fresh, Idempotency, State, Stream, StreamCursor,
-    StreamStatus,
+    self, CallerFacts, DeadLetter, EventId, Idempotency, LeaseProof, LinearizableRead, State, Stream,
+    StreamCursor, StreamStatus,
 };
 
 /// Everything that the management of streams needs.
@@ -106,7 +106,12 @@ impl Streams {
     ///
     /// # Errors
     /// [`state::Error::UnknownStream`] also for a stream of somebody else; [`Error::NotConfigured`].
-    pub async fn show(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<Shown, Error> {
+    pub async fn show(
+        &self,
+        current: &LinearizableRead,
+        stream_id: &str,
+        caller: &Caller,
+    ) -> Result<Shown, Error> {
         let fresh = self.fresh().await?;
         Ok(self.shown(&fresh, self.of(current, stream_id, caller)?))
     }
@@ -118,7 +123,7 @@ impl Streams {
     /// [`Error::NotConfigured`].
     pub async fn list(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
@@ -141,7 +146,7 @@ impl Streams {
     /// As [`Error`] says; [`state::Error::StreamChanged`] if others keep changing it.
     pub async fn change(
         &self,
-        current: &Current,
+        current: &LinearizableRead,
         members: Members,
         extent: Extent,
         caller: &Caller,
@@ -172,7 +177,12 @@ impl Streams {
     ///
     /// # Errors
     /// [`state::Error::UnknownStream`] also for a stream of somebody else.
-    pub async fn delete(&self, current: &Current, stream_id: &str, caller: &Caller) -> Result<(), Error> {
+    pub async fn delete(
+        &self,
+        current: &LinearizableRead,
+        stream_id: &str,
+        caller: &Caller,
+    ) -> Result<(), Error> {
         self.of(current, stream_id, caller)?;
         Ok(self.state.on_behalf_of(&caller.facts).delete_stream(stream_id).await?)
     }
@@ -183,7 +193,7 @@ impl Streams {
     /// [`Error::Invalid`], [`state::Error::UnknownStream`].
     pub async fn set_status(
         &self,
-        current: &Current,
+        current: &LinearizableRead,
         stream_id: &str,
         (status, reason): (&str, Option<String>),
         caller: &Caller,
@@ -205,7 +215,7 @@ impl Streams {
     /// [`state::Error::StreamNotEnabled`], [`state::Error::VerifiedTooOften`], [`Error::Invalid`], [`state::Error::UnknownStream`].
     pub async fn verify(
         &self,
-        current: &Current,
+        current: &LinearizableRead,
         stream_id: &str,
         state: Option<String>,
         caller: &Caller,
@@ -225,7 +235,7 @@ impl Streams {
     /// [`Error::Invalid`], also if it stays removed because it matches another that is; [`state::Error::UnknownStream`], [`state::Error::TooManySubjects`].
     pub async fn change_subject(
         &self,
-        current: &Current,
+        current: &LinearizableRead,
         stream_id: &str,
         (subject, is_removed): (&Value, bool),
         caller: &Caller,
@@ -246,7 +256,7 @@ impl Streams {
     /// [`state::Error::UnknownStream`], [`state::Error::Damaged`].
     pub fn dead_letters(
         &self,
-        current: &Current,
+        current: &LinearizableRead,
         stream_id: &str,
         (after, limit): (Option<EventId>, usize),
         caller: &Caller,
@@ -256,17 +266,22 @@ impl Streams {
     }
 
     /// The one place that says who sees a stream.
-    fn of(&self, _current: &Current, stream_id: &str, caller: &Caller) -> Result<Arc<Stream>, Error> {
+    fn of(
+        &self,
+        _current: &LinearizableRead,
+        stream_id: &str,
+        caller: &Caller,
+    ) -> Result<Arc<Stream>, Error> {
         self.configured()?;
         let stream = self.state.stream(stream_id).filter(|stream| caller.may_see(stream));
         Ok(stream.ok_or(state::Error::UnknownStream)?)
     }
 
-    async fn fresh(&self) -> Result<Fresh, Error> {
+    async fn fresh(&self) -> Result<LeaseProof, Error> {
         Ok(self.state.fresh().await?)
     }
 
-    fn shown(&self, fresh: &Fresh, stream: Arc<Stream>) -> Shown {
+    fn shown(&self, fresh: &LeaseProof, stream: Arc<Stream>) -> Shown {
         let cursor = self.state.stream_cursor(&stream.config.stream_id).unwrap_or_default();
         Shown { stream: self.obstacles.shown(fresh, stream), cursor }
     }

@@ -152,7 +152,7 @@ async fn fast_leader_does_not_move_log_time() {
     }
     let fresh = three.handle(fast).fresh().await.expect("a lease");
     let refused = three.handle(fast).check_clock(&fresh).expect_err("its clock is wrong");
-    assert_eq!(refused, crate::cluster::Stale::ClockWrong);
+    assert_eq!(refused, crate::cluster::LeaseError::ClockWrong);
     let fresh = three.handle(followers[0]).fresh().await.expect("a lease");
     three.handle(followers[0]).check_clock_for_foreign(&fresh).expect("its clock is right");
     let (corrected, right) = (three.handle(fast).cluster_time(), three.clocks[&followers[0]].now());

@@ -195,7 +195,7 @@ async fn read_index_mode_asks_the_leader_per_request() {
     let last = nodes.pop().expect("three");
     last.handle.fresh().await.expect("before the others stop");
     stop_all(nodes).await;
-    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
+    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::LeaseError::NoLease));
     last.stop().await;
 }
 
@@ -228,7 +228,7 @@ async fn without_a_quorum_writes_and_leases_fail() {
         matches!(refused, crate::cluster::Error::NoLeader | crate::cluster::Error::OutcomeUnknown),
         "{refused}"
     );
-    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::Stale::NoLease));
+    assert_eq!(last.handle.fresh().await.err(), Some(crate::cluster::LeaseError::NoLease));
     last.stop().await;
 }
 

@@ -109,7 +109,7 @@ async fn request_without_a_lease_waits_and_times_out() {
     let almost = tokio::time::timeout(limits::FRESHNESS_WAIT.saturating_sub(a_tick), freshness.fresh()).await;
     assert!(almost.is_err(), "still waiting");
     let most = tokio::time::timeout(limits::FRESHNESS_WAIT + a_tick, freshness.fresh()).await;
-    assert!(matches!(most, Ok(Err(Stale::NoLease))));
+    assert!(matches!(most, Ok(Err(LeaseError::NoLease))));
     assert_eq!(
         freshness.status(),
         LeaseStatus { is_held: false, lapsed: clock.boot(), waits: 2, refused: 1 }
@@ -129,7 +129,7 @@ async fn waiting_requests_are_limited() {
     let (freshness, _clock) = freshness();
     let mut waiting: Vec<_> = (0..limits::FRESHNESS_WAITS_MAX).map(|_| Box::pin(freshness.fresh())).collect();
     assert!(waiting.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
-    assert!(matches!(freshness.fresh().now_or_never(), Some(Err(Stale::TooManyWait))));
+    assert!(matches!(freshness.fresh().now_or_never(), Some(Err(LeaseError::TooManyWait))));
     assert_eq!(freshness.status().refused, 1);
     drop(waiting.pop());
     assert!(freshness.fresh().now_or_never().is_none(), "a place is free again");

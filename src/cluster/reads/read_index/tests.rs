@@ -141,7 +141,7 @@ async fn read_without_a_leader_times_out() {
         let almost = limits::READ_INDEX_WAIT.saturating_sub(a_tick);
         assert!(tokio::time::timeout(almost, reads.confirmed()).await.is_err(), "still waiting");
         let most = limits::READ_INDEX_WAIT + a_tick;
-        assert_eq!(tokio::time::timeout(most, reads.confirmed()).await, Ok(Err(NotCurrent::NoLeader)));
+        assert_eq!(tokio::time::timeout(most, reads.confirmed()).await, Ok(Err(ReadIndexError::NoLeader)));
     };
     tokio::select! {
         () = read_index_task.keep(ask) => panic!("there are readers"),
@@ -173,12 +173,12 @@ async fn reads_beyond_the_limit_are_refused() {
         let ask = || Box::pin(reads.confirmed());
         let mut waiting: Vec<_> = (0..limits::READ_INDEX_WAITS_MAX).map(|_| ask()).collect();
         assert!(waiting.iter_mut().all(|reader| reader.now_or_never().is_none()));
-        assert_eq!(ask().now_or_never(), Some(Err(NotCurrent::TooManyWait)));
+        assert_eq!(ask().now_or_never(), Some(Err(ReadIndexError::TooManyWait)));
         // As many may wait for the next request.
         go_on(&mut work);
         let mut next: Vec<_> = (0..limits::READ_INDEX_WAITS_MAX).map(|_| ask()).collect();
         assert!(next.iter_mut().all(|reader| reader.now_or_never().is_none()));
-        assert_eq!(ask().now_or_never(), Some(Err(NotCurrent::TooManyWait)));
+        assert_eq!(ask().now_or_never(), Some(Err(ReadIndexError::TooManyWait)));
         for (readers, index) in [(waiting, 7), (next, 8)] {
             leader.answer(Some(index));
             go_on(&mut work);
@@ -194,7 +194,7 @@ async fn reads_beyond_the_limit_are_refused() {
 async fn wait_for_the_confirmed_index_times_out() {
     assert!(in_time(async {}, limits::READ_INDEX_WAIT).await.is_ok());
     let behind = in_time(std::future::pending(), limits::READ_INDEX_WAIT).await;
-    assert!(matches!(behind, Err(NotCurrent::Behind)));
+    assert!(matches!(behind, Err(ReadIndexError::Behind)));
 }
 
 #[tokio::test]
