@@ -11,7 +11,7 @@ use crate::limits;
 
 /// A reading of another node's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// The latest time that the clock can have shown when the response arrived.
     wall: Timestamp,
     /// Arrival of the response, on this node's boot clock.
@@ -21,7 +21,7 @@ pub struct Reading {
 impl Reading {
     /// A clock that showed `wall` between two instants of this node's boot clock. `None` if these are too far apart, or
     /// the time is out of range.
-    pub fn new(wall: Timestamp, sent: Duration, received: Duration) -> Option<Self> {
+    pub(crate) fn new(wall: Timestamp, sent: Duration, received: Duration) -> Option<Self> {
         let round_trip = received.checked_sub(sent)?;
         let is_calendar = (0..=limits::NUMERIC_DATE_MAX_SECS).contains(&wall.secs());
         (is_calendar && round_trip <= limits::CLOCK_ROUND_TRIP_MAX)
@@ -29,7 +29,7 @@ impl Reading {
     }
 
     /// The time of the clock at `now`, if the reading is not too old.
-    pub fn at(self, now: Duration) -> Option<Timestamp> {
+    pub(crate) fn at(self, now: Duration) -> Option<Timestamp> {
         let age = now.saturating_sub(self.received);
         (age <= limits::CLOCK_READING_VALID).then(|| self.wall.plus(age))
     }
@@ -37,9 +37,9 @@ impl Reading {
 
 /// The wall clocks of a cluster at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Agreement {
+pub(crate) struct Agreement {
     /// Whether the clocks of a majority of the voters are known.
-    pub has_majority: bool,
+    pub(crate) has_majority: bool,
     /// Median of the voters' clocks; the lower one of an even number.
     median: Option<Timestamp>,
     /// Whether a majority of the voters is close to the median.
@@ -54,7 +54,7 @@ pub struct Agreement {
 
 impl Agreement {
     /// Agreement of these clocks. Non-voters are compared with the median and do not affect it.
-    pub fn of(voters: &BTreeSet<u64>, clocks: &BTreeMap<u64, Timestamp>) -> Self {
+    pub(crate) fn of(voters: &BTreeSet<u64>, clocks: &BTreeMap<u64, Timestamp>) -> Self {
         let of_voters = clocks.iter().filter(|(id, _)| voters.contains(id));
         let mut sorted: Vec<Timestamp> = of_voters.map(|(_, wall)| *wall).collect();
         sorted.sort_unstable();
@@ -76,7 +76,7 @@ impl Agreement {
 
     /// Time stamp of the next log entry. `last` are the times of the last applied entry, which was stamped at least
     /// `elapsed` ago.
-    pub fn stamp(&self, last: LogTimes, elapsed: Duration) -> Stamp {
+    pub(crate) fn stamp(&self, last: LogTimes, elapsed: Duration) -> Stamp {
         // The first entry has no predecessor to continue from.
         let is_first = last == LogTimes::default();
         let time = match self.median.filter(|_| self.is_agreed || is_first) {
@@ -88,7 +88,7 @@ impl Agreement {
     }
 
     /// Report for other nodes and for operators.
-    pub fn report(&self) -> ClockReport {
+    pub(crate) fn report(&self) -> ClockReport {
         ClockReport { is_agreed: self.is_agreed, spread: self.spread, offsets: self.offsets.clone() }
     }
 }
@@ -96,13 +96,13 @@ impl Agreement {
 /// Whether a leader may propose: it must have read the clocks of a majority in its term. A leader elected while other
 /// voters were unreachable may be the one whose clock is wrong.
 #[derive(Debug, Default)]
-pub struct FirstReading {
+pub(crate) struct FirstReading {
     in_term: Option<u64>,
 }
 
 impl FirstReading {
     /// Whether the leader of `term` may propose, with these clocks.
-    pub fn allows(&mut self, term: u64, agreement: &Agreement) -> bool {
+    pub(crate) fn allows(&mut self, term: u64, agreement: &Agreement) -> bool {
         if agreement.has_majority {
             self.in_term = Some(term);
         }
@@ -114,11 +114,11 @@ impl FirstReading {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockReport {
     /// Whether a majority of the voters is close to the median of their clocks.
-    pub is_agreed: bool,
+    pub(crate) is_agreed: bool,
     /// Distance between the voters' earliest and latest clock.
-    pub spread: Duration,
+    pub(crate) spread: Duration,
     /// Milliseconds from the median to each clock read recently; negative if the clock is slow.
-    pub offsets: BTreeMap<u64, i64>,
+    pub(crate) offsets: BTreeMap<u64, i64>,
 }
 
 /// Which decisions a node may base on its wall clock.
@@ -134,8 +134,7 @@ pub enum ClockVerdict {
 
 impl ClockReport {
     /// Which decisions this node may base on its wall clock.
-    #[must_use]
-    pub fn verdict(&self, node_id: u64) -> ClockVerdict {
+    pub(crate) fn verdict(&self, node_id: u64) -> ClockVerdict {
         let offset = self.offsets.get(&node_id).map(|millis| Duration::from_millis(millis.unsigned_abs()));
         match offset {
             Some(offset) if offset > limits::CLOCK_OFFSET_MAX => ClockVerdict::FarApart,
@@ -146,8 +145,7 @@ impl ClockReport {
     }
 
     /// `now` corrected to the median; unchanged without an agreement.
-    #[must_use]
-    pub fn corrected(&self, node_id: u64, now: Timestamp) -> Timestamp {
+    pub(crate) fn corrected(&self, node_id: u64, now: Timestamp) -> Timestamp {
         let offset = self.offsets.get(&node_id).filter(|_| self.is_agreed).copied().unwrap_or_default();
         Timestamp::from_millis(now.millis().saturating_sub(offset))
     }

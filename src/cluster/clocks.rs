@@ -16,7 +16,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::limits;
 
 /// The members' wall clocks, as this node knows them.
-pub struct Clocks {
+pub(crate) struct Clocks {
     clock: Clock,
     node_id: u64,
     /// The last reading of each member that answered this node.
@@ -27,24 +27,24 @@ pub struct Clocks {
 
 impl Clocks {
     /// Without readings of other nodes.
-    pub fn new(clock: Clock, node_id: u64) -> Self {
+    pub(crate) fn new(clock: Clock, node_id: u64) -> Self {
         Self { clock, node_id, readings: Mutex::default(), report: ArcSwap::default() }
     }
 
     /// The boot clock, which times readings.
-    pub fn boot(&self) -> Duration {
+    pub(crate) fn boot(&self) -> Duration {
         self.clock.boot()
     }
 
     /// Records a reading: the response to a request sent at `sent` states the wall clock as `wall`.
-    pub fn record_reading(&self, node_id: u64, wall: Timestamp, sent: Duration) {
+    pub(crate) fn record_reading(&self, node_id: u64, wall: Timestamp, sent: Duration) {
         if let Some(reading) = Reading::new(wall, sent, self.clock.boot()) {
             self.readings.lock().unwrap_or_else(PoisonError::into_inner).insert(node_id, reading);
         }
     }
 
     /// The wall clocks now, from valid readings and this node's own clock.
-    pub fn agreement(&self, voters: &BTreeSet<u64>) -> Agreement {
+    pub(crate) fn agreement(&self, voters: &BTreeSet<u64>) -> Agreement {
         let now = self.clock.boot();
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         let read = readings.iter().filter_map(|(id, reading)| Some((*id, reading.at(now)?)));
@@ -53,7 +53,7 @@ impl Clocks {
     }
 
     /// Records the leader's report, and logs a changed verdict.
-    pub fn record_report(&self, report: ClockReport) {
+    pub(crate) fn record_report(&self, report: ClockReport) {
         let verdict = report.verdict(self.node_id);
         let before = self.report.swap(Arc::new(report)).verdict(self.node_id);
         if verdict != before {
@@ -81,16 +81,16 @@ impl Clocks {
     }
 
     /// The leader's last report.
-    pub fn report(&self) -> Arc<ClockReport> {
+    pub(crate) fn report(&self) -> Arc<ClockReport> {
         self.report.load_full()
     }
 }
 
 /// Stamps the log entries that this node proposes as leader.
-pub struct Stamps<M: Machine> {
+pub(crate) struct Stamps<M: Machine> {
     /// openraft.
-    pub raft: Raft<M>,
-    pub clocks: Arc<Clocks>,
+    pub(crate) raft: Raft<M>,
+    pub(crate) clocks: Arc<Clocks>,
     /// The state, with the times of the last entry.
     machine: Arc<M>,
     /// When that entry was applied.
@@ -101,13 +101,13 @@ pub struct Stamps<M: Machine> {
 
 impl<M: Machine> Stamps<M> {
     /// Before any clock was read.
-    pub fn new(raft: Raft<M>, clocks: &Arc<Clocks>, machine: &Arc<M>, shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(raft: Raft<M>, clocks: &Arc<Clocks>, machine: &Arc<M>, shared: &Arc<Shared>) -> Self {
         let (clocks, machine, shared) = (Arc::clone(clocks), Arc::clone(machine), Arc::clone(shared));
         Self { raft, clocks, machine, shared, first: FirstReading::default() }
     }
 
     /// Time stamp of the next entry. `None` unless this node leads and has read the clocks of a majority in its term.
-    pub fn next(&mut self) -> Option<Stamp> {
+    pub(crate) fn next(&mut self) -> Option<Stamp> {
         let (term, voters) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -147,14 +147,12 @@ impl<M: Machine> Handle<M> {
     }
 
     /// The leader's last clock report.
-    #[must_use]
-    pub fn clocks(&self) -> Arc<ClockReport> {
+    pub(crate) fn clocks(&self) -> Arc<ClockReport> {
         self.clocks.report()
     }
 
     /// Which decisions this node may base on its wall clock.
-    #[must_use]
-    pub fn clock_verdict(&self) -> ClockVerdict {
+    pub(crate) fn clock_verdict(&self) -> ClockVerdict {
         self.clocks().verdict(self.node_id)
     }
 
@@ -162,7 +160,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`LeaseError::ClockWrong`].
-    pub fn check_clock(&self, _fresh: &LeaseProof) -> Result<(), LeaseError> {
+    pub(crate) fn check_clock(&self, _fresh: &LeaseProof) -> Result<(), LeaseError> {
         if self.clock_verdict() < ClockVerdict::FarApart { Ok(()) } else { Err(LeaseError::ClockWrong) }
     }
 
@@ -170,19 +168,17 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`LeaseError::ClockApart`].
-    pub fn check_clock_for_foreign(&self, _fresh: &LeaseProof) -> Result<(), LeaseError> {
+    pub(crate) fn check_clock_for_foreign(&self, _fresh: &LeaseProof) -> Result<(), LeaseError> {
         if self.clock_verdict() == ClockVerdict::Good { Ok(()) } else { Err(LeaseError::ClockApart) }
     }
 
     /// The current wall time by the median of the voters' clocks, as far as this node knows it.
-    #[must_use]
-    pub fn cluster_time(&self) -> Timestamp {
+    pub(crate) fn cluster_time(&self) -> Timestamp {
         self.clocks().corrected(self.node_id, self.clock.now())
     }
 
     /// Elapsed time now: that of the last entry plus the time since it was applied here. May be late, never early.
-    #[must_use]
-    pub fn elapsed_time(&self) -> Timestamp {
+    pub(crate) fn elapsed_time(&self) -> Timestamp {
         // The order of [`Stamps::next`].
         let passed = self.machine.times().passed;
         passed.plus(self.shared.since_applied(self.clock.boot()))

@@ -14,13 +14,13 @@ use super::type_config::{
 
 /// Generated from `proto/log.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
-pub mod proto {
+pub(crate) mod proto {
     include!(concat!(env!("OUT_DIR"), "/trust_fabric.log.v1.rs"));
 }
 
 /// A message does not decode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// Not protobuf of the expected message.
     #[error("decode {0}: {1}")]
     Undecodable(&'static str, prost::DecodeError),
@@ -41,39 +41,39 @@ fn leader_from_proto(leader: Option<proto::LeaderId>, of: &'static str) -> Resul
     Ok(LeaderId::new(leader.term, leader.node_id))
 }
 
-pub fn log_id_to_proto(log_id: &LogId) -> proto::LogId {
+pub(crate) fn log_id_to_proto(log_id: &LogId) -> proto::LogId {
     proto::LogId { leader: Some(leader_to_proto(&log_id.leader_id)), index: log_id.index }
 }
 
-pub fn log_id_from_proto(log_id: proto::LogId) -> Result<LogId, Error> {
+pub(crate) fn log_id_from_proto(log_id: proto::LogId) -> Result<LogId, Error> {
     Ok(LogId::new(leader_from_proto(log_id.leader, "log id")?, log_id.index))
 }
 
-pub fn encode_log_id(log_id: &LogId) -> Vec<u8> {
+pub(crate) fn encode_log_id(log_id: &LogId) -> Vec<u8> {
     log_id_to_proto(log_id).encode_to_vec()
 }
 
-pub fn decode_log_id(bytes: &[u8]) -> Result<LogId, Error> {
+pub(crate) fn decode_log_id(bytes: &[u8]) -> Result<LogId, Error> {
     log_id_from_proto(proto::LogId::decode(bytes).map_err(|error| Error::Undecodable("log id", error))?)
 }
 
-pub fn encode_vote(vote: &Vote) -> Vec<u8> {
+pub(crate) fn encode_vote(vote: &Vote) -> Vec<u8> {
     vote_to_proto(vote).encode_to_vec()
 }
 
-pub fn vote_to_proto(vote: &Vote) -> proto::Vote {
+pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
     proto::Vote { leader: Some(leader_to_proto(&vote.leader_id)), committed: vote.committed }
 }
 
-pub fn decode_vote(bytes: &[u8]) -> Result<Vote, Error> {
+pub(crate) fn decode_vote(bytes: &[u8]) -> Result<Vote, Error> {
     vote_from_proto(proto::Vote::decode(bytes).map_err(|error| Error::Undecodable("vote", error))?)
 }
 
-pub fn vote_from_proto(vote: proto::Vote) -> Result<Vote, Error> {
+pub(crate) fn vote_from_proto(vote: proto::Vote) -> Result<Vote, Error> {
     Ok(Vote { leader_id: leader_from_proto(vote.leader, "vote")?, committed: vote.committed })
 }
 
-pub fn life_to_proto(life: &Life) -> proto::Life {
+pub(crate) fn life_to_proto(life: &Life) -> proto::Life {
     proto::Life {
         start: life.start,
         id: bytes::Bytes::copy_from_slice(&life.id),
@@ -82,7 +82,7 @@ pub fn life_to_proto(life: &Life) -> proto::Life {
     }
 }
 
-pub fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
+pub(crate) fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
     Ok(Life {
         start: life.start,
         id: life.id.as_ref().try_into().map_err(|_| Error::Missing("life", "id"))?,
@@ -91,7 +91,7 @@ pub fn life_from_proto(life: &proto::Life) -> Result<Life, Error> {
     })
 }
 
-pub fn memory_to_proto((node_id, disk_id): DiskKey, memory: &DiskRecord) -> proto::Memory {
+pub(crate) fn memory_to_proto((node_id, disk_id): DiskKey, memory: &DiskRecord) -> proto::Memory {
     proto::Memory {
         node_id,
         disk_id: bytes::Bytes::copy_from_slice(&disk_id),
@@ -102,7 +102,7 @@ pub fn memory_to_proto((node_id, disk_id): DiskKey, memory: &DiskRecord) -> prot
     }
 }
 
-pub fn memory_from_proto(memory: &proto::Memory) -> Result<(DiskKey, DiskRecord), Error> {
+pub(crate) fn memory_from_proto(memory: &proto::Memory) -> Result<(DiskKey, DiskRecord), Error> {
     let disk_id = memory.disk_id.as_ref().try_into().map_err(|_| Error::Missing("memory", "disk id"))?;
     let life = life_from_proto(memory.life.as_ref().ok_or(Error::Missing("memory", "life"))?)?;
     let vote = memory.vote.map(|vote| leader_from_proto(Some(vote), "memory")).transpose()?;
@@ -112,12 +112,12 @@ pub fn memory_from_proto(memory: &proto::Memory) -> Result<(DiskKey, DiskRecord)
 }
 
 /// Encodes the records of the members' disks.
-pub fn encode_memories(members: Vec<proto::Memory>) -> Vec<u8> {
+pub(crate) fn encode_memories(members: Vec<proto::Memory>) -> Vec<u8> {
     proto::Memories { members }.encode_to_vec()
 }
 
 /// Decodes the records of the members' disks.
-pub fn decode_memories(bytes: &[u8]) -> Result<Vec<(DiskKey, DiskRecord)>, Error> {
+pub(crate) fn decode_memories(bytes: &[u8]) -> Result<Vec<(DiskKey, DiskRecord)>, Error> {
     let memories = proto::Memories::decode(bytes).map_err(|error| Error::Undecodable("memories", error))?;
     memories.members.iter().map(memory_from_proto).collect()
 }
@@ -148,7 +148,7 @@ fn membership_from_proto(membership: proto::Membership) -> Result<Membership, Er
     Membership::new(configs, peers).map_err(|error| Error::Membership(error.to_string()))
 }
 
-pub fn encode_membership(stored: &StoredMembership) -> Vec<u8> {
+pub(crate) fn encode_membership(stored: &StoredMembership) -> Vec<u8> {
     proto::StoredMembership {
         log_id: stored.log_id().as_ref().map(log_id_to_proto),
         membership: Some(membership_to_proto(stored.membership())),
@@ -156,7 +156,7 @@ pub fn encode_membership(stored: &StoredMembership) -> Vec<u8> {
     .encode_to_vec()
 }
 
-pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
+pub(crate) fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
     let stored = proto::StoredMembership::decode(bytes)
         .map_err(|error| Error::Undecodable("stored membership", error))?;
     let membership = stored.membership.ok_or(Error::Missing("stored membership", "membership"))?;
@@ -164,11 +164,11 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, Error> {
     Ok(StoredMembership::new(log_id, membership_from_proto(membership)?))
 }
 
-pub fn encode_entry(entry: &Entry) -> Vec<u8> {
+pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
     entry_to_proto(entry).encode_to_vec()
 }
 
-pub fn entry_to_proto(entry: &Entry) -> proto::Entry {
+pub(crate) fn entry_to_proto(entry: &Entry) -> proto::Entry {
     let payload = match &entry.payload {
         EntryPayload::Blank => None,
         EntryPayload::Normal(commands) => Some(proto::entry::Payload::Commands(commands.0.clone())),
@@ -179,11 +179,11 @@ pub fn entry_to_proto(entry: &Entry) -> proto::Entry {
     proto::Entry { log_id: Some(log_id_to_proto(&entry.log_id())), payload }
 }
 
-pub fn decode_entry(bytes: &[u8]) -> Result<Entry, Error> {
+pub(crate) fn decode_entry(bytes: &[u8]) -> Result<Entry, Error> {
     entry_from_proto(proto::Entry::decode(bytes).map_err(|error| Error::Undecodable("log entry", error))?)
 }
 
-pub fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Error> {
+pub(crate) fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Error> {
     let log_id = log_id_from_proto(entry.log_id.ok_or(Error::Missing("log entry", "log id"))?)?;
     let payload = match entry.payload {
         None => EntryPayload::Blank,

@@ -13,7 +13,7 @@ pub struct Corrupt {
 
 impl Corrupt {
     /// Corruption of the log or of the data directory itself: the node cannot be restored from the rest.
-    pub fn new(path: &Path, what: impl fmt::Display) -> Self {
+    pub(crate) fn new(path: &Path, what: impl fmt::Display) -> Self {
         Self {
             what: format!("{}: {what}", path.display()),
             advice: "this node will not run on it: keep a copy of the data directory for analysis, then \
@@ -22,7 +22,7 @@ impl Corrupt {
     }
 
     /// A corrupt row or an undecodable command.
-    pub fn row(what: impl fmt::Display) -> Self {
+    pub(crate) fn row(what: impl fmt::Display) -> Self {
         Self::state(Path::new("state"), what)
     }
 
@@ -64,7 +64,7 @@ impl Corrupt {
     }
 
     /// Data written by a newer version.
-    pub fn newer(what: impl fmt::Display) -> Self {
+    pub(crate) fn newer(what: impl fmt::Display) -> Self {
         Self {
             what: what.to_string(),
             advice: "this version is too old for the data directory: start the version that wrote it, or \

@@ -15,11 +15,11 @@ const FILE: &str = "identity.json";
 
 /// Node id and disk identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskIdentity {
+pub(crate) struct DiskIdentity {
     /// Id of the node, never reused in the cluster.
-    pub node_id: u64,
+    pub(crate) node_id: u64,
     /// 16 random bytes, drawn when the disk was first used.
-    pub disk_id: [u8; 16],
+    pub(crate) disk_id: [u8; 16],
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,7 +35,7 @@ struct Stored {
 ///
 /// # Errors
 /// [`Corrupt`] if the data directory belongs to another node, or lost its log.
-pub fn establish(
+pub(crate) fn establish(
     data: &Path,
     log: &rocksdb::DB,
     node_id: u64,
@@ -105,7 +105,7 @@ fn store(path: &Path, identity: DiskIdentity) -> io::Result<()> {
 }
 
 /// Replaces a file durably and atomically.
-pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
     file.write_all(content)?;
@@ -115,7 +115,7 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Syncs the parent directory, so that the name of `path` is durable.
-pub fn sync_name_of(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_name_of(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }

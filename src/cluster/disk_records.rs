@@ -21,7 +21,7 @@ use super::{Corrupt, Handle, Machine};
 use crate::limits;
 
 /// Records of the members' disks.
-pub struct DiskRecords {
+pub(crate) struct DiskRecords {
     known: Mutex<Known>,
 }
 
@@ -34,7 +34,7 @@ struct Known {
 ///
 /// # Errors
 /// [`Corrupt`] if the disk was rejected at an earlier start, or the row of the last start is corrupt.
-pub fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> Result<Life, Corrupt> {
+pub(crate) fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> Result<Life, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     // A supervisor restarts a rejected member repeatedly. Each start has a greater number, so a member that knows no
     // other fact would accept it in the end.
@@ -58,7 +58,7 @@ pub fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> R
 }
 
 impl DiskRecords {
-    pub fn open(db: &DB) -> Result<Self, Corrupt> {
+    pub(crate) fn open(db: &DB) -> Result<Self, Corrupt> {
         let memories = match log::read_meta(db, MEMORIES)? {
             Some(row) => codec::decode_memories(&row).map_err(|error| Corrupt::new(db.path(), error))?,
             None => Vec::new(),
@@ -82,7 +82,7 @@ impl DiskRecords {
     }
 
     /// Verifies the life of a member and records it.
-    pub fn take(&self, disk: DiskKey, life: &Life) -> Result<(), DiskRollback> {
+    pub(crate) fn take(&self, disk: DiskKey, life: &Life) -> Result<(), DiskRollback> {
         let mut known = self.known();
         let Some(memory) = known.memories.get_mut(&disk) else {
             known.memories.insert(disk, DiskRecord::new(*life));
@@ -96,25 +96,25 @@ impl DiskRecords {
     }
 
     /// Records the life of this process, which other members verify.
-    pub fn take_own(&self, disk: DiskKey, life: &Life) {
+    pub(crate) fn take_own(&self, disk: DiskKey, life: &Life) {
         let mut known = self.known();
         known.memories.entry(disk).or_insert_with(|| DiskRecord::new(*life)).life = *life;
         known.is_unwritten = true;
     }
 
     /// The record of a disk.
-    pub fn of(&self, disk: DiskKey) -> Option<DiskRecord> {
+    pub(crate) fn of(&self, disk: DiskKey) -> Option<DiskRecord> {
         self.known().memories.get(&disk).copied()
     }
 
     /// All records, for a heartbeat.
-    pub fn to_proto(&self) -> Vec<proto::Memory> {
+    pub(crate) fn to_proto(&self) -> Vec<proto::Memory> {
         let known = self.known();
         known.memories.iter().map(|(disk, memory)| codec::memory_to_proto(*disk, memory)).collect()
     }
 
     /// Merges the leader's records. Records that do not decode or are not of a member are ignored.
-    pub fn merge(&self, memories: &[proto::Memory], is_member: impl Fn(&DiskKey) -> bool) {
+    pub(crate) fn merge(&self, memories: &[proto::Memory], is_member: impl Fn(&DiskKey) -> bool) {
         let mut known = self.known();
         for (disk, theirs) in memories.iter().filter_map(|memory| codec::memory_from_proto(memory).ok()) {
             if !is_member(&disk) {
@@ -131,17 +131,17 @@ impl DiskRecords {
     }
 
     /// Records that a member granted a vote or follows its leader; its answer implies that the vote is durable.
-    pub fn voted(&self, disk: DiskKey, vote: LeaderId) {
+    pub(crate) fn voted(&self, disk: DiskKey, vote: LeaderId) {
         self.change(disk, |memory| memory.vote = memory.vote.max(Some(vote)));
     }
 
     /// Records that a member acknowledged a committed entry; its answer implies that the entry is durable.
-    pub fn holds(&self, disk: DiskKey, held: LogId) {
+    pub(crate) fn holds(&self, disk: DiskKey, held: LogId) {
         self.change(disk, |memory| memory.held = memory.held.max(Some(held)));
     }
 
     /// Records that a committed entry of a member differs from this node's.
-    pub fn contradicts(&self, disk: DiskKey, theirs: LogId) {
+    pub(crate) fn contradicts(&self, disk: DiskKey, theirs: LogId) {
         self.change(disk, |memory| {
             if memory.contradiction.is_none() {
                 tracing::error!(
@@ -156,7 +156,7 @@ impl DiskRecords {
     }
 
     /// Members with a committed entry that differs from the leader's.
-    pub fn contradictions(&self) -> Vec<(u64, LogId)> {
+    pub(crate) fn contradictions(&self) -> Vec<(u64, LogId)> {
         let known = self.known();
         let contradictions =
             known.memories.iter().filter_map(|((id, _), memory)| Some((*id, memory.contradiction?)));
@@ -177,7 +177,7 @@ impl DiskRecords {
     }
 
     /// The row, if a change is not stored yet. The caller stores it.
-    pub fn unwritten(&self) -> Option<Vec<u8>> {
+    pub(crate) fn unwritten(&self) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.known().is_unwritten) {
             return None;
         }
@@ -186,7 +186,7 @@ impl DiskRecords {
 }
 
 /// Whether a disk is that of a member.
-pub fn is_member(members: &StoredMembership, (node_id, disk_id): &DiskKey) -> bool {
+pub(crate) fn is_member(members: &StoredMembership, (node_id, disk_id): &DiskKey) -> bool {
     members.membership().get_node(node_id).is_some_and(|member| member.disk_id == *disk_id)
 }
 
@@ -236,8 +236,7 @@ impl<M: Machine> Handle<M> {
 
     /// Members that stopped because a committed entry of their log differs from this leader's: acknowledged writes are
     /// lost on one side until an operator decides.
-    #[must_use]
-    pub fn contradictions(&self) -> Vec<u64> {
+    pub(crate) fn contradictions(&self) -> Vec<u64> {
         if self.leader() != Some(self.node_id) {
             return Vec::new();
         }

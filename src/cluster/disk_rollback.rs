@@ -9,37 +9,37 @@
 use super::type_config::{LeaderId, LogId};
 
 /// Node id and disk identity.
-pub type DiskKey = (u64, [u8; 16]);
+pub(crate) type DiskKey = (u64, [u8; 16]);
 
 /// One start of a process on a disk, and the content of the disk at that start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub(crate) struct Life {
     /// Number of the start on this disk, from 1. Durable before the first call.
-    pub start: u64,
+    pub(crate) start: u64,
     /// Drawn at the start and stored with its number: distinguishes two copies of one disk.
-    pub id: [u8; 16],
+    pub(crate) id: [u8; 16],
     /// The vote.
-    pub vote: Option<LeaderId>,
+    pub(crate) vote: Option<LeaderId>,
     /// The last log entry, or the last entry of the installed state if that is later.
-    pub end: Option<LogId>,
+    pub(crate) end: Option<LogId>,
 }
 
 /// Facts that a member records durably about another member's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskRecord {
+pub(crate) struct DiskRecord {
     /// The life with the greatest start number.
-    pub life: Life,
+    pub(crate) life: Life,
     /// The greatest vote that the member granted or followed; pre-votes do not count.
-    pub vote: Option<LeaderId>,
+    pub(crate) vote: Option<LeaderId>,
     /// The last committed entry that it acknowledged. Uncommitted entries do not count: a leader may replace them.
-    pub held: Option<LogId>,
+    pub(crate) held: Option<LogId>,
     /// The committed entry of its log that differs from the leader's entry at that index.
-    pub contradiction: Option<LogId>,
+    pub(crate) contradiction: Option<LogId>,
 }
 
 /// Reason to reject a process: its disk is not the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DiskRollback {
+pub(crate) enum DiskRollback {
     /// A later start is recorded.
     #[error("the disk was rolled back: its start number is {stated}, and start {known} is recorded")]
     Start {
@@ -75,13 +75,12 @@ fn shown(part: Option<&impl std::fmt::Display>) -> String {
 
 impl DiskRecord {
     /// Record of a disk without acknowledged facts.
-    #[must_use]
-    pub fn new(life: Life) -> Self {
+    pub(crate) fn new(life: Life) -> Self {
         Self { life, vote: None, held: None, contradiction: None }
     }
 
     /// Checks that a process with this life can succeed the recorded one.
-    pub fn verify_life(&self, life: &Life) -> Result<(), DiskRollback> {
+    pub(crate) fn verify_life(&self, life: &Life) -> Result<(), DiskRollback> {
         let Life { start: stated, id, vote, end } = *life;
         let known = self.life.start;
         if stated < known {
@@ -98,7 +97,7 @@ impl DiskRecord {
     }
 
     /// Verifies a life and records it. A rejected life is not recorded.
-    pub fn take(&mut self, life: &Life) -> Result<(), DiskRollback> {
+    pub(crate) fn take(&mut self, life: &Life) -> Result<(), DiskRollback> {
         self.verify_life(life)?;
         self.life = *life;
         Ok(())
@@ -106,7 +105,7 @@ impl DiskRecord {
 
     /// Merges another member's record of the same disk. A start that contradicts the facts of an earlier one is not
     /// recorded, so that its process is rejected from now on.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         let (older, newer) =
             if self.life.start <= other.life.start { (*self, *other) } else { (*other, *self) };
         *self = Self {

@@ -17,7 +17,7 @@ use crate::limits;
 
 /// State of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DiskState {
+pub(crate) enum DiskState {
     /// Writes finish.
     #[default]
     Answers,
@@ -29,36 +29,36 @@ pub enum DiskState {
 
 /// State shared by the log writer, the watchdog and its readers.
 #[derive(Default)]
-pub struct DiskMonitor {
+pub(crate) struct DiskMonitor {
     /// Twice the number of written groups, plus one while a group is being written.
     groups: AtomicU64,
     state: watch::Sender<DiskState>,
     /// Blocks the writer while a test holds it.
     #[cfg(test)]
-    pub hold: tokio::sync::Mutex<()>,
+    pub(crate) hold: tokio::sync::Mutex<()>,
 }
 
 impl DiskMonitor {
     /// Whether a write of the log hangs.
-    pub fn hangs(&self) -> bool {
+    pub(crate) fn hangs(&self) -> bool {
         *self.state.borrow() != DiskState::Answers
     }
 
     /// The state of the disk, as it changes.
-    pub fn state(&self) -> watch::Receiver<DiskState> {
+    pub(crate) fn state(&self) -> watch::Receiver<DiskState> {
         self.state.subscribe()
     }
 }
 
 /// The log writer's part. The watchdog ends with it.
-pub struct WriterProbe {
+pub(crate) struct WriterProbe {
     disk: Arc<DiskMonitor>,
     _running: Sender<Infallible>,
 }
 
 impl WriterProbe {
     /// Writes one group.
-    pub fn group<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub(crate) fn group<T>(&self, write: impl FnOnce() -> T) -> T {
         self.disk.groups.fetch_add(1, Ordering::Release);
         #[cfg(test)]
         drop(self.disk.hold.blocking_lock());
@@ -80,7 +80,7 @@ pub struct Watchdog {
 }
 
 /// Creates both parts.
-pub fn watch() -> (WriterProbe, Watchdog) {
+pub(crate) fn watch() -> (WriterProbe, Watchdog) {
     let (running, writer) = channel();
     let disk = Arc::<DiskMonitor>::default();
     let watched = WriterProbe { disk: Arc::clone(&disk), _running: running };
@@ -90,8 +90,7 @@ pub fn watch() -> (WriterProbe, Watchdog) {
 
 impl Watchdog {
     /// Sets the thresholds for a heartbeat interval: they grow with slow heartbeats.
-    #[must_use]
-    pub fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
+    pub(crate) fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
         let heartbeats = heartbeat * limits::DISK_HANGS_HEARTBEATS;
         let ticks = heartbeats.as_millis().div_ceil(limits::DISK_TICK.as_millis());
         self.hangs_after = u32::try_from(ticks).unwrap_or(u32::MAX).max(limits::DISK_HANGS_TICKS);
@@ -99,20 +98,19 @@ impl Watchdog {
         self
     }
 
-    #[must_use]
-    pub fn disk(&self) -> Arc<DiskMonitor> {
+    pub(crate) fn disk(&self) -> Arc<DiskMonitor> {
         Arc::clone(&self.disk)
     }
 
     /// Polls until the log writer ends. To be run on a thread of its own.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         while self.writer.recv_timeout(limits::DISK_TICK) == Err(RecvTimeoutError::Timeout) {
             self.tick();
         }
     }
 
     /// One poll.
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         let groups = self.disk.groups.load(Ordering::Acquire);
         let is_same_group = groups % 2 == 1 && groups == self.seen;
         self.ticks = if is_same_group { self.ticks.saturating_add(1) } else { 0 };
@@ -141,8 +139,7 @@ impl Watchdog {
 
 impl<M: Machine> Handle<M> {
     /// Whether the disk of the log hangs. This node then serves no fresh read and no write.
-    #[must_use]
-    pub fn disk_hangs(&self) -> bool {
+    pub(crate) fn disk_hangs(&self) -> bool {
         self.disk.hangs()
     }
 

@@ -20,7 +20,7 @@ type Metrics = openraft::RaftMetrics<TypeConfig>;
 
 /// Whether this node may campaign, and whether another node leads.
 #[derive(Default)]
-pub struct Candidacy {
+pub(crate) struct Candidacy {
     /// Last leadership transfer, on the boot clock.
     transferred: Mutex<Option<Duration>>,
     /// Last heartbeat of another leader. openraft does not process it while the disk hangs.
@@ -33,7 +33,7 @@ impl Candidacy {
     }
 
     /// Records a heartbeat of another leader at `now`.
-    pub fn hear(&self, now: Duration) {
+    pub(crate) fn hear(&self, now: Duration) {
         self.heard.send_replace(Some(now));
     }
 
@@ -65,7 +65,7 @@ impl<M: Machine> Handle<M> {
     /// Transfers leadership, if this node leads and a successor is available. Nothing is proposed here until another
     /// node leads, and this node does not campaign for [`limits::CANDIDACY_PAUSE`]. Returns whether another node leads
     /// now.
-    pub async fn transfer_leadership(&self) -> bool {
+    pub(crate) async fn transfer_leadership(&self) -> bool {
         let successors = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();

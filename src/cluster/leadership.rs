@@ -47,8 +47,7 @@ impl<M: Machine> Handle<M> {
     /// The last known leader. A node that is cut off goes on to name one, possibly itself, so this answers where to
     /// send a request, not who leads. `None` while this node's disk hangs: it does not lead then, and cannot store what
     /// another leader sends.
-    #[must_use]
-    pub fn leader(&self) -> Option<u64> {
+    pub(crate) fn leader(&self) -> Option<u64> {
         self.known_leader().filter(|_| !self.disk.hangs())
     }
 
@@ -58,26 +57,22 @@ impl<M: Machine> Handle<M> {
     }
 
     /// [`Handle::leader`], if a quorum confirmed it recently. For display: a request to the leader finds out by itself.
-    #[must_use]
-    pub fn confirmed_leader(&self) -> Option<u64> {
+    pub(crate) fn confirmed_leader(&self) -> Option<u64> {
         self.leader().filter(|_| self.freshness().lapsed < limits::LEADER_UNCONFIRMED_MAX)
     }
 
     /// Whether this node knows the membership.
-    #[must_use]
-    pub fn has_members(&self) -> bool {
+    pub(crate) fn has_members(&self) -> bool {
         self.membership().membership().nodes().next().is_some()
     }
 
     /// Whether a leader is known to this process, as leader itself or by a heartbeat since its start.
-    #[must_use]
-    pub fn is_led(&self) -> bool {
+    pub(crate) fn is_led(&self) -> bool {
         self.raft.server_metrics().borrow_watched().state.is_leader() || self.another_leads()
     }
 
     /// The nodes that bootstrap waits for, and why each does not answer.
-    #[must_use]
-    pub fn waits_for(&self) -> Option<String> {
+    pub(crate) fn waits_for(&self) -> Option<String> {
         Some(self.channels.local.waits_for()).filter(|waits_for| !waits_for.is_empty())
     }
 
@@ -112,7 +107,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Waits until this node leads, or until it does not. Pending for ever once Raft has stopped.
-    pub async fn until_leads(&self, leads: bool) {
+    pub(crate) async fn until_leads(&self, leads: bool) {
         self.until_leader(|leader| (leader == Some(self.node_id)) == leads).await;
     }
 

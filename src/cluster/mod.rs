@@ -43,13 +43,13 @@ use tokio::sync::watch;
 pub use apply::database::StateHash;
 pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
-pub use disk_identity::{replace_file, sync_name_of};
-pub use disk_watch::Watchdog;
-pub use peers::InitialMembers;
+pub(crate) use disk_identity::{replace_file, sync_name_of};
+pub(crate) use disk_watch::Watchdog;
+pub(crate) use peers::InitialMembers;
 pub use propose::{AppliedCommand, Error};
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub use reads::read_index::{LinearizableRead, ReadIndexError};
-pub use start::{Closed, Options, Started, Transport, Work, start};
+pub(crate) use start::{Closed, Options, Started, Transport, Work, start};
 pub use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};
@@ -136,21 +136,21 @@ pub enum Write {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Log time, which decides expiry: the median of the voters' wall clocks.
-    pub time: Timestamp,
+    pub(crate) time: Timestamp,
     /// Latest time that any wall clock read by the leader shows. A revocation covers credentials of other issuers up to
     /// it; nothing expires by it.
-    pub latest: Timestamp,
+    pub(crate) latest: Timestamp,
     /// Elapsed time, which decides waiting periods and retention. Setting a wall clock does not move it.
-    pub passed: Timestamp,
+    pub(crate) passed: Timestamp,
 }
 
 /// Times of the last applied entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogTimes {
     /// Log time.
-    pub time: Timestamp,
+    pub(crate) time: Timestamp,
     /// Elapsed time.
-    pub passed: Timestamp,
+    pub(crate) passed: Timestamp,
 }
 
 /// Identity of a proposing process: 16 random bytes, drawn at its start.
@@ -159,14 +159,12 @@ pub struct ProposerId([u8; 16]);
 
 impl ProposerId {
     /// From the drawn bytes.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
     /// The 16 bytes.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 16] {
+    pub(crate) const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
@@ -175,24 +173,24 @@ impl ProposerId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// The proposing process.
-    pub origin: ProposerId,
+    pub(crate) origin: ProposerId,
     /// Number of the command within that process, from 1.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
     /// Every smaller sequence of that process is answered or abandoned and is not proposed again. Never decreases.
-    pub low_watermark: u64,
+    pub(crate) low_watermark: u64,
     /// The encoded command.
-    pub command: Bytes,
+    pub(crate) command: Bytes,
 }
 
 /// Result of applying one entry.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     /// One reply per command, in order.
-    pub replies: Vec<Bytes>,
+    pub(crate) replies: Vec<Bytes>,
     /// The changes, in order.
-    pub writes: Vec<Write>,
+    pub(crate) writes: Vec<Write>,
     /// The leader's state hash at an index. Divergence from this node's stops the node.
-    pub expected_hash: Option<(u64, StateHash)>,
+    pub(crate) expected_hash: Option<(u64, StateHash)>,
 }
 
 /// The replicated state machine. The same log gives the same state on every node: no clock, no randomness, no I/O, no
@@ -278,25 +276,22 @@ impl<M: Machine> Clone for Handle<M> {
 
 impl<M: Machine> Handle<M> {
     /// The state machine with its in-memory indexes.
-    #[must_use]
-    pub fn machine(&self) -> &M {
+    pub(crate) fn machine(&self) -> &M {
         &self.machine
     }
 
     /// A read view of the tables.
-    #[must_use]
-    pub fn view(&self) -> &dyn View {
+    pub(crate) fn view(&self) -> &dyn View {
         self.shared.as_ref()
     }
 
     /// Index of the last entry applied on this node.
-    #[must_use]
-    pub fn applied(&self) -> u64 {
+    pub(crate) fn applied(&self) -> u64 {
         *self.shared.applied.borrow()
     }
 
     /// Waits until `index` is applied on this node. Pending for ever once Raft has stopped.
-    pub async fn until_applied(&self, index: u64) {
+    pub(crate) async fn until_applied(&self, index: u64) {
         let mut applied = self.shared.applied.subscribe();
         if applied.wait_for(|applied| *applied >= index).await.is_err() {
             std::future::pending::<()>().await;
@@ -307,7 +302,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Corrupt`] if a row is corrupt.
-    pub fn state_hash(&self) -> Result<(u64, StateHash), Corrupt> {
+    pub(crate) fn state_hash(&self) -> Result<(u64, StateHash), Corrupt> {
         let database = self.shared.database.load_full();
         loop {
             let before = database.applied()?.map_or(0, |applied| applied.index);
@@ -319,20 +314,17 @@ impl<M: Machine> Handle<M> {
     }
 
     /// The newest index whose state hash is compared between nodes, and the hash.
-    #[must_use]
-    pub fn hash_checkpoints(&self) -> watch::Receiver<Option<(u64, StateHash)>> {
+    pub(crate) fn hash_checkpoints(&self) -> watch::Receiver<Option<(u64, StateHash)>> {
         self.shared.hash.subscribe()
     }
 
     /// Id of the cluster; `None` before bootstrap.
-    #[must_use]
-    pub fn cluster_id(&self) -> Option<[u8; 16]> {
+    pub(crate) fn cluster_id(&self) -> Option<[u8; 16]> {
         self.channels.local.cluster_id()
     }
 
     /// Id of this node.
-    #[must_use]
-    pub fn node_id(&self) -> u64 {
+    pub(crate) fn node_id(&self) -> u64 {
         self.node_id
     }
 
@@ -340,13 +332,13 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// If that takes longer than `limit`.
-    pub async fn until_recovered(&self, limit: Duration) -> Result<(), String> {
+    pub(crate) async fn until_recovered(&self, limit: Duration) -> Result<(), String> {
         let recovered = self.raft.wait_for_recovery(Some(limit)).await;
         recovered.map(drop).map_err(|error| error.to_string())
     }
 
     /// Waits for a fatal error of Raft or its storage and returns the reason. The process must then exit.
-    pub async fn until_failed(&self) -> String {
+    pub(crate) async fn until_failed(&self) -> String {
         let mut metrics = self.raft.metrics();
         let mut stops = self.channels.local.stops();
         loop {
@@ -370,7 +362,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// If Raft has stopped.
-    pub async fn snapshot(&self) -> Result<(), String> {
+    pub(crate) async fn snapshot(&self) -> Result<(), String> {
         self.raft.trigger().snapshot().await.map_err(|error| error.to_string())
     }
 
@@ -378,7 +370,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// If it did not stop cleanly.
-    pub async fn shutdown(&self) -> Result<(), String> {
+    pub(crate) async fn shutdown(&self) -> Result<(), String> {
         self.raft.shutdown().await.map_err(|error| error.to_string())
     }
 }

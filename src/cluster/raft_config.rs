@@ -7,7 +7,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// If the values contradict each other.
-pub fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraft::ConfigError> {
+pub(crate) fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, openraft::ConfigError> {
     let heartbeat_millis = u64::try_from(heartbeat.as_millis()).unwrap_or(u64::MAX);
     openraft::Config {
         cluster_name: "trust-fabric".to_owned(),

@@ -8,7 +8,7 @@ const HEADER_BYTES: usize = 5;
 
 /// Corruption of a record. It stops the node; the record is never skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// Shorter than its header.
     #[error("record is truncated")]
     Truncated,
@@ -21,8 +21,7 @@ pub enum Error {
 }
 
 /// Seals `payload` for storage under `key`.
-#[must_use]
-pub fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
+pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEADER_BYTES + payload.len());
     record.push(FORMAT);
     record.extend_from_slice(&checksum(key, payload).to_be_bytes());
@@ -31,7 +30,7 @@ pub fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 /// The payload of a record stored under `key`.
-pub fn open<'r>(key: &[u8], record: &'r [u8]) -> Result<&'r [u8], Error> {
+pub(crate) fn open<'r>(key: &[u8], record: &'r [u8]) -> Result<&'r [u8], Error> {
     let (header, payload) = record.split_at_checked(HEADER_BYTES).ok_or(Error::Truncated)?;
     match *header {
         [FORMAT, a, b, c, d] if u32::from_be_bytes([a, b, c, d]) == checksum(key, payload) => Ok(payload),

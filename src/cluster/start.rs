@@ -37,37 +37,37 @@ use crate::tls::Tls;
 /// Options of [`start`].
 pub struct Options {
     /// The data directory. It must exist.
-    pub data: PathBuf,
+    pub(crate) data: PathBuf,
     /// Id of this node.
-    pub node_id: u64,
+    pub(crate) node_id: u64,
     /// 16 random bytes: the disk identity, if the disk has none yet.
-    pub drawn_disk_id: [u8; 16],
+    pub(crate) drawn_disk_id: [u8; 16],
     /// 16 random bytes: the cluster id, if this node bootstraps a cluster.
-    pub drawn_cluster_id: [u8; 16],
+    pub(crate) drawn_cluster_id: [u8; 16],
     /// Identity of this process as proposer. Drawn anew for every start.
-    pub drawn_proposer_id: ProposerId,
+    pub(crate) drawn_proposer_id: ProposerId,
     /// Heartbeat interval. The election timeout is three to six of them.
-    pub heartbeat: Duration,
+    pub(crate) heartbeat: Duration,
     /// The clock that stamps entries.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// How this node proves that it has applied every acknowledged entry.
-    pub freshness: FreshnessMode,
+    pub(crate) freshness: FreshnessMode,
     /// Maximum bytes of log entries; beyond it, a snapshot is taken and the log is purged.
-    pub log_bytes_max: u64,
+    pub(crate) log_bytes_max: u64,
     /// Transport between nodes; `None` for a cluster of one.
-    pub transport: Option<Transport>,
+    pub(crate) transport: Option<Transport>,
 }
 
 /// Transport between nodes.
 pub struct Transport {
     /// Listener for connections of other nodes.
-    pub listener: TcpListener,
+    pub(crate) listener: TcpListener,
     /// Certificates and trust anchors.
-    pub tls: Tls,
+    pub(crate) tls: Tls,
     /// Trust domain of the node certificates, whose SPIFFE ID is `spiffe://<trust domain>/node/<id>`.
-    pub trust_domain: TrustDomain,
+    pub(crate) trust_domain: TrustDomain,
     /// Addresses of the initial members, this node included. Ignored once this node belongs to a cluster.
-    pub initial_members: InitialMembers,
+    pub(crate) initial_members: InitialMembers,
 }
 
 /// A background task that the caller must run.
@@ -76,24 +76,24 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A started node and its background tasks.
 pub struct Started<M: Machine> {
     /// The handle.
-    pub handle: Handle<M>,
+    pub(crate) handle: Handle<M>,
     /// Tasks for the asynchronous runtime, each to be run until it ends.
-    pub work: Vec<Work>,
+    pub(crate) work: Vec<Work>,
     /// Detects a hanging disk; to be run on a thread of its own.
-    pub watchdog: Watchdog,
+    pub(crate) watchdog: Watchdog,
     /// Reports when the databases are closed.
-    pub closed: Closed,
+    pub(crate) closed: Closed,
 }
 
 /// Held by every owner of an open database.
-pub type DatabaseGuard = mpsc::Sender<Infallible>;
+pub(crate) type DatabaseGuard = mpsc::Sender<Infallible>;
 
 /// Reports when no owner of a database is left. openraft's tasks end a little after it reports that it has stopped.
 pub struct Closed(mpsc::Receiver<Infallible>);
 
 impl Closed {
     /// Waits until every reader and writer of the databases is gone, except for the log writer.
-    pub async fn wait(mut self) {
+    pub(crate) async fn wait(mut self) {
         // Nothing is ever sent: this ends when the last sender is dropped.
         let _ = self.0.recv().await;
     }
@@ -117,7 +117,7 @@ fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [W
 ///
 /// # Errors
 /// [`Corrupt`] if the data directory fails verification.
-pub async fn start<M: Machine>(
+pub(crate) async fn start<M: Machine>(
     options: Options,
     machine: M,
     run_writer: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,

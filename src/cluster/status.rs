@@ -10,40 +10,39 @@ use super::{Handle, Machine};
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Id of this node.
-    pub node_id: u64,
+    pub(crate) node_id: u64,
     /// Current term.
-    pub term: u64,
+    pub(crate) term: u64,
     /// Last known leader, confirmed or not.
-    pub leader: Option<u64>,
+    pub(crate) leader: Option<u64>,
     /// The leader, if a quorum confirmed it recently.
-    pub confirmed_leader: Option<u64>,
+    pub(crate) confirmed_leader: Option<u64>,
     /// Index of the last log entry.
-    pub last_log_index: Option<u64>,
+    pub(crate) last_log_index: Option<u64>,
     /// Index of the last applied entry.
-    pub applied: u64,
+    pub(crate) applied: u64,
     /// Freshness lease of this node.
-    pub lease: LeaseStatus,
+    pub(crate) lease: LeaseStatus,
     /// Members of the last known membership.
-    pub members: Vec<Member>,
+    pub(crate) members: Vec<Member>,
 }
 
 /// One member.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// Node id.
-    pub node_id: u64,
+    pub(crate) node_id: u64,
     /// Address for other nodes.
-    pub address: String,
+    pub(crate) address: String,
     /// Whether it is a voter.
-    pub is_voter: bool,
+    pub(crate) is_voter: bool,
     /// Last index at which its log matches the leader's; `None` on followers.
-    pub matched: Option<u64>,
+    pub(crate) matched: Option<u64>,
 }
 
 impl<M: Machine> Handle<M> {
     /// Cluster status as this node sees it.
-    #[must_use]
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched().clone();
         let membership = metrics.membership_config.membership();

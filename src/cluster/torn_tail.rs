@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 32 * 1024;
 const HEADER_BYTES: usize = 7;
 
 /// Verifies the WAL and manifest files in `directory`, which may be missing. An error names the file and the offset.
-pub fn check(directory: &Path) -> io::Result<()> {
+pub(crate) fn check(directory: &Path) -> io::Result<()> {
     let items = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         items => items?,
@@ -37,7 +37,10 @@ pub fn check(directory: &Path) -> io::Result<()> {
 }
 
 /// [`check`], with the finding described by `corrupt`.
-pub fn check_for(directory: &Path, corrupt: impl FnOnce(&Path, io::Error) -> Corrupt) -> Result<(), Corrupt> {
+pub(crate) fn check_for(
+    directory: &Path,
+    corrupt: impl FnOnce(&Path, io::Error) -> Corrupt,
+) -> Result<(), Corrupt> {
     check(directory).map_err(|error| corrupt(directory, error))
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 /// An encoded batch of commands, as proposed. The log never decodes it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Commands(pub Bytes);
+pub(crate) struct Commands(pub Bytes);
 
 impl fmt::Debug for Commands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,15 +22,15 @@ impl fmt::Display for Commands {
 
 /// The replies to a batch, in command order, each encoded by the state machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replies(pub Vec<Bytes>);
+pub(crate) struct Replies(pub Vec<Bytes>);
 
 /// A node in the membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemberRecord {
+pub(crate) struct MemberRecord {
     /// Address for other nodes; empty in a cluster of one.
-    pub address: String,
+    pub(crate) address: String,
     /// Identity of the disk that holds its log.
-    pub disk_id: [u8; 16],
+    pub(crate) disk_id: [u8; 16],
 }
 
 impl fmt::Display for MemberRecord {
@@ -49,14 +49,14 @@ openraft::declare_raft_types!(
 );
 
 /// Log id: leader id and index.
-pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
+pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 /// Term and candidate of a vote.
-pub type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
+pub(crate) type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
 /// A vote.
-pub type Vote = openraft::alias::VoteOf<TypeConfig>;
+pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
 /// A log entry.
-pub type Entry = openraft::alias::EntryOf<TypeConfig>;
+pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
 /// Membership and the log id of its entry.
-pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 /// Voters and learners.
-pub type Membership = openraft::Membership<u64, MemberRecord>;
+pub(crate) type Membership = openraft::Membership<u64, MemberRecord>;

@@ -31,7 +31,7 @@ const CURRENT: &str = "CURRENT";
 const FIRST: u64 = 1;
 
 /// Interval, in entries, of the retained state hashes, which are compared between nodes.
-pub const HASH_INTERVAL: u64 = 1000;
+pub(crate) const HASH_INTERVAL: u64 = 1000;
 
 /// Maximum retained state hashes.
 const HASHES_KEPT_MAX: u64 = 1024;
@@ -43,28 +43,28 @@ const FILTER_BITS: f64 = 10.0;
 pub type StateHash = [u8; 32];
 
 /// One generation of the state.
-pub struct Database {
+pub(crate) struct Database {
     db: DB,
     tables: &'static [&'static str],
 }
 
 /// The applied entry, stored in the same write batch as its rows.
-pub struct AppliedEntry<'m> {
+pub(crate) struct AppliedEntry<'m> {
     /// The entry.
-    pub log_id: LogId,
+    pub(crate) log_id: LogId,
     /// The membership, if the entry changed it.
-    pub membership: Option<&'m StoredMembership>,
+    pub(crate) membership: Option<&'m StoredMembership>,
 }
 
 /// The directories of the state: `state/CURRENT` and `state/<generation>/`.
 #[derive(Clone, Debug)]
-pub struct Generations {
+pub(crate) struct Generations {
     root: PathBuf,
 }
 
 impl Generations {
     /// In `root`, which is created if it is missing.
-    pub fn new(root: PathBuf) -> io::Result<Self> {
+    pub(crate) fn new(root: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&root)?;
         Ok(Self { root })
     }
@@ -77,7 +77,7 @@ impl Generations {
     ///
     /// # Errors
     /// [`Corrupt`] if it cannot be opened or a row is corrupt.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         tables: &'static [&'static str],
         later: &'static [&'static str],
@@ -130,7 +130,7 @@ impl Generations {
 
     /// Installs the files of a snapshot as the next generation. A crash at any point leaves the old or the new
     /// generation, never a part of one.
-    pub fn install(
+    pub(crate) fn install(
         &self,
         files: &Path,
         tables: &'static [&'static str],
@@ -208,7 +208,11 @@ impl Database {
     ///
     /// # Errors
     /// [`Corrupt`] if a row is corrupt.
-    pub fn open(directory: &Path, tables: &'static [&'static str], later: &[&str]) -> Result<Self, Corrupt> {
+    pub(crate) fn open(
+        directory: &Path,
+        tables: &'static [&'static str],
+        later: &[&str],
+    ) -> Result<Self, Corrupt> {
         torn_tail::check_for(directory, Corrupt::state)?;
         let db = DB::open_cf_descriptors(&options(), directory, families(tables))
             .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
@@ -218,7 +222,7 @@ impl Database {
     }
 
     /// Opens the database in `directory` read-only, without a lock. Rows are verified when they are read.
-    pub fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
+    pub(crate) fn read(directory: &Path, tables: &'static [&'static str]) -> Result<Self, Corrupt> {
         torn_tail::check_for(directory, Corrupt::state)?;
         let unopened = |error| Corrupt::unopened(&error, Corrupt::state(directory, &error));
         // A snapshot of an earlier version lacks tables, and read-only access cannot create them.
@@ -263,12 +267,12 @@ impl Database {
     }
 
     /// Log id of the last applied entry.
-    pub fn applied(&self) -> Result<Option<LogId>, Corrupt> {
+    pub(crate) fn applied(&self) -> Result<Option<LogId>, Corrupt> {
         self.log_id_under(APPLIED)
     }
 
     /// The last applied membership.
-    pub fn membership(&self) -> Result<StoredMembership, Corrupt> {
+    pub(crate) fn membership(&self) -> Result<StoredMembership, Corrupt> {
         let row = self.get(CLUSTER, MEMBERSHIP)?;
         row.map_or_else(
             || Ok(StoredMembership::default()),
@@ -277,7 +281,7 @@ impl Database {
     }
 
     /// The current state hash.
-    pub fn hash(&self) -> Result<StateHash, Corrupt> {
+    pub(crate) fn hash(&self) -> Result<StateHash, Corrupt> {
         let row = self.get(CLUSTER, HASH)?;
         row.map_or(Ok([0; 32]), |bytes| {
             bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))
@@ -285,14 +289,14 @@ impl Database {
     }
 
     /// The state hash at `index`, if it is retained.
-    pub fn hash_at(&self, index: u64) -> Result<Option<StateHash>, Corrupt> {
+    pub(crate) fn hash_at(&self, index: u64) -> Result<Option<StateHash>, Corrupt> {
         let row = self.get(CLUSTER, &hash_at_key(index))?;
         row.map(|bytes| bytes.try_into().map_err(|_| self.corrupt("state hash is not 32 bytes"))).transpose()
     }
 
     /// The last entry of the snapshot from which this generation was installed, if it was. The log before it may not be
     /// replaced yet.
-    pub fn installed(&self) -> Result<Option<LogId>, Corrupt> {
+    pub(crate) fn installed(&self) -> Result<Option<LogId>, Corrupt> {
         self.log_id_under(INSTALLED)
     }
 
@@ -311,7 +315,7 @@ impl Database {
     }
 
     /// Writes the rows of one entry and its log id in one write batch. Returns the new state hash.
-    pub fn commit(&self, writes: &[Write], mark: &AppliedEntry<'_>) -> io::Result<StateHash> {
+    pub(crate) fn commit(&self, writes: &[Write], mark: &AppliedEntry<'_>) -> io::Result<StateHash> {
         let hash = next_hash(self.hash().map_err(io::Error::other)?, mark.log_id.index, writes);
         let mut batch = WriteBatch::default();
         for write in writes {
@@ -349,7 +353,7 @@ impl Database {
     /// Creates a checkpoint in the new `directory`, from hard links.
     ///
     /// Without a flush, which would delay every later entry while the memory table is written.
-    pub fn checkpoint(&self, directory: &Path) -> io::Result<()> {
+    pub(crate) fn checkpoint(&self, directory: &Path) -> io::Result<()> {
         Checkpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
             .map_err(io::Error::other)
@@ -357,7 +361,7 @@ impl Database {
 }
 
 /// Reads that do not fill the cache, for rows that are read once.
-pub struct ReadOnce<'d>(pub &'d Database);
+pub(crate) struct ReadOnce<'d>(pub &'d Database);
 
 impl View for ReadOnce<'_> {
     fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {

@@ -37,7 +37,7 @@ impl Drop for Directory {
 
 /// The files of a snapshot, read-only. They exist as long as this value.
 #[derive(Clone, Debug)]
-pub struct SnapshotFiles(Arc<Directory>);
+pub(crate) struct SnapshotFiles(Arc<Directory>);
 
 impl SnapshotFiles {
     fn in_directory(path: PathBuf, is_kept: bool) -> Self {
@@ -45,18 +45,17 @@ impl SnapshotFiles {
     }
 
     /// Directory of the files.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.0.path
     }
 }
 
 /// A snapshot, its last log id and membership.
-pub type Snapshot = SnapshotOf<TypeConfig, SnapshotFiles>;
+pub(crate) type Snapshot = SnapshotOf<TypeConfig, SnapshotFiles>;
 
 /// The directory of the newest snapshot and of those being built or received.
 #[derive(Clone, Debug)]
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     root: PathBuf,
     tables: &'static [&'static str],
     /// Number of the next directory.
@@ -66,14 +65,14 @@ pub struct Snapshots {
 }
 
 /// Turns a checkpoint into the current snapshot.
-pub struct Builder {
+pub(crate) struct Builder {
     snapshots: Snapshots,
     checkpoint: SnapshotFiles,
 }
 
 impl Snapshots {
     /// In `root`, which is created if it is missing. All but the newest complete snapshot are removed.
-    pub fn new(root: PathBuf, tables: &'static [&'static str]) -> io::Result<Self> {
+    pub(crate) fn new(root: PathBuf, tables: &'static [&'static str]) -> io::Result<Self> {
         fs::create_dir_all(&root)?;
         let newest = newest_in(&root)?;
         for item in fs::read_dir(&root)? {
@@ -92,20 +91,19 @@ impl Snapshots {
     }
 
     /// Creates the checkpoint, which fixes the content of the snapshot.
-    pub fn begin(&self, database: &Database) -> io::Result<Builder> {
+    pub(crate) fn begin(&self, database: &Database) -> io::Result<Builder> {
         let checkpoint = SnapshotFiles::in_directory(self.next_directory("making-"), false);
         database.checkpoint(checkpoint.directory())?;
         Ok(Builder { snapshots: self.clone(), checkpoint })
     }
 
     /// Directory of all snapshots.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.root
     }
 
     /// The newest complete snapshot. Its files remain until the last clone is dropped, even if it is replaced.
-    pub fn current(&self) -> io::Result<Option<Snapshot>> {
+    pub(crate) fn current(&self) -> io::Result<Option<Snapshot>> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.is_none()
             && let Some((_, directory)) = newest_in(&self.root)?
@@ -118,13 +116,12 @@ impl Snapshots {
 
     /// A new directory in which to receive a snapshot: one that is still being installed must not be overwritten.
     /// Removed with its last owner.
-    #[must_use]
-    pub fn receiving(&self) -> SnapshotFiles {
+    pub(crate) fn receiving(&self) -> SnapshotFiles {
         SnapshotFiles::in_directory(self.next_directory("receiving-"), false)
     }
 
     /// Reads the last log id and membership from the files in `directory`.
-    pub fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+    pub(crate) fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
         // Without the operator advice for a corrupt state: this is another directory.
         let damaged = |corrupt: Corrupt| io::Error::other(corrupt.what);
         let database = Database::read(directory, self.tables).map_err(damaged)?;
@@ -174,7 +171,7 @@ fn newest_in(root: &Path) -> io::Result<Option<(u64, PathBuf)>> {
 
 impl Builder {
     /// Publishes the checkpoint as the current snapshot.
-    pub fn finish(&self) -> io::Result<Snapshot> {
+    pub(crate) fn finish(&self) -> io::Result<Snapshot> {
         self.snapshots.publish(self.checkpoint.directory())
     }
 }

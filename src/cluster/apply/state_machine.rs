@@ -23,13 +23,13 @@ use crate::cluster::type_config::{Commands, Entry, LogId, Replies, StoredMembers
 use crate::cluster::{Applied, DatabaseGuard, Machine, Row, View};
 
 /// State shared by the applier and all readers.
-pub struct Shared {
+pub(crate) struct Shared {
     /// The current generation; replaced when a snapshot is installed.
-    pub database: ArcSwap<Database>,
+    pub(crate) database: ArcSwap<Database>,
     /// The last applied and projected index.
-    pub applied: watch::Sender<u64>,
+    pub(crate) applied: watch::Sender<u64>,
     /// The newest index whose state hash is retained, and the hash.
-    pub hash: watch::Sender<Option<(u64, StateHash)>>,
+    pub(crate) hash: watch::Sender<Option<(u64, StateHash)>>,
     /// When this process applied the last entry with a time stamp, or opened the state, in nanoseconds of the boot
     /// clock. Never earlier than the entry whose times readers see.
     applied_at: AtomicU64,
@@ -40,7 +40,7 @@ pub struct Shared {
 impl Shared {
     /// Time since the last entry with a time stamp was applied here, at `now` of the boot clock. At least as much has
     /// elapsed since the leader stamped it.
-    pub fn since_applied(&self, now: Duration) -> Duration {
+    pub(crate) fn since_applied(&self, now: Duration) -> Duration {
         now.saturating_sub(Duration::from_nanos(self.applied_at.load(Ordering::Acquire)))
     }
 
@@ -51,7 +51,7 @@ impl Shared {
 }
 
 /// The state machine of this node.
-pub struct StateMachine<M> {
+pub(crate) struct StateMachine<M> {
     shared: Arc<Shared>,
     machine: Arc<M>,
     durable: watch::Receiver<u64>,
@@ -63,7 +63,7 @@ pub struct StateMachine<M> {
 
 impl<M: Machine> StateMachine<M> {
     /// Opens the state and rebuilds what is in memory.
-    pub fn open(
+    pub(crate) fn open(
         machine: Arc<M>,
         generations: Generations,
         snapshots: Snapshots,

@@ -11,7 +11,7 @@ use crate::cluster::type_config::{LeaderId, LogId};
 impl LogReader {
     /// The first entry known to be committed here that differs from the leader's entry at that index. `log_ids` are
     /// those of the leader's log, ascending. A deposed leader may differ, and is ignored.
-    pub fn contradicted(
+    pub(crate) fn contradicted(
         &self,
         leader: LeaderId,
         log_ids: impl Iterator<Item = LogId>,

@@ -32,25 +32,25 @@ use crate::limits;
 use writer::Job;
 
 /// Column family of the entries, by index.
-pub const LOG: &str = "log";
+pub(crate) const LOG: &str = "log";
 /// Column family of the rows below.
-pub const META: &str = "meta";
+pub(crate) const META: &str = "meta";
 /// Row: the vote.
-pub const VOTE: &[u8] = b"vote";
+pub(crate) const VOTE: &[u8] = b"vote";
 /// Row: log id of the last entry known to be committed.
-pub const COMMITTED: &[u8] = b"committed";
+pub(crate) const COMMITTED: &[u8] = b"committed";
 /// Row: log id of the last purged entry.
-pub const PURGED: &[u8] = b"purged";
+pub(crate) const PURGED: &[u8] = b"purged";
 /// Row: disk identity and node id, 24 bytes.
-pub const DISK: &[u8] = b"disk";
+pub(crate) const DISK: &[u8] = b"disk";
 /// Row: the cluster id, 16 bytes.
-pub const CLUSTER_ID: &[u8] = b"cluster-id";
+pub(crate) const CLUSTER_ID: &[u8] = b"cluster-id";
 /// Row: number of the last process start on the disk, 8 bytes, and its random id, 16 bytes.
-pub const START: &[u8] = b"start";
+pub(crate) const START: &[u8] = b"start";
 /// Row: the reason for which other members rejected this disk, as text. A process does not start on such a disk.
-pub const REFUSED: &[u8] = b"refused";
+pub(crate) const REFUSED: &[u8] = b"refused";
 /// Row: the records of the members' disks.
-pub const MEMORIES: &[u8] = b"memories";
+pub(crate) const MEMORIES: &[u8] = b"memories";
 
 /// Maximum entries in memory, besides those not durable yet.
 const ENTRIES_CACHED_MAX: usize = 4096;
@@ -58,13 +58,12 @@ const ENTRIES_CACHED_MAX: usize = 4096;
 const BYTES_CACHED_MAX: usize = 16 * 1024 * 1024;
 
 /// Key of an entry: its index, big endian, so that keys sort like indexes.
-#[must_use]
-pub fn log_key(index: u64) -> [u8; 8] {
+pub(crate) fn log_key(index: u64) -> [u8; 8] {
     index.to_be_bytes()
 }
 
 /// The log of this node. openraft owns it and is its only writer.
-pub struct LogStore {
+pub(crate) struct LogStore {
     reader: LogReader,
     jobs: mpsc::Sender<Job>,
     durable: watch::Receiver<u64>,
@@ -74,7 +73,7 @@ pub struct LogStore {
 
 /// A reader of the log.
 #[derive(Clone)]
-pub struct LogReader {
+pub(crate) struct LogReader {
     db: Arc<DB>,
     recent: Arc<Mutex<Recent>>,
     /// Dropped after the database, so that the database is closed when [`super::start::Closed`] reports it.
@@ -94,34 +93,34 @@ struct Recent {
 }
 
 /// An opened log and its writer.
-pub struct Opened {
+pub(crate) struct Opened {
     /// The store for openraft.
-    pub store: LogStore,
+    pub(crate) store: LogStore,
     /// Runs the writer until the store is dropped; to be run on a thread of its own.
-    pub writer: Box<dyn FnOnce() + Send>,
+    pub(crate) writer: Box<dyn FnOnce() + Send>,
     /// Detects a hanging disk under the writer.
-    pub watchdog: Watchdog,
+    pub(crate) watchdog: Watchdog,
     /// Entries below this index are durable.
-    pub durable: watch::Receiver<u64>,
+    pub(crate) durable: watch::Receiver<u64>,
     /// The last entry of the log, or the last purged one if it is empty.
-    pub last: Option<LogId>,
+    pub(crate) last: Option<LogId>,
     /// The vote.
-    pub vote: Option<Vote>,
+    pub(crate) vote: Option<Vote>,
     /// Records of the members' disks, which the writer stores.
-    pub disk_records: Arc<DiskRecords>,
+    pub(crate) disk_records: Arc<DiskRecords>,
     /// The queue of the writer; closed with the store.
-    pub jobs: mpsc::WeakSender<Job>,
+    pub(crate) jobs: mpsc::WeakSender<Job>,
     /// The last purged entry.
-    pub purged: Option<LogId>,
+    pub(crate) purged: Option<LogId>,
     /// Index up to which the log is to be purged, whenever it exceeds its limit.
-    pub surplus: watch::Receiver<Option<u64>>,
+    pub(crate) surplus: watch::Receiver<Option<u64>>,
 }
 
 /// Opens the log database in `directory`.
 ///
 /// # Errors
 /// [`Corrupt`] if it cannot be opened or its WAL is damaged.
-pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
+pub(crate) fn open_database(directory: &Path) -> Result<DB, Corrupt> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
@@ -143,7 +142,7 @@ pub fn open_database(directory: &Path) -> Result<DB, Corrupt> {
 ///
 /// # Errors
 /// [`Corrupt`] if its checksum does not match.
-pub fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+pub(crate) fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
     let family = db.cf_handle(META).ok_or_else(|| Corrupt::new(db.path(), "column family is missing"))?;
     let Some(sealed) = db.get_cf(family, key).map_err(|error| Corrupt::new(db.path(), error))? else {
         return Ok(None);
@@ -153,7 +152,7 @@ pub fn read_meta(db: &DB, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
 }
 
 /// Writes a row of [`META`] durably. Only for rows that the log writer does not write.
-pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
+pub(crate) fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
     let family = db.cf_handle(META).ok_or_else(|| io::Error::other("column family is missing"))?;
     let mut options = WriteOptions::default();
     options.set_sync(true);
@@ -164,7 +163,7 @@ pub fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Corrupt`] if a record is corrupt or missing.
-pub fn open(db: Arc<DB>, bytes_max: u64, open: DatabaseGuard) -> Result<Opened, Corrupt> {
+pub(crate) fn open(db: Arc<DB>, bytes_max: u64, open: DatabaseGuard) -> Result<Opened, Corrupt> {
     let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
     let decode_log_id = |row: Option<Vec<u8>>| {
         row.map(|bytes| codec::decode_log_id(&bytes).map_err(|error| corrupt(&error))).transpose()
@@ -343,14 +342,18 @@ impl RaftLogReader<TypeConfig> for LogReader {
 
 impl LogStore {
     /// A reader of the log.
-    pub fn reader(&self) -> LogReader {
+    pub(crate) fn reader(&self) -> LogReader {
         self.reader.clone()
     }
 
     /// Aligns the log with the opened state. Applied entries are committed, although the row of the committed log id,
     /// which is not synced, may be lost in a power failure. If a crash came between the installation of a snapshot and
     /// the replacement of the log, the log is replaced here.
-    pub async fn follow_on(&mut self, applied: Option<LogId>, installed: Option<LogId>) -> io::Result<()> {
+    pub(crate) async fn follow_on(
+        &mut self,
+        applied: Option<LogId>,
+        installed: Option<LogId>,
+    ) -> io::Result<()> {
         self.reader.recent().applied = applied;
         let Some(installed) = installed else { return Ok(()) };
         let (done, written) = oneshot::channel();
@@ -361,7 +364,7 @@ impl LogStore {
     }
 
     /// Whether the log contains this entry or has purged it.
-    pub fn holds(&self, wanted: Option<LogId>) -> io::Result<bool> {
+    pub(crate) fn holds(&self, wanted: Option<LogId>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
         if Some(wanted) <= self.reader.recent().purged {
             return Ok(true);

@@ -26,7 +26,7 @@ struct Run {
 
 /// Sizes of the log entries, summed in about a hundred runs.
 #[derive(Clone, Debug)]
-pub struct LogSize {
+pub(crate) struct LogSize {
     runs: VecDeque<Run>,
     bytes: u64,
     most: u64,
@@ -34,13 +34,12 @@ pub struct LogSize {
 
 impl LogSize {
     /// An empty log with a limit of `most` bytes.
-    #[must_use]
-    pub const fn new(most: u64) -> Self {
+    pub(crate) const fn new(most: u64) -> Self {
         Self { runs: VecDeque::new(), bytes: 0, most }
     }
 
     /// Counts an appended entry.
-    pub fn append(&mut self, index: u64, bytes: usize) {
+    pub(crate) fn append(&mut self, index: u64, bytes: usize) {
         let bytes = bytes as u64;
         self.bytes += bytes;
         match self.runs.back_mut() {
@@ -50,7 +49,7 @@ impl LogSize {
     }
 
     /// The log was truncated from `first` on. A run that is only partly removed keeps its size.
-    pub fn truncate(&mut self, first: u64) {
+    pub(crate) fn truncate(&mut self, first: u64) {
         while let Some(run) = self.runs.pop_back() {
             let begins_before = self.runs.back().map_or(0, |before| before.last + 1) < first;
             if begins_before {
@@ -62,7 +61,7 @@ impl LogSize {
     }
 
     /// The log was purged up to `last`. A run that is only partly removed keeps its size.
-    pub fn purge(&mut self, last: u64) {
+    pub(crate) fn purge(&mut self, last: u64) {
         while let Some(run) = self.runs.front().copied().filter(|run| run.last <= last) {
             self.bytes -= run.bytes;
             self.runs.pop_front();
@@ -70,8 +69,7 @@ impl LogSize {
     }
 
     /// Index up to which the log is to be purged, if it exceeds its limit: half of the limit remains.
-    #[must_use]
-    pub fn surplus(&self) -> Option<u64> {
+    pub(crate) fn surplus(&self) -> Option<u64> {
         if self.bytes <= self.most {
             return None;
         }
@@ -86,7 +84,7 @@ impl LogSize {
 }
 
 /// Purges the log up to each index that `surplus` reports. Ends with the log.
-pub async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: watch::Receiver<Option<u64>>) {
+pub(crate) async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: watch::Receiver<Option<u64>>) {
     while surplus.changed().await.is_ok() {
         let Some(upto) = *surplus.borrow_and_update() else { continue };
         let purged = async {

@@ -18,12 +18,12 @@ use crate::cluster::record;
 use crate::cluster::type_config::TypeConfig;
 
 /// Maximum jobs queued for the writer.
-pub const JOBS_QUEUED_MAX: usize = 4096;
+pub(crate) const JOBS_QUEUED_MAX: usize = 4096;
 /// Maximum jobs in one write batch.
 const JOBS_PER_GROUP_MAX: usize = 1024;
 
 /// One write, completed when it is durable.
-pub enum Job {
+pub(crate) enum Job {
     /// Appends encoded, consecutive entries.
     Append {
         /// Index and encoded entry.
@@ -65,7 +65,7 @@ pub enum Job {
 }
 
 /// Runs until the queue is closed. `durable` publishes the index below which entries are durable.
-pub fn run(
+pub(crate) fn run(
     db: &Arc<DB>,
     mut jobs: mpsc::Receiver<Job>,
     durable: &watch::Sender<u64>,

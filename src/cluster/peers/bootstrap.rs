@@ -69,7 +69,7 @@ impl fmt::Display for BootstrapConflict {
 
 /// Runs until this node has the first entry of its cluster's log, or bootstraps the cluster itself with the id `drawn`.
 /// If it cannot be a member, it is stopped with the reason.
-pub async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn: ClusterId) {
+pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn: ClusterId) {
     let local = &channels.local;
     let others: Vec<(u64, String)> = local
         .initial_members

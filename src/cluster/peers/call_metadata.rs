@@ -14,18 +14,18 @@ use crate::id::{TrustDomain, WorkloadId};
 const KEY: &str = "trust-fabric-call-bin";
 
 /// Id of a cluster: drawn by the node that bootstraps it.
-pub type ClusterId = [u8; 16];
+pub(crate) type ClusterId = [u8; 16];
 
 /// Identity of a disk: drawn when it is first used.
-pub type DiskId = [u8; 16];
+pub(crate) type DiskId = [u8; 16];
 
 /// Advice for a member whose disk was lost, rolled back or copied.
-pub const WAY_BACK: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
+pub(crate) const WAY_BACK: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
                             must be replaced (`trust-fabric cluster replace`, which this version does not have yet)";
 
 /// A call is rejected. The text goes to the caller, which logs it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallRejection {
+pub(crate) enum CallRejection {
     /// Metadata is missing or does not decode.
     #[error("the call metadata is missing or malformed")]
     Unstated,
@@ -94,26 +94,26 @@ pub enum CallRejection {
 
 /// Metadata of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallMetadata {
+pub(crate) struct CallMetadata {
     /// `None` before the caller belongs to a cluster.
-    pub cluster_id: Option<ClusterId>,
+    pub(crate) cluster_id: Option<ClusterId>,
     /// The caller.
-    pub from: u64,
+    pub(crate) from: u64,
     /// Disk of the caller.
-    pub from_disk: DiskId,
+    pub(crate) from_disk: DiskId,
     /// The called node.
-    pub to: u64,
+    pub(crate) to: u64,
     /// Disk of the called node; `None` if the caller does not know it yet.
-    pub to_disk: Option<DiskId>,
+    pub(crate) to_disk: Option<DiskId>,
     /// Life of the calling process.
-    pub life: Life,
+    pub(crate) life: Life,
     /// The caller's record of the called disk.
-    pub known: Option<DiskRecord>,
+    pub(crate) known: Option<DiskRecord>,
 }
 
 impl CallMetadata {
     /// Writes the metadata.
-    pub fn write(&self, metadata: &mut MetadataMap) {
+    pub(crate) fn write(&self, metadata: &mut MetadataMap) {
         let optional =
             |id: Option<[u8; 16]>| id.map(|id| bytes::Bytes::copy_from_slice(&id)).unwrap_or_default();
         let message = proto::Call {
@@ -133,7 +133,7 @@ impl CallMetadata {
     }
 
     /// Reads the metadata.
-    pub fn read(metadata: &MetadataMap) -> Result<Self, CallRejection> {
+    pub(crate) fn read(metadata: &MetadataMap) -> Result<Self, CallRejection> {
         let bytes = metadata.get_bin(KEY).ok_or(CallRejection::Unstated)?.to_bytes();
         let bytes = bytes.map_err(|_| CallRejection::Unstated)?;
         let message = proto::Call::decode(bytes).map_err(|_| CallRejection::Unstated)?;
@@ -154,20 +154,18 @@ impl CallMetadata {
 }
 
 /// SPIFFE ID of a node.
-#[must_use]
-pub fn spiffe_id(trust_domain: &TrustDomain, node_id: u64) -> String {
+pub(crate) fn spiffe_id(trust_domain: &TrustDomain, node_id: u64) -> String {
     format!("spiffe://{trust_domain}/node/{node_id}")
 }
 
 /// The node that a SPIFFE ID names.
-#[must_use]
-pub fn node_of(trust_domain: &TrustDomain, certified: &WorkloadId) -> Option<u64> {
+pub(crate) fn node_of(trust_domain: &TrustDomain, certified: &WorkloadId) -> Option<u64> {
     let node_id = certified.as_str().rsplit('/').next()?.parse().ok()?;
     (certified.as_str() == spiffe_id(trust_domain, node_id)).then_some(node_id)
 }
 
 /// Checks that the certificate is the stated caller's, and that this is the called node.
-pub fn check_identity(
+pub(crate) fn check_identity(
     call: &CallMetadata,
     certified: &WorkloadId,
     trust_domain: &TrustDomain,
@@ -184,7 +182,6 @@ pub fn check_identity(
 }
 
 /// An id in hexadecimal, for display.
-#[must_use]
-pub fn shown(id: &[u8; 16]) -> String {
+pub(crate) fn shown(id: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }

@@ -19,9 +19,9 @@ use crate::limits;
 use crate::tls::Tls;
 
 /// Creates channels to nodes.
-pub struct Channels {
+pub(crate) struct Channels {
     /// This node, the caller.
-    pub local: Arc<LocalNode>,
+    pub(crate) local: Arc<LocalNode>,
     /// `None` in a cluster of one.
     tls: Option<Tls>,
     /// One connection per node and purpose.
@@ -31,7 +31,7 @@ pub struct Channels {
 /// Purpose of a connection that many calls share. Each purpose has its own connection, so that its stream limit does
 /// not delay another purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// Forwarded commands.
     Commands,
     /// `ReadIndex` and applied-index requests, on which leases depend.
@@ -42,7 +42,7 @@ pub enum Purpose {
 
 /// A channel to one node, connected at first use and reconnected after a loss.
 #[derive(Clone)]
-pub struct Client {
+pub(crate) struct Client {
     local: Arc<LocalNode>,
     to: u64,
     to_disk: Option<DiskId>,
@@ -52,15 +52,15 @@ pub struct Client {
 /// The cluster has one node.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this node has no transport to other nodes")]
-pub struct NoTransport;
+pub(crate) struct NoTransport;
 
 impl Channels {
-    pub fn new(local: Arc<LocalNode>, tls: Option<Tls>) -> Self {
+    pub(crate) fn new(local: Arc<LocalNode>, tls: Option<Tls>) -> Self {
         Self { local, tls, shared: Mutex::default() }
     }
 
     /// A separate channel to a node, whose disk may be unknown.
-    pub fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoTransport> {
+    pub(crate) fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoTransport> {
         let (Some(tls), Some(trust_domain)) = (&self.tls, &self.local.trust_domain) else {
             return Err(NoTransport);
         };
@@ -86,7 +86,12 @@ impl Channels {
     }
 
     /// The shared channel of one purpose to a member.
-    pub fn shared(&self, purpose: Purpose, to: u64, member: &MemberRecord) -> Result<Client, NoTransport> {
+    pub(crate) fn shared(
+        &self,
+        purpose: Purpose,
+        to: u64,
+        member: &MemberRecord,
+    ) -> Result<Client, NoTransport> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, client)) = shared.get(&(to, purpose))
             && known == member
@@ -101,12 +106,12 @@ impl Channels {
 
 impl Client {
     /// The gRPC client.
-    pub fn peer(&self) -> PeerClient<VerifiedChannel> {
+    pub(crate) fn peer(&self) -> PeerClient<VerifiedChannel> {
         self.peer.clone()
     }
 
     /// Adds the call metadata to a message.
-    pub fn request<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let call = CallMetadata {
             cluster_id: self.local.cluster_id(),
@@ -122,14 +127,14 @@ impl Client {
     }
 
     /// Records that the node granted this vote, or follows its leader.
-    pub fn voted(&self, vote: LeaderId) {
+    pub(crate) fn voted(&self, vote: LeaderId) {
         if let Some(disk_id) = self.to_disk {
             self.local.disk_records.voted((self.to, disk_id), vote);
         }
     }
 
     /// Records of the members' disks, for a heartbeat.
-    pub fn memories(&self) -> Vec<codec::proto::Memory> {
+    pub(crate) fn memories(&self) -> Vec<codec::proto::Memory> {
         self.local.disk_records.to_proto()
     }
 }

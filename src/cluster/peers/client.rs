@@ -30,15 +30,15 @@ use crate::cluster::type_config::{LogId, MemberRecord, TypeConfig, Vote};
 use crate::limits;
 
 /// Creates the connections that openraft requests.
-pub struct Network {
+pub(crate) struct Network {
     /// Channels to other nodes.
-    pub channels: Arc<Channels>,
+    pub(crate) channels: Arc<Channels>,
     /// Receives the clock readings of responses.
-    pub clocks: Arc<Clocks>,
+    pub(crate) clocks: Arc<Clocks>,
 }
 
 /// The connection to one node for one purpose.
-pub struct RaftConnection {
+pub(crate) struct RaftConnection {
     client: Result<Client, NoTransport>,
     to: u64,
     /// Whether each append has its own response, as heartbeats do: they count when their response has ended.
@@ -70,7 +70,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 type Failure = RPCError<TypeConfig>;
 
 /// The innermost cause of a failure, which tonic wraps several times.
-pub fn reason(status: &Status) -> String {
+pub(crate) fn reason(status: &Status) -> String {
     let mut innermost: &dyn std::error::Error = status;
     while let Some(source) = innermost.source() {
         innermost = source;

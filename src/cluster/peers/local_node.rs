@@ -21,19 +21,19 @@ use crate::limits;
 /// Addresses of the initial members, by node id.
 pub type InitialMembers = BTreeMap<u64, String>;
 
-pub struct LocalNode {
+pub(crate) struct LocalNode {
     /// Node id.
-    pub node_id: u64,
+    pub(crate) node_id: u64,
     /// Disk identity.
-    pub disk_id: DiskId,
+    pub(crate) disk_id: DiskId,
     /// Life of this process.
-    pub life: Life,
+    pub(crate) life: Life,
     /// Records of the members' disks.
-    pub disk_records: Arc<DiskRecords>,
+    pub(crate) disk_records: Arc<DiskRecords>,
     /// Trust domain of the node certificates; `None` in a cluster of one.
-    pub trust_domain: Option<TrustDomain>,
+    pub(crate) trust_domain: Option<TrustDomain>,
     /// The configured initial members, this node included.
-    pub initial_members: InitialMembers,
+    pub(crate) initial_members: InitialMembers,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
     /// The reason why this node must stop, if it must.
@@ -48,7 +48,7 @@ pub struct LocalNode {
 
 /// Kind of a call, for admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallKind {
+pub(crate) enum CallKind {
     /// Before membership.
     Hello,
     /// Between members.
@@ -57,7 +57,7 @@ pub enum CallKind {
 
 impl LocalNode {
     /// Reads the cluster id from the disk.
-    pub fn open(
+    pub(crate) fn open(
         (node_id, disk_id, life): (u64, DiskId, Life),
         trust_domain: Option<TrustDomain>,
         initial_members: InitialMembers,
@@ -89,12 +89,12 @@ impl LocalNode {
     }
 
     /// The cluster id; `None` before bootstrap.
-    pub fn cluster_id(&self) -> Option<ClusterId> {
+    pub(crate) fn cluster_id(&self) -> Option<ClusterId> {
         self.cluster_id.get().copied()
     }
 
     /// Stores the cluster id durably, once per disk. Fails for any other id.
-    pub fn join(&self, id: ClusterId) -> io::Result<()> {
+    pub(crate) fn join(&self, id: ClusterId) -> io::Result<()> {
         if let Some(known) = self.cluster_id() {
             return if known == id {
                 Ok(())
@@ -111,7 +111,7 @@ impl LocalNode {
     }
 
     /// Stops this node with a reason.
-    pub fn stop(&self, reason: String) {
+    pub(crate) fn stop(&self, reason: String) {
         self.stops.send_if_modified(|stops| {
             let is_first = stops.is_none();
             stops.get_or_insert(reason);
@@ -120,7 +120,7 @@ impl LocalNode {
     }
 
     /// Stops this node permanently: its disk was rolled back or copied, and later starts on it fail.
-    pub fn stop_for_good(&self, reason: String) {
+    pub(crate) fn stop_for_good(&self, reason: String) {
         if self.stops.borrow().is_none()
             && let Err(error) = log::write_meta(&self.database, log::REFUSED, reason.as_bytes())
         {
@@ -130,23 +130,23 @@ impl LocalNode {
     }
 
     /// The reason why this node must stop, if it must.
-    pub fn stops(&self) -> watch::Receiver<Option<String>> {
+    pub(crate) fn stops(&self) -> watch::Receiver<Option<String>> {
         self.stops.subscribe()
     }
 
     /// Records which other nodes this node waits for, for readiness.
-    pub fn wait_for(&self, others: String) {
+    pub(crate) fn wait_for(&self, others: String) {
         self.waits_for.send_replace(others);
     }
 
     /// The nodes that bootstrap waits for, and why; empty if none.
-    pub fn waits_for(&self) -> String {
+    pub(crate) fn waits_for(&self) -> String {
         self.waits_for.borrow().clone()
     }
 
     /// Records that a leader's log differs at an entry that is committed here. The node stops a little later, so that
     /// the leader receives the refusal.
-    pub fn contradicted(&self, ours: LogId) -> CallRejection {
+    pub(crate) fn contradicted(&self, ours: LogId) -> CallRejection {
         let refusal = CallRejection::Contradiction(ours, self.node_id);
         if self.contradiction.send_replace(Some(ours)).is_none() {
             tracing::error!(%refusal, "committed entries contradict the leader's log; this node stops");
@@ -155,7 +155,7 @@ impl LocalNode {
     }
 
     /// Stops this node after a contradiction. Runs for ever without one.
-    pub async fn stop_when_contradicted(&self) {
+    pub(crate) async fn stop_when_contradicted(&self) {
         let mut contradiction = self.contradiction.subscribe();
         // The wait cannot fail: this node holds the sender.
         let ours = contradiction.wait_for(Option::is_some).await.ok().and_then(|ours| *ours);
@@ -191,7 +191,7 @@ impl LocalNode {
     ///
     /// # Errors
     /// The first failed check.
-    pub fn admit(
+    pub(crate) fn admit(
         &self,
         call: &CallMetadata,
         certified: &WorkloadId,

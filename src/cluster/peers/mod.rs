@@ -18,10 +18,10 @@ pub(super) mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use self::bootstrap::bootstrap;
-pub use self::call_metadata::{ClusterId, DiskId, WAY_BACK};
-pub use self::channels::{Channels, Purpose};
-pub use self::client::Network;
-pub use self::local_node::{InitialMembers, LocalNode};
-pub use self::server::{Peers, serve};
-pub use self::wire::proto;
+pub(crate) use self::bootstrap::bootstrap;
+pub(crate) use self::call_metadata::{ClusterId, DiskId, WAY_BACK};
+pub(crate) use self::channels::{Channels, Purpose};
+pub(crate) use self::client::Network;
+pub(crate) use self::local_node::{InitialMembers, LocalNode};
+pub(crate) use self::server::{Peers, serve};
+pub(crate) use self::wire::proto;

@@ -24,7 +24,7 @@ use crate::cluster::disk_rollback::Life;
 const KEY: &str = "trust-fabric-life-bin";
 
 /// The status for a rejected call: its text, and the details on which the caller acts.
-pub fn refused(refusal: &CallRejection) -> Status {
+pub(crate) fn refused(refusal: &CallRejection) -> Status {
     use proto::refused::Why;
     let text = refusal.to_string();
     let with_details = |why| {
@@ -43,7 +43,7 @@ pub fn refused(refusal: &CallRejection) -> Status {
 }
 
 /// Adds the life of this process to every response.
-pub fn stating<B>(
+pub(crate) fn stating<B>(
     life: &Life,
 ) -> MapResponseLayer<impl Fn(Response<B>) -> Response<B> + Clone + Send + 'static + use<B>> {
     let mut metadata = MetadataMap::new();
@@ -65,7 +65,7 @@ fn life(headers: &HeaderMap) -> Option<Life> {
 
 /// A channel whose responses are verified.
 #[derive(Clone)]
-pub struct VerifiedChannel {
+pub(crate) struct VerifiedChannel {
     pub(super) channel: Channel,
     pub(super) local: Arc<LocalNode>,
     pub(super) to: u64,

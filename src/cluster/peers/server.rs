@@ -36,19 +36,19 @@ use crate::limits;
 use crate::tls::Tls;
 
 /// The service implementation.
-pub struct Peers<M: Machine> {
+pub(crate) struct Peers<M: Machine> {
     /// This node.
-    pub local: Arc<LocalNode>,
-    pub handle: Handle<M>,
-    pub log: LogReader,
+    pub(crate) local: Arc<LocalNode>,
+    pub(crate) handle: Handle<M>,
+    pub(crate) log: LogReader,
     /// Directory in which snapshots are received.
-    pub snapshots: Snapshots,
+    pub(crate) snapshots: Snapshots,
     /// Limits snapshot transfers to one at a time.
-    pub receiving: Semaphore,
+    pub(crate) receiving: Semaphore,
 }
 
 /// Serves on `listener` until it is dropped.
-pub async fn serve<M: Machine>(
+pub(crate) async fn serve<M: Machine>(
     peers: Peers<M>,
     listener: TcpListener,
     (tls, trust_domain): (Tls, TrustDomain),

@@ -23,7 +23,7 @@ use crate::cluster::type_config::{TypeConfig, Vote};
 use crate::limits;
 
 /// Sends the files in `directory`. The outer error is a read error, the inner one the receiver's status.
-pub async fn send(
+pub(crate) async fn send(
     client: &Client,
     vote: &Vote,
     meta: &SnapshotMetaOf<TypeConfig>,
@@ -89,7 +89,7 @@ async fn read(head: SnapshotHead, directory: &Path, parts: mpsc::Sender<Snapshot
 
 /// A received snapshot is rejected. Its files are removed.
 #[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
+pub(crate) enum SnapshotError {
     /// The first part is not the head.
     #[error("the first part of the snapshot is not its head")]
     NoHead,
@@ -127,7 +127,7 @@ pub enum SnapshotError {
 }
 
 /// Reads and validates the head of a snapshot.
-pub async fn head(
+pub(crate) async fn head(
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
 ) -> Result<SnapshotHead, SnapshotError> {
     let Some(Part::Head(head)) = next(parts).await? else { return Err(SnapshotError::NoHead) };
@@ -167,7 +167,7 @@ async fn next(
 }
 
 /// Writes the files durably into the new `directory`.
-pub async fn receive(
+pub(crate) async fn receive(
     head: &SnapshotHead,
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
     directory: &Path,

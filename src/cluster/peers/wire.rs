@@ -18,13 +18,13 @@ use crate::limits;
 
 /// Generated from `proto/peer.proto`.
 #[allow(clippy::pedantic, missing_docs, unused_qualifications, reason = "generated code")]
-pub mod proto {
+pub(crate) mod proto {
     include!(concat!(env!("OUT_DIR"), "/trust_fabric.peer.v1.rs"));
 }
 
 /// A message of another node is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// It does not decode.
     #[error("{0}")]
     Undecodable(#[from] codec::Error),
@@ -66,11 +66,11 @@ pub enum Error {
 
 /// Context in which a message is validated.
 #[derive(Clone, Copy, Debug)]
-pub struct MessageContext {
+pub(crate) struct MessageContext {
     /// The sender, as its certificate names it.
-    pub node_id: u64,
+    pub(crate) node_id: u64,
     /// Term of the receiver.
-    pub own_term: u64,
+    pub(crate) own_term: u64,
 }
 
 fn need<T>(part: Option<T>, name: &'static str) -> Result<T, Error> {
@@ -107,7 +107,7 @@ fn of_possible_term(vote: Vote, own_term: u64) -> Result<Vote, Error> {
 }
 
 /// Decodes a vote request.
-pub fn vote_request(
+pub(crate) fn vote_request(
     message: proto::VoteRequest,
     from: MessageContext,
 ) -> Result<VoteRequest<TypeConfig>, Error> {
@@ -116,7 +116,7 @@ pub fn vote_request(
     Ok(request)
 }
 
-pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRequest {
+pub(crate) fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRequest {
     proto::VoteRequest {
         vote: Some(codec::vote_to_proto(&request.vote)),
         last_log_id: request.last_log_id.as_ref().map(codec::log_id_to_proto),
@@ -125,7 +125,7 @@ pub fn vote_request_to_proto(request: &VoteRequest<TypeConfig>) -> proto::VoteRe
 }
 
 /// Decodes a leadership transfer.
-pub fn transfer_request(
+pub(crate) fn transfer_request(
     message: proto::TransferLeaderRequest,
     from: MessageContext,
 ) -> Result<TransferLeaderRequest<TypeConfig>, Error> {
@@ -137,7 +137,7 @@ pub fn transfer_request(
     }
 }
 
-pub fn transfer_request_to_proto(
+pub(crate) fn transfer_request_to_proto(
     request: &TransferLeaderRequest<TypeConfig>,
 ) -> proto::TransferLeaderRequest {
     proto::TransferLeaderRequest {
@@ -148,17 +148,20 @@ pub fn transfer_request_to_proto(
 }
 
 /// Decodes the vote in a response, with a possible term.
-pub fn answered_vote(message: Option<log::Vote>, own_term: u64) -> Result<Vote, Error> {
+pub(crate) fn answered_vote(message: Option<log::Vote>, own_term: u64) -> Result<Vote, Error> {
     of_possible_term(codec::vote_from_proto(need(message, "vote")?)?, own_term)
 }
 
 /// Decodes the response to a vote request that was sent in `own_term`.
-pub fn vote_response(message: proto::VoteResponse, own_term: u64) -> Result<VoteResponse<TypeConfig>, Error> {
+pub(crate) fn vote_response(
+    message: proto::VoteResponse,
+    own_term: u64,
+) -> Result<VoteResponse<TypeConfig>, Error> {
     let vote = answered_vote(message.vote, own_term)?;
     Ok(VoteResponse::new(vote, log_id(message.last_log_id)?, message.granted))
 }
 
-pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::VoteResponse {
+pub(crate) fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::VoteResponse {
     proto::VoteResponse {
         vote: Some(codec::vote_to_proto(&response.vote)),
         granted: response.vote_granted,
@@ -168,7 +171,7 @@ pub fn vote_response_to_proto(response: &VoteResponse<TypeConfig>) -> proto::Vot
 }
 
 /// Decodes an append request: entries are contiguous, and none is of a later leader.
-pub fn append_request(
+pub(crate) fn append_request(
     message: proto::AppendRequest,
     from: MessageContext,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Error> {
@@ -198,7 +201,7 @@ pub fn append_request(
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
-pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> proto::AppendRequest {
+pub(crate) fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> proto::AppendRequest {
     proto::AppendRequest {
         vote: Some(codec::vote_to_proto(&request.vote)),
         prev_log_id: request.prev_log_id.as_ref().map(codec::log_id_to_proto),
@@ -209,7 +212,7 @@ pub fn append_request_to_proto(request: &AppendEntriesRequest<TypeConfig>) -> pr
 }
 
 /// Decodes the response to entries that were sent in `own_term`.
-pub fn append_response(
+pub(crate) fn append_response(
     message: proto::AppendResponse,
     own_term: u64,
 ) -> Result<StreamAppendResult<TypeConfig>, Error> {
@@ -221,7 +224,7 @@ pub fn append_response(
     })
 }
 
-pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> proto::AppendResponse {
+pub(crate) fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> proto::AppendResponse {
     use proto::append_response::Outcome;
     let outcome = match result {
         Ok(matched) => {
@@ -234,7 +237,7 @@ pub fn append_response_to_proto(result: &StreamAppendResult<TypeConfig>) -> prot
 }
 
 /// Decodes the response to a single append request.
-pub fn append_entries_response(
+pub(crate) fn append_entries_response(
     message: proto::AppendResponse,
     last: Option<LogId>,
     own_term: u64,
@@ -248,7 +251,7 @@ pub fn append_entries_response(
 }
 
 /// Decodes the leader's clock report; empty if it is missing.
-pub fn clock_report(message: Option<proto::ClockReport>) -> ClockReport {
+pub(crate) fn clock_report(message: Option<proto::ClockReport>) -> ClockReport {
     let message = message.unwrap_or_default();
     ClockReport {
         is_agreed: message.is_agreed,
@@ -257,7 +260,7 @@ pub fn clock_report(message: Option<proto::ClockReport>) -> ClockReport {
     }
 }
 
-pub fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
+pub(crate) fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
     proto::ClockReport {
         is_agreed: report.is_agreed,
         spread_millis: u64::try_from(report.spread.as_millis()).unwrap_or(u64::MAX),
@@ -266,7 +269,10 @@ pub fn clock_report_to_proto(report: &ClockReport) -> proto::ClockReport {
 }
 
 /// Decodes the head of a snapshot: the leader's vote, and the last log id.
-pub fn snapshot_head(head: &proto::SnapshotHead, from: MessageContext) -> Result<(Vote, LogId), Error> {
+pub(crate) fn snapshot_head(
+    head: &proto::SnapshotHead,
+    from: MessageContext,
+) -> Result<(Vote, LogId), Error> {
     let vote = vote(head.vote, from, true)?;
     let last = need(log_id(head.last_log_id)?, "last_log_id")?;
     if last.leader_id > vote.leader_id {

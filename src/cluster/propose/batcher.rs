@@ -16,7 +16,7 @@ use crate::limits;
 
 /// A submission is not known to be applied. It may be sent again unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
+pub(crate) enum SubmitError {
     /// The leader's queue is full, or the deadline passed in it. Nothing was proposed.
     #[error("too many writes are queued")]
     Overloaded,
@@ -40,13 +40,13 @@ struct QueuedSubmission {
 
 /// Queue of submissions for the next log entries.
 #[derive(Clone)]
-pub struct Batcher {
+pub(crate) struct Batcher {
     queue: mpsc::Sender<QueuedSubmission>,
 }
 
 impl Batcher {
     /// The queue, and the task that empties it. The task ends when every clone of the queue is dropped.
-    pub fn new<M: Machine>(stamps: Stamps<M>) -> (Self, impl Future<Output = ()> + Send) {
+    pub(crate) fn new<M: Machine>(stamps: Stamps<M>) -> (Self, impl Future<Output = ()> + Send) {
         let (batcher, queue) = Self::queue();
         (batcher, work(stamps, queue))
     }
@@ -58,7 +58,7 @@ impl Batcher {
 
     /// Proposes a submission and waits until it is applied on this node. It is not proposed after `until` of the boot
     /// clock.
-    pub async fn submit(
+    pub(crate) async fn submit(
         &self,
         submission: Submission,
         until: Duration,

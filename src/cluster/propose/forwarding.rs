@@ -31,7 +31,7 @@ struct ForwardRequest {
 
 /// Queue of commands for the leader.
 #[derive(Clone)]
-pub struct Forwarder {
+pub(crate) struct Forwarder {
     queue: mpsc::Sender<ForwardRequest>,
 }
 
@@ -46,13 +46,13 @@ struct Stream {
 
 impl Forwarder {
     /// The queue, and the task that empties it. The task ends when every clone of the queue is dropped.
-    pub fn new(channels: Arc<Channels>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+    pub(crate) fn new(channels: Arc<Channels>, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, items) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
         (Self { queue }, work((channels, clock), items))
     }
 
     /// Sends a submission to the node `to`, the last known leader. It is not proposed after `until` of the boot clock.
-    pub async fn submit(
+    pub(crate) async fn submit(
         &self,
         (to, member): (u64, MemberRecord),
         submission: Submission,
@@ -180,7 +180,7 @@ fn to_proto(submission: Submission, patience: Duration) -> proto::Forwarded {
 }
 
 /// Decodes a forwarded command and the remaining time of its proposer.
-pub fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration), &'static str> {
+pub(crate) fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration), &'static str> {
     let proto::Forwarded { origin, sequence, low_watermark, command, patience_millis } = forwarded;
     let origin = origin.as_ref().try_into().map_err(|_| "origin: must be 16 bytes")?;
     if sequence == 0 || low_watermark == 0 || low_watermark > sequence {
@@ -195,8 +195,7 @@ pub fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Duration),
 }
 
 /// Encodes the outcome of a forwarded command.
-#[must_use]
-pub fn proposed(sequence: u64, outcome: Result<AppliedCommand, SubmitError>) -> proto::Proposed {
+pub(crate) fn proposed(sequence: u64, outcome: Result<AppliedCommand, SubmitError>) -> proto::Proposed {
     use proto::proposed::Outcome as Reported;
     let outcome = match outcome {
         Ok(AppliedCommand { index, reply }) => Reported::Done(proto::Done { index, reply }),

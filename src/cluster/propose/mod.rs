@@ -20,7 +20,7 @@ use super::{Handle, Machine, ProposerId, Submission};
 use crate::limits;
 
 /// openraft with our state machine.
-pub type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
+pub(crate) type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
 
 /// Failure of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,13 +49,13 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedCommand {
     /// Log index of the entry.
-    pub index: u64,
+    pub(crate) index: u64,
     /// The encoded reply.
-    pub reply: Bytes,
+    pub(crate) reply: Bytes,
 }
 
 /// Sequences of this process's commands.
-pub struct SequenceAllocator {
+pub(crate) struct SequenceAllocator {
     origin: ProposerId,
     allocated: Mutex<Allocated>,
 }
@@ -68,7 +68,7 @@ struct Allocated {
 
 impl SequenceAllocator {
     /// Starts at 1.
-    pub const fn new(origin: ProposerId) -> Self {
+    pub(crate) const fn new(origin: ProposerId) -> Self {
         Self { origin, allocated: Mutex::new(Allocated { next: 1, open: BTreeSet::new() }) }
     }
 
@@ -117,7 +117,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Error`], but never [`Error::Unacknowledged`].
-    pub async fn propose(&self, command: Bytes) -> Result<AppliedCommand, Error> {
+    pub(crate) async fn propose(&self, command: Bytes) -> Result<AppliedCommand, Error> {
         let sequence = self.sequences.take().ok_or(Error::Overloaded)?;
         let until = self.clock.boot() + limits::PROPOSE_TIMEOUT;
         // The error to return on timeout.

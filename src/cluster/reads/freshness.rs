@@ -64,22 +64,22 @@ pub enum LeaseError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseStatus {
     /// Whether requests are served without a wait.
-    pub is_held: bool,
+    pub(crate) is_held: bool,
     /// Time since the lease expired; zero while it is held; time since boot if it never was.
-    pub lapsed: Duration,
+    pub(crate) lapsed: Duration,
     /// Requests that waited for the lease.
-    pub waits: u64,
+    pub(crate) waits: u64,
     /// Requests that waited and were refused.
-    pub refused: u64,
+    pub(crate) refused: u64,
 }
 
 /// Barriers that this node waited for, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgements {
     /// No member could answer from an older index any more.
-    pub confirmed: u64,
+    pub(crate) confirmed: u64,
     /// The barrier timed out.
-    pub unconfirmed: u64,
+    pub(crate) unconfirmed: u64,
 }
 
 /// How a node proves that it has applied every acknowledged entry.
@@ -93,7 +93,7 @@ pub enum FreshnessMode {
 }
 
 /// The lease of this node, and the requests that wait for it.
-pub struct Freshness {
+pub(crate) struct Freshness {
     mode: FreshnessMode,
     clock: Clock,
     /// Start of this node, on the boot clock.
@@ -118,7 +118,7 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    pub fn new(clock: Clock, mode: FreshnessMode) -> Self {
+    pub(crate) fn new(clock: Clock, mode: FreshnessMode) -> Self {
         Self {
             mode,
             started: clock.boot(),
@@ -164,7 +164,7 @@ impl Freshness {
     }
 
     /// Status of the lease.
-    pub fn status(&self) -> LeaseStatus {
+    pub(crate) fn status(&self) -> LeaseStatus {
         let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
         LeaseStatus {
             is_held: self.is_held(),
@@ -175,13 +175,13 @@ impl Freshness {
     }
 
     /// Whether the lease was held, or this node was started, less than `limit` ago.
-    pub fn was_fresh_within(&self, limit: Duration) -> bool {
+    pub(crate) fn was_fresh_within(&self, limit: Duration) -> bool {
         let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
         self.clock.boot().saturating_sub(until.max(self.started)) < limit
     }
 
     /// The proof, without a wait while the lease is held.
-    pub async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
+    pub(crate) async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
         if self.is_held() {
             return Ok(LeaseProof(()));
         }
@@ -218,7 +218,7 @@ impl Freshness {
     /// Renews the lease as long as the state is open: every [`limits::FRESHNESS_RENEWAL`], and when a request waits for
     /// it. `ask` sends a `ReadIndex` request, with a lease or without, and returns the confirmed index. A renewal that
     /// fails, or takes longer than [`limits::FRESHNESS_ATTEMPT`], is retried; meanwhile the lease may expire.
-    pub async fn keep<A>(&self, ask: impl Fn(bool) -> A, mut applied: watch::Receiver<u64>)
+    pub(crate) async fn keep<A>(&self, ask: impl Fn(bool) -> A, mut applied: watch::Receiver<u64>)
     where
         A: Future<Output = Option<u64>>,
     {
@@ -275,7 +275,7 @@ impl Freshness {
     }
 
     /// When this node was first observed as leader of `term`.
-    pub fn leads_since(&self, term: u64) -> Duration {
+    pub(crate) fn leads_since(&self, term: u64) -> Duration {
         let now = self.clock.boot();
         let mut leads = self.leads.lock().unwrap_or_else(PoisonError::into_inner);
         match *leads {
@@ -290,7 +290,7 @@ impl Freshness {
     /// Waits until no member can answer from an index older than `index`. `applied` ends when the entry is applied
     /// here; `others` returns the progress of the other members and since when this node leads; `heard` changes with
     /// that progress.
-    pub async fn barrier(
+    pub(crate) async fn barrier(
         &self,
         index: u64,
         applied: impl Future<Output = ()>,
@@ -319,11 +319,11 @@ impl Freshness {
 
 /// Progress of the other members, as the leader knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OtherMembers {
+pub(crate) struct OtherMembers {
     /// Every other member, learners included.
-    pub members: Vec<MemberProgress>,
+    pub(crate) members: Vec<MemberProgress>,
     /// Since when this node leads, on the boot clock.
-    pub led_since: Duration,
+    pub(crate) led_since: Duration,
 }
 
 /// The barrier of entry `index`, which this node applied at `begun` of its boot clock.
@@ -364,7 +364,7 @@ impl<M: Machine> Handle<M> {
     /// The proof that this node has applied every acknowledged entry: at once while the lease is held, otherwise after
     /// a wait of at most [`limits::FRESHNESS_WAIT`]. To be taken when a request has arrived and before anything is read
     /// for it.
-    pub async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
+    pub(crate) async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
         match self.freshness.mode {
             FreshnessMode::Lease => self.freshness.fresh().await,
             FreshnessMode::ReadIndex => self.freshness.counted(self.fresh_by_read_index()).await,
@@ -386,20 +386,17 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Status of the freshness lease.
-    #[must_use]
-    pub fn freshness(&self) -> LeaseStatus {
+    pub(crate) fn freshness(&self) -> LeaseStatus {
         self.freshness.status()
     }
 
     /// Whether this node held the lease, or was started, less than `limit` ago.
-    #[must_use]
-    pub fn was_fresh_within(&self, limit: Duration) -> bool {
+    pub(crate) fn was_fresh_within(&self, limit: Duration) -> bool {
         self.freshness.was_fresh_within(limit)
     }
 
     /// Counts of barriers that this node waited for.
-    #[must_use]
-    pub fn acknowledgements(&self) -> Acknowledgements {
+    pub(crate) fn acknowledgements(&self) -> Acknowledgements {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
         Acknowledgements { confirmed: count(confirmed), unconfirmed: count(unconfirmed) }
@@ -410,7 +407,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Error::Unacknowledged`] after [`limits::BARRIER_TIMEOUT`].
-    pub async fn barrier(&self, index: u64) -> Result<(), Error> {
+    pub(crate) async fn barrier(&self, index: u64) -> Result<(), Error> {
         let acknowledged = async {
             loop {
                 let (leader, member) = self.until_led().await;

@@ -21,16 +21,16 @@ use crate::limits;
 
 /// Progress of one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemberProgress {
+pub(crate) struct MemberProgress {
     /// Index applied at least; zero before the first report.
-    pub applied: u64,
+    pub(crate) applied: u64,
     /// Arrival of its last lease request, on the boot clock.
-    pub lease_requested: Option<Duration>,
+    pub(crate) lease_requested: Option<Duration>,
 }
 
 /// Progress of all members that reported.
 #[derive(Default)]
-pub struct ProgressTracker {
+pub(crate) struct ProgressTracker {
     members: Mutex<BTreeMap<u64, MemberProgress>>,
     /// The largest index that a barrier waits for.
     wanted: watch::Sender<u64>,
@@ -41,7 +41,7 @@ pub struct ProgressTracker {
 }
 
 /// Guard of a waiting barrier.
-pub struct Wanted<'p>(&'p ProgressTracker);
+pub(crate) struct Wanted<'p>(&'p ProgressTracker);
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Drop for Wanted<'_> {
 
 impl ProgressTracker {
     /// Polls every member for `index` as long as the returned guard is held.
-    pub fn want(&self, index: u64) -> Wanted<'_> {
+    pub(crate) fn want(&self, index: u64) -> Wanted<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.wanted.send_modify(|wanted| *wanted = index.max(*wanted));
         Wanted(self)
@@ -65,19 +65,19 @@ impl ProgressTracker {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn of(&self, node_id: u64) -> MemberProgress {
+    pub(crate) fn of(&self, node_id: u64) -> MemberProgress {
         self.members().get(&node_id).copied().unwrap_or_default()
     }
 
     /// Records that a lease request of a member arrived at `now`. To be called before the index of the answer is read.
-    pub fn record_lease_request(&self, node_id: u64, now: Duration) {
+    pub(crate) fn record_lease_request(&self, node_id: u64, now: Duration) {
         let mut members = self.members();
         let requested = &mut members.entry(node_id).or_default().lease_requested;
         *requested = (*requested).max(Some(now));
     }
 
     /// Changes with every report.
-    pub fn heard(&self) -> watch::Receiver<()> {
+    pub(crate) fn heard(&self) -> watch::Receiver<()> {
         self.heard.subscribe()
     }
 

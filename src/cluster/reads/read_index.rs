@@ -37,21 +37,21 @@ pub enum ReadIndexError {
 
 /// Queue of reads that wait for a confirmed index. Cheap to clone.
 #[derive(Clone)]
-pub struct ReadIndex {
+pub(crate) struct ReadIndex {
     queue: mpsc::Sender<oneshot::Sender<u64>>,
 }
 
 impl ReadIndex {
     /// The queue, and the task that sends the requests. At most `waits_max` reads wait for the next request, and as
     /// many for the one in flight.
-    pub fn new(waits_max: usize) -> (Self, ReadIndexTask) {
+    pub(crate) fn new(waits_max: usize) -> (Self, ReadIndexTask) {
         let (queue, waiting) = mpsc::channel(waits_max);
         (Self { queue }, ReadIndexTask { waiting, waits_max })
     }
 
     /// An index that a leader confirmed with a quorum after this call: every entry acknowledged before the call is at
     /// most there.
-    pub async fn confirmed(&self) -> Result<u64, ReadIndexError> {
+    pub(crate) async fn confirmed(&self) -> Result<u64, ReadIndexError> {
         let (answer, confirmed) = oneshot::channel();
         self.queue.try_send(answer).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => ReadIndexError::TooManyWait,
@@ -63,7 +63,7 @@ impl ReadIndex {
 }
 
 /// Sends `ReadIndex` requests to the leader on behalf of all reads.
-pub struct ReadIndexTask {
+pub(crate) struct ReadIndexTask {
     waiting: mpsc::Receiver<oneshot::Sender<u64>>,
     waits_max: usize,
 }
@@ -72,7 +72,7 @@ impl ReadIndexTask {
     /// Runs until every [`ReadIndex`] is dropped. `ask` sends a `ReadIndex` request and returns the confirmed index.
     /// Reads whose request fails, or takes longer than [`limits::READ_INDEX_ATTEMPT`], share the next one with the
     /// reads that began meanwhile.
-    pub async fn keep<A>(mut self, ask: impl Fn() -> A)
+    pub(crate) async fn keep<A>(mut self, ask: impl Fn() -> A)
     where
         A: Future<Output = Option<u64>>,
     {
@@ -122,14 +122,13 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`ReadIndexError`], after [`limits::READ_INDEX_WAIT`] for each of the two.
-    pub async fn linearizable(&self) -> Result<LinearizableRead, ReadIndexError> {
+    pub(crate) async fn linearizable(&self) -> Result<LinearizableRead, ReadIndexError> {
         let index = self.reads.confirmed().await?;
         in_time(self.until_applied(index), limits::READ_INDEX_WAIT).await
     }
 
     /// The proof for a read that names `index`, if that is applied here.
-    #[must_use]
-    pub fn current_at(&self, index: u64) -> Option<LinearizableRead> {
+    pub(crate) fn current_at(&self, index: u64) -> Option<LinearizableRead> {
         (self.applied() >= index).then_some(LinearizableRead(()))
     }
 }
