@@ -302,7 +302,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// [`Corrupt`] if a row is corrupt.
-    pub(crate) fn state_hash(&self) -> Result<(u64, StateHash), Corrupt> {
+    pub fn state_hash(&self) -> Result<(u64, StateHash), Corrupt> {
         let database = self.shared.database.load_full();
         loop {
             let before = database.applied()?.map_or(0, |applied| applied.index);
@@ -362,7 +362,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// If Raft has stopped.
-    pub(crate) async fn snapshot(&self) -> Result<(), String> {
+    pub async fn snapshot(&self) -> Result<(), String> {
         self.raft.trigger().snapshot().await.map_err(|error| error.to_string())
     }
 
@@ -370,7 +370,7 @@ impl<M: Machine> Handle<M> {
     ///
     /// # Errors
     /// If it did not stop cleanly.
-    pub(crate) async fn shutdown(&self) -> Result<(), String> {
+    pub async fn shutdown(&self) -> Result<(), String> {
         self.raft.shutdown().await.map_err(|error| error.to_string())
     }
 }
