@@ -10,8 +10,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::apply::state_machine::Shared;
 use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, FirstReading, Reading};
-use super::propose::Raft;
-use super::{Handle, LeaseError, LeaseProof, Machine, Stamp};
+use super::{Handle, LeaseError, LeaseProof, Machine, Raft, Stamp};
 use crate::clock::{Clock, Timestamp};
 use crate::limits;
 

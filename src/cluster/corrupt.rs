@@ -3,6 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
+/// Advice for a member whose disk was lost, rolled back or copied.
+pub(crate) const REPLACE_ADVICE: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
+                            must be replaced (`trust-fabric cluster replace`, which this version does not have yet)";
+
 /// The node cannot run on its data directory and stops.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}; {advice}")]

@@ -1,15 +1,20 @@
 //! Disk identity: binds a node id to the disk on which it was first used. A disk that lost its log must not return
-//! under its old node id: it may have voted, or acknowledged entries, that are no longer on it.
+//! under its old node id: it may have voted, or acknowledged entries, that are no longer on it. Process starts on a disk
+//! are numbered, so that members detect its rollback.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 
+use rocksdb::DB;
 use serde::{Deserialize, Serialize};
 
 use super::Corrupt;
-use super::log::{DISK, read_meta, write_meta};
-use super::peers::WAY_BACK;
+use super::corrupt::REPLACE_ADVICE;
+use super::disk_rollback::Life;
+use super::durable_file::replace_file;
+use super::log::{DISK, REFUSED, START, read_meta, write_meta};
+use super::type_config::{DiskId, LogId, Vote};
 
 const FILE: &str = "identity.json";
 
@@ -19,7 +24,7 @@ pub(crate) struct DiskIdentity {
     /// Id of the node, never reused in the cluster.
     pub(crate) node_id: u64,
     /// 16 random bytes, drawn when the disk was first used.
-    pub(crate) disk_id: [u8; 16],
+    pub(crate) disk_id: DiskId,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -37,7 +42,7 @@ struct Stored {
 /// [`Corrupt`] if the data directory belongs to another node, or lost its log.
 pub(crate) fn establish(
     data: &Path,
-    log: &rocksdb::DB,
+    log: &DB,
     node_id: u64,
     drawn: [u8; 16],
 ) -> Result<DiskIdentity, Corrupt> {
@@ -66,7 +71,7 @@ pub(crate) fn establish(
         }
         (Some(stored), Some(_)) => Ok(stored),
         (Some(stored), None) => Err(refuse(format!(
-            "the log of node {} is missing; a disk that lost its log must not return under its node id; {WAY_BACK}",
+            "the log of node {} is missing; a disk that lost its log must not return under its node id; {REPLACE_ADVICE}",
             stored.node_id
         ))),
         (None, in_log) => {
@@ -76,6 +81,38 @@ pub(crate) fn establish(
             Ok(identity)
         }
     }
+}
+
+/// Starts the life of this process durably, before its first call.
+///
+/// # Errors
+/// [`Corrupt`] if the disk was rejected at an earlier start, or the row of the last start is corrupt.
+pub(crate) fn record_start(
+    db: &DB,
+    id: [u8; 16],
+    vote: Option<Vote>,
+    end: Option<LogId>,
+) -> Result<Life, Corrupt> {
+    let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
+    // A supervisor restarts a rejected member repeatedly. Each start has a greater number, so a member that knows no
+    // other fact would accept it in the end.
+    if let Some(reason) = read_meta(db, REFUSED)? {
+        return Err(corrupt(&format_args!(
+            "rejected at an earlier start: {}",
+            String::from_utf8_lossy(&reason)
+        )));
+    }
+    let before = match read_meta(db, START)? {
+        Some(row) => row
+            .first_chunk()
+            .map(|number| u64::from_be_bytes(*number))
+            .ok_or_else(|| corrupt(&"the row of the last process start is too short"))?,
+        None => 0,
+    };
+    let start = before.checked_add(1).ok_or_else(|| corrupt(&"the process start number overflows"))?;
+    let row = [&start.to_be_bytes()[..], &id].concat();
+    write_meta(db, START, &row).map_err(|error| corrupt(&error))?;
+    Ok(Life { start, id, vote: vote.map(|vote| vote.leader_id), end })
 }
 
 impl DiskIdentity {
@@ -102,22 +139,6 @@ fn store(path: &Path, identity: DiskIdentity) -> io::Result<()> {
     let text =
         serde_json::to_vec(&Stored { node_id: identity.node_id, disk_id }).map_err(io::Error::other)?;
     replace_file(path, &text)
-}
-
-/// Replaces a file durably and atomically.
-pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    sync_name_of(path)
-}
-
-/// Syncs the parent directory, so that the name of `path` is durable.
-pub(crate) fn sync_name_of(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

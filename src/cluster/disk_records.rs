@@ -1,24 +1,15 @@
-//! Records of the members' disks, stored in the log database, and the start number of this process.
+//! Records of the members' disks, stored in the log database.
 //!
 //! The rules are in [`super::disk_rollback`]. Local data: never in the state hash, a snapshot or a backup. Changes are written
-//! by the log writer with its next group, at the latest after [`limits::MEMORY_UNWRITTEN_MAX`]; a crash may lose facts,
+//! by the log writer with its next group, at the latest after [`crate::limits::MEMORY_UNWRITTEN_MAX`]; a crash may lose facts,
 //! and never creates any.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use openraft::async_runtime::watch::WatchReceiver as _;
-use openraft::vote::RaftLeaderId as _;
-use rocksdb::DB;
-use tokio::sync::mpsc;
-
 use super::codec::{self, proto};
 use super::disk_rollback::{DiskKey, DiskRecord, DiskRollback, Life};
-use super::log::writer::Job;
-use super::log::{self, MEMORIES, REFUSED, START};
-use super::type_config::{LeaderId, LogId, StoredMembership, Vote};
-use super::{Corrupt, Handle, Machine};
-use crate::limits;
+use super::type_config::{LeaderId, LogId, StoredMembership};
 
 /// Records of the members' disks.
 pub(crate) struct DiskRecords {
@@ -30,39 +21,10 @@ struct Known {
     is_unwritten: bool,
 }
 
-/// Starts the life of this process durably, before its first call.
-///
-/// # Errors
-/// [`Corrupt`] if the disk was rejected at an earlier start, or the row of the last start is corrupt.
-pub(crate) fn begin(db: &DB, id: [u8; 16], vote: Option<Vote>, end: Option<LogId>) -> Result<Life, Corrupt> {
-    let corrupt = |what: &dyn std::fmt::Display| Corrupt::new(db.path(), what);
-    // A supervisor restarts a rejected member repeatedly. Each start has a greater number, so a member that knows no
-    // other fact would accept it in the end.
-    if let Some(reason) = log::read_meta(db, REFUSED)? {
-        return Err(corrupt(&format_args!(
-            "rejected at an earlier start: {}",
-            String::from_utf8_lossy(&reason)
-        )));
-    }
-    let before = match log::read_meta(db, START)? {
-        Some(row) => row
-            .first_chunk()
-            .map(|number| u64::from_be_bytes(*number))
-            .ok_or_else(|| corrupt(&"the row of the last process start is too short"))?,
-        None => 0,
-    };
-    let start = before.checked_add(1).ok_or_else(|| corrupt(&"the process start number overflows"))?;
-    let row = [&start.to_be_bytes()[..], &id].concat();
-    log::write_meta(db, START, &row).map_err(|error| corrupt(&error))?;
-    Ok(Life { start, id, vote: vote.map(|vote| vote.leader_id), end })
-}
-
 impl DiskRecords {
-    pub(crate) fn open(db: &DB) -> Result<Self, Corrupt> {
-        let memories = match log::read_meta(db, MEMORIES)? {
-            Some(row) => codec::decode_memories(&row).map_err(|error| Corrupt::new(db.path(), error))?,
-            None => Vec::new(),
-        };
+    /// Decodes the row [`super::log::MEMORIES`].
+    pub(crate) fn decode(row: Option<&[u8]>) -> Result<Self, codec::Error> {
+        let memories = row.map_or_else(|| Ok(Vec::new()), codec::decode_memories)?;
         let known = Known { memories: memories.into_iter().collect(), is_unwritten: false };
         Ok(Self { known: Mutex::new(known) })
     }
@@ -164,7 +126,7 @@ impl DiskRecords {
     }
 
     /// Removes the records of disks that are not of members.
-    fn keep(&self, is_member: impl Fn(&DiskKey) -> bool) {
+    pub(crate) fn retain(&self, is_member: impl Fn(&DiskKey) -> bool) {
         let mut known = self.known();
         let before = known.memories.len();
         known.memories.retain(|disk, _| is_member(disk));
@@ -172,7 +134,7 @@ impl DiskRecords {
     }
 
     /// Whether a change is not stored yet.
-    fn is_unwritten(&self) -> bool {
+    pub(crate) fn is_unwritten(&self) -> bool {
         self.known().is_unwritten
     }
 
@@ -188,58 +150,4 @@ impl DiskRecords {
 /// Whether a disk is that of a member.
 pub(crate) fn is_member(members: &StoredMembership, (node_id, disk_id): &DiskKey) -> bool {
     members.membership().get_node(node_id).is_some_and(|member| member.disk_id == *disk_id)
-}
-
-impl<M: Machine> Handle<M> {
-    /// Records, on the leader, the committed entries that each member acknowledged, and has the log writer store
-    /// changes that no group included. Runs for ever.
-    pub(super) async fn remember(self, jobs: mpsc::WeakSender<Job>) {
-        let disk_records = &self.channels.local.disk_records;
-        let mut due = self.clock.boot();
-        loop {
-            self.record_acknowledged();
-            if disk_records.is_unwritten() && self.clock.boot() >= due {
-                due = self.clock.boot() + limits::MEMORY_UNWRITTEN_MAX;
-                let Some(jobs) = jobs.upgrade() else { return };
-                if jobs.send(Job::SaveMemories).await.is_err() {
-                    return;
-                }
-            }
-            tokio::time::sleep(limits::MEMORY_PAUSE).await;
-        }
-    }
-
-    fn record_acknowledged(&self) {
-        let disk_records = &self.channels.local.disk_records;
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let members = metrics.membership_config.as_ref();
-        // The membership is empty until openraft has read the log.
-        if members.membership().nodes().next().is_some() {
-            disk_records.keep(|disk| is_member(members, disk));
-        }
-        let (Some(replication), Some(committed)) = (&metrics.replication, metrics.cluster_committed) else {
-            return;
-        };
-        for (id, matched) in replication {
-            let (Some(matched), Some(member)) = (matched, members.membership().get_node(id)) else {
-                continue;
-            };
-            disk_records.holds((*id, member.disk_id), (*matched).min(committed));
-        }
-        if let Some(own) = members.membership().get_node(&self.node_id)
-            && *metrics.vote.leader_id.node_id() == self.node_id
-        {
-            disk_records.voted((self.node_id, own.disk_id), metrics.vote.leader_id);
-        }
-    }
-
-    /// Members that stopped because a committed entry of their log differs from this leader's: acknowledged writes are
-    /// lost on one side until an operator decides.
-    pub(crate) fn contradictions(&self) -> Vec<u64> {
-        if self.leader() != Some(self.node_id) {
-            return Vec::new();
-        }
-        self.channels.local.disk_records.contradictions().into_iter().map(|(node_id, _)| node_id).collect()
-    }
 }

@@ -4,8 +4,8 @@ use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::apply::database::Database;
-use super::peers::{DiskId, Purpose, wire};
-use super::type_config::{LogId, MemberRecord, StoredMembership};
+use super::peers::{Purpose, wire};
+use super::type_config::{DiskId, LogId, MemberRecord, StoredMembership};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
 

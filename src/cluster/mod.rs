@@ -16,8 +16,10 @@ mod codec;
 mod corrupt;
 mod disk_identity;
 mod disk_records;
+mod disk_records_task;
 mod disk_rollback;
 mod disk_watch;
+mod durable_file;
 mod leader_transfer;
 mod leadership;
 mod log;
@@ -43,8 +45,8 @@ use tokio::sync::watch;
 pub use apply::database::StateHash;
 pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
-pub(crate) use disk_identity::{replace_file, sync_name_of};
 pub(crate) use disk_watch::Watchdog;
+pub(crate) use durable_file::{replace_file, sync_name_of};
 pub(crate) use peers::InitialMembers;
 pub use propose::{AppliedCommand, Error};
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
@@ -53,18 +55,19 @@ pub(crate) use start::{Closed, Options, Started, Transport, Work, start};
 pub use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};
-use apply::state_machine::Shared;
+use apply::state_machine::{Shared, StateMachine};
 use clocks::Clocks;
 use disk_watch::DiskMonitor;
 use leader_transfer::Candidacy;
 use peers::Channels;
+use propose::SequenceAllocator;
 use propose::batcher::Batcher;
 use propose::forwarding::Forwarder;
-use propose::{Raft, SequenceAllocator};
 use reads::freshness::Freshness;
 use reads::member_progress::ProgressTracker;
 use reads::read_index::ReadIndex;
 use start::DatabaseGuard;
+use type_config::TypeConfig;
 
 /// Read access to the rows of the state.
 pub trait View {
@@ -232,6 +235,9 @@ pub trait Machine: Send + Sync + 'static {
     /// If a row cannot be read.
     fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt>;
 }
+
+/// openraft with our state machine.
+type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
 
 /// Access of the other modules to the Raft group and the state. Cheap to clone.
 pub struct Handle<M: Machine> {

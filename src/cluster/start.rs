@@ -20,15 +20,14 @@ use super::apply::state_machine::{Shared, StateMachine};
 use super::clocks::{Clocks, Stamps};
 use super::disk_watch::Watchdog;
 use super::log::purge;
-use super::peers::{Channels, ClusterId, DiskId, InitialMembers, LocalNode, Network, Peers, bootstrap};
+use super::peers::{Channels, InitialMembers, LocalNode, Network, Peers, bootstrap};
 use super::propose::SequenceAllocator;
 use super::propose::batcher::Batcher;
 use super::propose::forwarding::Forwarder;
 use super::reads::freshness::{Freshness, FreshnessMode};
 use super::reads::read_index::{ReadIndex, ReadIndexTask};
-use super::type_config;
-use super::type_config::MemberRecord;
-use super::{Corrupt, Handle, Machine, ProposerId, disk_identity, disk_records, log, peers, raft_config};
+use super::type_config::{self, ClusterId, DiskId, MemberRecord};
+use super::{Corrupt, Handle, Machine, ProposerId, disk_identity, log, peers, raft_config};
 use crate::clock::Clock;
 use crate::id::TrustDomain;
 use crate::limits;
@@ -160,7 +159,8 @@ pub(crate) async fn start<M: Machine>(
     run_writer(opened.writer).map_err(|error| failed(&error))?;
     opened.store.follow_on(applied, installed).await.map_err(|error| failed(&error))?;
     let end = installed.or(opened.last).max(snapshot);
-    let life = disk_records::begin(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
+    let life =
+        disk_identity::record_start(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
     let rows = (database, opened.disk_records, open);
     let local =
         LocalNode::open((node_id, identity.disk_id, life), trust_domain.clone(), initial_members, rows)?;
@@ -202,7 +202,7 @@ pub(crate) async fn start<M: Machine>(
         Box::pin(batching),
         Box::pin(forwarding),
         Box::pin(log_keeper),
-        Box::pin(handle.clone().remember(opened.jobs)),
+        Box::pin(handle.clone().update_disk_records(opened.jobs)),
     ];
     work.extend(watches(&handle, read_index_task));
     match (tls, listener, trust_domain) {

@@ -24,13 +24,19 @@ impl fmt::Display for Commands {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Replies(pub Vec<Bytes>);
 
+/// Id of a cluster: drawn by the node that bootstraps it.
+pub(crate) type ClusterId = [u8; 16];
+
+/// Identity of a disk: drawn when it is first used.
+pub(crate) type DiskId = [u8; 16];
+
 /// A node in the membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberRecord {
     /// Address for other nodes; empty in a cluster of one.
     pub(crate) address: String,
     /// Identity of the disk that holds its log.
-    pub(crate) disk_id: [u8; 16],
+    pub(crate) disk_id: DiskId,
 }
 
 impl fmt::Display for MemberRecord {

@@ -15,7 +15,7 @@ use rocksdb::{
 };
 
 use crate::cluster::type_config::{LogId, StoredMembership};
-use crate::cluster::{Corrupt, Row, View, Write, codec, disk_identity, record, torn_tail};
+use crate::cluster::{Corrupt, Row, View, Write, codec, durable_file, record, torn_tail};
 use crate::limits;
 
 /// Column family of the rows below.
@@ -113,7 +113,7 @@ impl Generations {
     }
 
     fn switch(&self, generation: u64) -> io::Result<()> {
-        disk_identity::replace_file(&self.root.join(CURRENT), generation.to_string().as_bytes())
+        durable_file::replace_file(&self.root.join(CURRENT), generation.to_string().as_bytes())
     }
 
     fn others(&self, than: u64) -> io::Result<Vec<PathBuf>> {

@@ -23,9 +23,7 @@ use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMod
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::disk_records::DiskRecords;
-use super::disk_watch;
-use super::disk_watch::Watchdog;
-use super::log::purge::LogSize;
+use super::disk_watch::{self, Watchdog};
 use super::type_config::{Entry, LogId, TypeConfig, Vote};
 use super::{Corrupt, DatabaseGuard, codec, record, torn_tail};
 use crate::limits;
@@ -187,9 +185,10 @@ pub(crate) fn open(db: Arc<DB>, bytes_max: u64, open: DatabaseGuard) -> Result<O
     let recent = Recent { entries: BTreeMap::new(), bytes: 0, last, purged, vote, committed, applied: None };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
     let (watched, watchdog) = disk_watch::watch();
-    let disk_records = Arc::new(DiskRecords::open(&db)?);
-    let remembered = Arc::clone(&disk_records);
-    let writer = Box::new(move || writer::run(&db, queue, &durable_sender, (&watched, &remembered)));
+    let records = read_meta(&db, MEMORIES)?;
+    let disk_records = Arc::new(DiskRecords::decode(records.as_deref()).map_err(|error| corrupt(&error))?);
+    let stored_records = Arc::clone(&disk_records);
+    let writer = Box::new(move || writer::run(&db, queue, &durable_sender, (&watched, &stored_records)));
     let (surplus_sender, surplus) = watch::channel(None);
     let queue = jobs.downgrade();
     let store = LogStore { reader, jobs, durable: durable.clone(), size, surplus: surplus_sender };

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::cluster::Machine;
-use crate::cluster::propose::Raft;
+use crate::cluster::{Machine, Raft};
 
 /// A run grows until it has this fraction of the limit.
 const RUNS: u64 = 128;

@@ -11,13 +11,12 @@ use std::sync::Arc;
 use openraft::errors::{InitializeError, RaftError};
 
 use super::call_metadata;
-use super::call_metadata::{ClusterId, DiskId, WAY_BACK};
 use super::channels::Channels;
 use super::client::reason;
 use super::proto;
-use crate::cluster::propose::Raft;
-use crate::cluster::type_config::MemberRecord;
-use crate::cluster::{Handle, Machine};
+use crate::cluster::corrupt::REPLACE_ADVICE;
+use crate::cluster::type_config::{ClusterId, DiskId, MemberRecord};
+use crate::cluster::{Handle, Machine, Raft};
 use crate::limits;
 
 /// Response to `Hello`.
@@ -48,7 +47,7 @@ impl fmt::Display for BootstrapConflict {
             Self::OtherDisk { by, cluster_id } => write!(
                 f,
                 "node {by} belongs to cluster {}, which has another disk identity for this node id: a node whose disk \
-                 was lost must not return under its id; {WAY_BACK}",
+                 was lost must not return under its id; {REPLACE_ADVICE}",
                 call_metadata::shown(cluster_id)
             ),
             Self::NoMember { by, cluster_id } => write!(

@@ -7,21 +7,11 @@ use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
 use super::wire::proto;
 use crate::cluster::codec;
 use crate::cluster::disk_rollback::{DiskRecord, DiskRollback, Life};
-use crate::cluster::type_config::LogId;
+use crate::cluster::type_config::{ClusterId, DiskId, LogId};
 use crate::id::{TrustDomain, WorkloadId};
 
 /// Metadata key.
 const KEY: &str = "trust-fabric-call-bin";
-
-/// Id of a cluster: drawn by the node that bootstraps it.
-pub(crate) type ClusterId = [u8; 16];
-
-/// Identity of a disk: drawn when it is first used.
-pub(crate) type DiskId = [u8; 16];
-
-/// Advice for a member whose disk was lost, rolled back or copied.
-pub(crate) const WAY_BACK: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
-                            must be replaced (`trust-fabric cluster replace`, which this version does not have yet)";
 
 /// A call is rejected. The text goes to the caller, which logs it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,13 +8,13 @@ use tonic::Request;
 use tonic::transport::{Endpoint, Uri};
 
 use super::call_metadata;
-use super::call_metadata::{CallMetadata, DiskId};
+use super::call_metadata::CallMetadata;
 use super::connection;
 use super::local_node::LocalNode;
 use super::response_check::VerifiedChannel;
 use super::wire::proto::peer_client::PeerClient;
 use crate::cluster::codec;
-use crate::cluster::type_config::{LeaderId, MemberRecord};
+use crate::cluster::type_config::{DiskId, LeaderId, MemberRecord};
 use crate::limits;
 use crate::tls::Tls;
 

@@ -8,12 +8,13 @@ use rocksdb::DB;
 use tokio::sync::watch;
 
 use super::call_metadata;
-use super::call_metadata::{CallMetadata, CallRejection, ClusterId, DiskId, WAY_BACK};
+use super::call_metadata::{CallMetadata, CallRejection};
+use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::disk_records;
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_rollback::{DiskRecord, Life};
 use crate::cluster::log::{self, CLUSTER_ID};
-use crate::cluster::type_config::{LogId, StoredMembership};
+use crate::cluster::type_config::{ClusterId, DiskId, LogId, StoredMembership};
 use crate::cluster::{Corrupt, DatabaseGuard};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
@@ -169,7 +170,7 @@ impl LocalNode {
     fn verify_own(&self, known: &DiskRecord, by: u64) -> Result<(), CallRejection> {
         known.verify_life(&self.life).map_err(|why| {
             let refusal = CallRejection::LocalDiskRollback { node: self.node_id, by, why };
-            self.stop_for_good(format!("{refusal}; {WAY_BACK}"));
+            self.stop_for_good(format!("{refusal}; {REPLACE_ADVICE}"));
             refusal
         })
     }
@@ -204,7 +205,7 @@ impl LocalNode {
             Some(disk) if disk != self.disk_id => {
                 let refusal = CallRejection::OtherDisk(self.node_id);
                 if self.cluster_id().is_none() {
-                    self.stop(format!("{refusal}; {WAY_BACK}"));
+                    self.stop(format!("{refusal}; {REPLACE_ADVICE}"));
                 }
                 return Err(refusal);
             }

@@ -19,7 +19,6 @@ pub(super) mod wire;
 mod tests;
 
 pub(crate) use self::bootstrap::bootstrap;
-pub(crate) use self::call_metadata::{ClusterId, DiskId, WAY_BACK};
 pub(crate) use self::channels::{Channels, Purpose};
 pub(crate) use self::client::Network;
 pub(crate) use self::local_node::{InitialMembers, LocalNode};

@@ -14,11 +14,13 @@ use tonic::{Code, Status};
 use tower::Service;
 use tower::util::MapResponseLayer;
 
-use super::call_metadata::{CallRejection, DiskId, WAY_BACK};
+use super::call_metadata::CallRejection;
 use super::local_node::LocalNode;
 use super::wire::proto;
 use crate::cluster::codec;
+use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::disk_rollback::Life;
+use crate::cluster::type_config::DiskId;
 
 /// Response metadata that carries the life.
 const KEY: &str = "trust-fabric-life-bin";
@@ -102,7 +104,7 @@ impl VerifiedChannel {
         let refused = proto::Refused::decode(status.details()).unwrap_or_default();
         match (refused.why, self.to_disk) {
             (Some(Why::SetBack(_)), _) => {
-                let reason = format!("rejected by node {}: {}; {WAY_BACK}", self.to, status.message());
+                let reason = format!("rejected by node {}: {}; {REPLACE_ADVICE}", self.to, status.message());
                 self.local.stop_for_good(reason);
             }
             (Some(Why::Contradiction(theirs)), Some(disk_id)) => {

@@ -8,10 +8,10 @@ use futures::stream::FuturesUnordered;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{AppliedCommand, Raft};
+use super::AppliedCommand;
 use crate::cluster::clocks::Stamps;
 use crate::cluster::type_config::Commands;
-use crate::cluster::{Machine, Stamp, Submission};
+use crate::cluster::{Machine, Raft, Stamp, Submission};
 use crate::limits;
 
 /// A submission is not known to be applied. It may be sent again unchanged.

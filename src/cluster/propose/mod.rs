@@ -13,14 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::apply::state_machine::StateMachine;
-use super::propose::batcher::SubmitError;
-use super::type_config::TypeConfig;
+use self::batcher::SubmitError;
 use super::{Handle, Machine, ProposerId, Submission};
 use crate::limits;
-
-/// openraft with our state machine.
-pub(crate) type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
 
 /// Failure of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cluster::apply::database::Generations;
+use crate::cluster::disk_identity;
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("directory");
@@ -19,7 +20,7 @@ fn copy(from: &Path, to: &Path) {
 /// The error of a start in this directory.
 fn refusal_of_start(data: &Path) -> String {
     let database = log::open_database(&data.join("raft")).expect("log");
-    disk_records::begin(&database, rand(), None, None)
+    disk_identity::record_start(&database, rand(), None, None)
         .expect_err("it was rejected at an earlier start")
         .to_string()
 }

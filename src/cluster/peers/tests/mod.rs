@@ -33,11 +33,10 @@ use super::channels::Channels;
 use super::local_node::LocalNode;
 use super::*;
 use crate::clock::Clock;
-use crate::cluster::disk_records;
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_rollback::Life;
 use crate::cluster::tests::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
-use crate::cluster::type_config::{LeaderId, LogId};
+use crate::cluster::type_config::{ClusterId, DiskId, LeaderId, LogId};
 use crate::cluster::{
     Closed, FreshnessMode, Handle, Machine, Options, ProposerId, Started, Transport, Watchdog, log, start,
 };
@@ -234,10 +233,10 @@ impl Site {
         let database = Arc::new(log::open_database(&directory.path().join("raft")).expect("log"));
         let (open, _closed) = tokio::sync::mpsc::channel(1);
         let trust_domain = Some(TRUST_DOMAIN.parse().expect("trust domain"));
-        let disk_records = Arc::new(DiskRecords::open(&database).expect("lives"));
+        let disk_records = Arc::new(DiskRecords::decode(None).expect("records"));
         let opened = (database, disk_records, open);
         let local = LocalNode::open((from, from_disk, life), trust_domain, InitialMembers::new(), opened)
-            .expect("this");
+            .expect("local node");
         if let Some(id) = cluster_id {
             local.join(id).expect("joined");
         }
