@@ -87,7 +87,7 @@ pub enum Error {
     NotBootstrapped,
     /// This node has no valid freshness lease.
     #[error(transparent)]
-    Stale(state::Stale),
+    Stale(state::LeaseError),
     /// The nonce was not written, or the outcome is unknown.
     #[error("{0}")]
     Write(#[source] cluster::Error),

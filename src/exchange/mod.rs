@@ -107,7 +107,7 @@ impl Exchange {
         // The lease is checked before any lookup (design §4): lookups then see every revocation acknowledged before
         // the request, however long the fetch of an issuer's keys takes.
         let fresh = self.state.fresh().await?;
-        self.state.judges_by_time(&fresh)?;
+        self.state.check_clock(&fresh)?;
         // Likewise the position: a revocation applied after it covers this token.
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
@@ -196,7 +196,7 @@ impl Exchange {
         if kind == Kind::AgentA2a {
             return Ok(self.own_tokens.verify(fresh, &token, certificate, now)?);
         }
-        self.state.judges_foreign(fresh)?;
+        self.state.check_clock_for_foreign(fresh)?;
         let issuer = self.issuers.choose(kind, &token)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;

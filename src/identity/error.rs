@@ -94,10 +94,10 @@ pub enum Error {
     NotBootstrapped,
     /// This node has no valid freshness lease.
     #[error(transparent)]
-    Stale(#[from] state::Stale),
+    Stale(#[from] state::LeaseError),
     /// The linearizable read failed.
     #[error(transparent)]
-    NotCurrent(state::NotCurrent),
+    NotCurrent(state::ReadIndexError),
     /// Not written, or the outcome is unknown.
     #[error("{0}")]
     Write(#[source] cluster::Error),

@@ -415,7 +415,7 @@ impl Running {
         }
         // Each listener ends once its own requests are answered.
         while self.listener.join_next().await.is_some() {}
-        if ended.is_ok() && !core.hand_over().await {
+        if ended.is_ok() && !core.transfer_leadership().await {
             tracing::debug!("leadership was not handed over");
         }
         drop((core, self.state, self.listener));

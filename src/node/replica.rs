@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::{Error, draw};
 use crate::clock::Clock;
-use crate::cluster::{self, Origin, Transport};
+use crate::cluster::{self, ProposerId, Transport};
 use crate::config::Config;
 use crate::limits;
 use crate::state::{Replicated, State};
@@ -101,7 +101,7 @@ pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics
         node_id: config.node.id,
         drawn_disk_id: draw()?,
         drawn_cluster_id: draw()?,
-        drawn_origin: Origin::from_bytes(draw()?),
+        drawn_proposer_id: ProposerId::from_bytes(draw()?),
         heartbeat: config.cluster.heartbeat,
         clock: clock.clone(),
         freshness: config.cluster.freshness,
@@ -134,7 +134,7 @@ async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<
     let address = peers.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     tracing::info!(%address, members = peers.members.len(), "peer listener open");
-    Ok(Some(Transport { listener, tls, trust_domain, founders: peers.members.clone() }))
+    Ok(Some(Transport { listener, tls, trust_domain, initial_members: peers.members.clone() }))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the threads of the log writer and of its watchdog")]

@@ -11,7 +11,7 @@ use super::{Action, Audit, Decision, ShipError};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
-use crate::state::{self, AuditBlock, Current};
+use crate::state::{self, AuditBlock, LinearizableRead};
 use crate::{json, limits};
 
 /// Reason for which a read failed.
@@ -99,7 +99,12 @@ impl Audit {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn trail(&self, _current: &Current, tool_id: &str, query: &Query) -> Result<Page, ReadError> {
+    pub async fn trail(
+        &self,
+        _current: &LinearizableRead,
+        tool_id: &str,
+        query: &Query,
+    ) -> Result<Page, ReadError> {
         let _place = self.place().await?;
         self.ship_for_reader().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
@@ -131,7 +136,7 @@ impl Audit {
     ///
     /// # Errors
     /// As [`Self::trail`], but for [`ReadError::UnknownTool`].
-    pub async fn acts(&self, current: &Current, query: &Query) -> Result<Page, ReadError> {
+    pub async fn acts(&self, current: &LinearizableRead, query: &Query) -> Result<Page, ReadError> {
         match self.trail(current, "", query).await {
             Err(ReadError::UnknownTool) => Ok(Page::default()),
             page => page,
@@ -145,7 +150,7 @@ impl Audit {
     /// [`ReadError`].
     pub async fn blocks(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         after: u64,
         limit: usize,
     ) -> Result<(Vec<OpenBlock>, bool), ReadError> {
