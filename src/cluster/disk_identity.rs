@@ -1,6 +1,6 @@
 //! Disk identity: binds a node id to the disk on which it was first used. A disk that lost its log must not return
-//! under its old node id: it may have voted, or acknowledged entries, that are no longer on it. Process starts on a disk
-//! are numbered, so that members detect its rollback.
+//! under its old node id: it may have voted, or acknowledged entries, that are no longer on it. Process starts on a
+//! disk are numbered, so that members detect its rollback.
 
 use std::fs;
 use std::io;

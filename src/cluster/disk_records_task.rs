@@ -21,7 +21,7 @@ impl<M: Machine> Handle<M> {
             if disk_records.is_unwritten() && self.clock.boot() >= due {
                 due = self.clock.boot() + limits::MEMORY_UNWRITTEN_MAX;
                 let Some(jobs) = jobs.upgrade() else { return };
-                if jobs.send(Job::SaveMemories).await.is_err() {
+                if jobs.send(Job::SaveDiskRecords).await.is_err() {
                     return;
                 }
             }

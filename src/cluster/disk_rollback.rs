@@ -2,9 +2,9 @@
 //! no disk, no network, no clock.
 //!
 //! A process states its [`Life`]: the content of its disk at its start. The statement does not change while the process
-//! runs, so late and reordered messages are harmless. A [`DiskRecord`] holds facts that processes on the disk acknowledged
-//! at the recorded start or an earlier one. A process with a later start must therefore have found all of them; within
-//! one start a disk cannot be rolled back.
+//! runs, so late and reordered messages are harmless. A [`DiskRecord`] holds facts that processes on the disk
+//! acknowledged at the recorded start or an earlier one. A process with a later start must therefore have found all of
+//! them; within one start a disk cannot be rolled back.
 
 use super::type_config::{LeaderId, LogId};
 
@@ -97,7 +97,7 @@ impl DiskRecord {
     }
 
     /// Verifies a life and records it. A rejected life is not recorded.
-    pub(crate) fn take(&mut self, life: &Life) -> Result<(), DiskRollback> {
+    pub(crate) fn record_life(&mut self, life: &Life) -> Result<(), DiskRollback> {
         self.verify_life(life)?;
         self.life = *life;
         Ok(())
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn rejected_life_is_not_recorded() {
         let mut known = memory();
-        known.take(&life(6, 3, 8)).expect_err("set back");
+        known.record_life(&life(6, 3, 8)).expect_err("set back");
         assert_eq!(known, memory());
-        known.take(&life(6, 3, 9)).expect("the disk itself");
-        known.take(&Life { id: [8; 16], ..life(6, 3, 9) }).expect_err("a copy");
+        known.record_life(&life(6, 3, 9)).expect("the disk itself");
+        known.record_life(&Life { id: [8; 16], ..life(6, 3, 9) }).expect_err("a copy");
     }
 
     /// A leader without the record accepts the older copy; its gossip must not overwrite the facts of other members.
@@ -257,9 +257,9 @@ mod tests {
                 Step::Append => disk.last = entry(disk.term, disk.last.index + 1),
                 Step::Commit => disk.committed = disk.last,
                 Step::Truncate => disk.last = disk.committed,
-                Step::State(to) => members[*to].take(&now).expect("a healthy disk"),
+                Step::State(to) => members[*to].record_life(&now).expect("a healthy disk"),
                 Step::Acknowledge(to) => {
-                    members[*to].take(&now).expect("a healthy disk");
+                    members[*to].record_life(&now).expect("a healthy disk");
                     members[*to].vote = members[*to].vote.max(Some(leader(disk.term)));
                     members[*to].held = members[*to].held.max(Some(disk.committed));
                 }

@@ -24,7 +24,7 @@ pub(crate) struct Candidacy {
     /// Last leadership transfer, on the boot clock.
     transferred: Mutex<Option<Duration>>,
     /// Last heartbeat of another leader. openraft does not process it while the disk hangs.
-    heard: watch::Sender<Option<Duration>>,
+    last_heartbeat: watch::Sender<Option<Duration>>,
 }
 
 impl Candidacy {
@@ -33,25 +33,26 @@ impl Candidacy {
     }
 
     /// Records a heartbeat of another leader at `now`.
-    pub(crate) fn hear(&self, now: Duration) {
-        self.heard.send_replace(Some(now));
+    pub(crate) fn record_heartbeat(&self, now: Duration) {
+        self.last_heartbeat.send_replace(Some(now));
     }
 
     /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`.
-    fn is_open(&self, now: Duration, leaderless: Duration) -> bool {
+    fn may_campaign(&self, now: Duration, leaderless: Duration) -> bool {
         let transferred = *self.transferred.lock().unwrap_or_else(PoisonError::into_inner);
         let is_paused = transferred.is_some_and(|at| now < at + limits::CANDIDACY_PAUSE);
         !is_paused || leaderless >= limits::LEADERLESS_MAX
     }
 }
 
-/// Voters to which the leader with these metrics can transfer: those that answered a heartbeat less than `recently`
-/// ago, longest log first.
-fn successors(metrics: &Metrics, recently: Duration) -> Vec<u64> {
+/// Voters to which the leader with these metrics can transfer: those that answered a heartbeat less than
+/// `recent_window` ago, longest log first.
+fn successors(metrics: &Metrics, recent_window: Duration) -> Vec<u64> {
     let (Some(replication), Some(heartbeats)) = (&metrics.replication, &metrics.heartbeat) else {
         return Vec::new();
     };
-    let is_there = |id: &u64| heartbeats.get(id).copied().flatten().is_some_and(|at| at.elapsed() < recently);
+    let is_there =
+        |id: &u64| heartbeats.get(id).copied().flatten().is_some_and(|at| at.elapsed() < recent_window);
     let voters = metrics.membership_config.voter_ids();
     let mut able: Vec<(Option<LogId>, u64)> = voters
         .filter(|id| *id != metrics.id && is_there(id))
@@ -72,7 +73,7 @@ impl<M: Machine> Handle<M> {
             if metrics.current_leader != Some(self.node_id) {
                 return metrics.current_leader.is_some();
             }
-            successors(&metrics, self.recently())
+            successors(&metrics, self.recent_window())
         };
         if successors.is_empty() {
             return false;
@@ -104,30 +105,30 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Duration of the longest election timeout, and at least of a lease.
-    fn recently(&self) -> Duration {
+    fn recent_window(&self) -> Duration {
         let heartbeat = Duration::from_millis(self.raft.config().heartbeat_interval);
         limits::FRESHNESS_LEASE.max(6 * heartbeat)
     }
 
     /// Whether another leader sent a heartbeat recently.
     pub(super) fn another_leads(&self) -> bool {
-        let heard = *self.candidacy.heard.borrow();
-        heard.is_some_and(|at| self.clock.boot() < at + self.recently())
+        let last_heartbeat = *self.candidacy.last_heartbeat.borrow();
+        last_heartbeat.is_some_and(|at| self.clock.boot() < at + self.recent_window())
     }
 
     /// Waits for the next heartbeat of another leader.
     pub(super) async fn until_another_leads(&self) {
-        let mut heard = self.candidacy.heard.subscribe();
-        heard.mark_unchanged();
-        drop(heard.changed().await);
+        let mut last_heartbeat = self.candidacy.last_heartbeat.subscribe();
+        last_heartbeat.mark_unchanged();
+        drop(last_heartbeat.changed().await);
     }
 
     /// Disables elections of this node while it should not campaign. Runs for ever.
     pub(super) async fn update_candidacy(self) {
         loop {
-            let is_open = self.candidacy.is_open(self.clock.boot(), self.freshness().lapsed);
+            let may_campaign = self.candidacy.may_campaign(self.clock.boot(), self.freshness().lapsed);
             // A vote needs a durable write.
-            self.raft.runtime_config().elect(is_open && !self.disk.hangs());
+            self.raft.runtime_config().elect(may_campaign && !self.disk.hangs());
             tokio::time::sleep(limits::CANDIDACY_LOOK_INTERVAL).await;
         }
     }
@@ -172,12 +173,12 @@ mod tests {
     #[test]
     fn node_campaigns_again_after_the_pause_or_without_leader() {
         let (candidacy, at) = (Candidacy::default(), LONG);
-        assert!(candidacy.is_open(at, Duration::ZERO), "no transfer yet");
+        assert!(candidacy.may_campaign(at, Duration::ZERO), "no transfer yet");
         candidacy.pause(at);
         let last = (at + limits::CANDIDACY_PAUSE).saturating_sub(Duration::from_nanos(1));
         let led = limits::LEADERLESS_MAX.saturating_sub(Duration::from_nanos(1));
-        assert!(!candidacy.is_open(at, led) && !candidacy.is_open(last, led));
-        assert!(candidacy.is_open(at, limits::LEADERLESS_MAX), "no other leader");
-        assert!(candidacy.is_open(last + Duration::from_nanos(1), Duration::ZERO));
+        assert!(!candidacy.may_campaign(at, led) && !candidacy.may_campaign(last, led));
+        assert!(candidacy.may_campaign(at, limits::LEADERLESS_MAX), "no other leader");
+        assert!(candidacy.may_campaign(last + Duration::from_nanos(1), Duration::ZERO));
     }
 }

@@ -44,7 +44,7 @@ pub(crate) enum Job {
         committed: Vec<u8>,
     },
     /// Stores the records of the members' disks. Every synced group stores them too.
-    SaveMemories,
+    SaveDiskRecords,
     /// Truncates the log from `first` on. The entries leave the disk only with the next append or purge: if a snapshot
     /// is installed in their place and a crash interrupts that, acknowledged entries must still be there.
     Truncate {
@@ -92,7 +92,7 @@ pub(crate) fn run(
         }
     }
     if failed.is_none()
-        && let Err(error) = disk.group(|| write(db, &[Job::SaveMemories], &mut None, disk_records))
+        && let Err(error) = disk.group(|| write(db, &[Job::SaveDiskRecords], &mut None, disk_records))
     {
         tracing::warn!(%error, "failed to write the records of members' disks at shutdown");
     }
@@ -117,7 +117,7 @@ fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, disk_records: &Dis
             Job::SaveCommitted { committed } => {
                 batch.put_cf(meta, COMMITTED, record::seal(COMMITTED, committed));
             }
-            Job::SaveMemories => {}
+            Job::SaveDiskRecords => {}
             Job::Truncate { first, .. } => {
                 *truncated = Some(truncated.map_or(*first, |before| before.min(*first)));
             }
@@ -166,6 +166,6 @@ fn answer(job: Job, failed: Option<&str>, durable: &watch::Sender<u64>) {
             drop(done.send(result));
         }
         Job::SaveVote { done, .. } | Job::Purge { done, .. } => drop(done.send(result)),
-        Job::SaveCommitted { .. } | Job::SaveMemories => {}
+        Job::SaveCommitted { .. } | Job::SaveDiskRecords => {}
     }
 }

@@ -20,7 +20,7 @@ use crate::cluster::{Handle, Machine, Raft};
 use crate::limits;
 
 /// Response to `Hello`.
-struct HelloAnswer {
+struct NodeInfo {
     disk_id: DiskId,
     cluster_id: Option<ClusterId>,
     disk_of_sender: Option<DiskId>,
@@ -78,7 +78,7 @@ pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handl
         .collect();
     let is_bootstrapper = local.initial_members.keys().next() == Some(&local.node_id);
     while handle.is_blank() {
-        let requests = others.iter().map(|(id, address)| ask(&channels, *id, address));
+        let requests = others.iter().map(|(id, address)| hello(&channels, *id, address));
         let answers: Vec<_> = futures::future::join_all(requests).await;
         let mut disks = BTreeMap::from([(local.node_id, local.disk_id)]);
         // The cluster id that another node has stored already, although no node has its first entry yet.
@@ -87,7 +87,7 @@ pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handl
         for ((id, _), answer) in others.iter().zip(&answers) {
             match answer {
                 Ok(answer) => {
-                    if let Some(conflict) = conflict(*id, answer, local.disk_id, joined) {
+                    if let Some(conflict) = conflict_with(*id, answer, local.disk_id, joined) {
                         local.stop(conflict.to_string());
                         return;
                     }
@@ -123,7 +123,7 @@ pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handl
     local.wait_for(String::new());
 }
 
-async fn ask(channels: &Channels, id: u64, address: &str) -> Result<HelloAnswer, String> {
+async fn hello(channels: &Channels, id: u64, address: &str) -> Result<NodeInfo, String> {
     let client = channels.own(id, address, None).map_err(|error| error.to_string())?;
     let members = channels.local.initial_members.iter();
     let members = members.map(|(id, address)| proto::Member { node_id: *id, address: address.clone() });
@@ -136,7 +136,7 @@ async fn ask(channels: &Channels, id: u64, address: &str) -> Result<HelloAnswer,
         [] => Ok(None),
         bytes => bytes.try_into().map(Some).map_err(|_| "an id in the response is not 16 bytes".to_owned()),
     };
-    Ok(HelloAnswer {
+    Ok(NodeInfo {
         disk_id: optional(&answer.disk_id)?.ok_or("disk_id is missing")?,
         cluster_id: optional(&answer.cluster_id)?,
         disk_of_sender: optional(&answer.disk_of_sender)?,
@@ -145,9 +145,9 @@ async fn ask(channels: &Channels, id: u64, address: &str) -> Result<HelloAnswer,
 }
 
 /// Checks a response against this node's disk and its cluster id, if it has one.
-fn conflict(
+fn conflict_with(
     by: u64,
-    answer: &HelloAnswer,
+    answer: &NodeInfo,
     disk_id: DiskId,
     ours: Option<ClusterId>,
 ) -> Option<BootstrapConflict> {

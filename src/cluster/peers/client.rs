@@ -49,7 +49,7 @@ pub(crate) struct RaftConnection {
 }
 
 impl Network {
-    fn link(&self, target: u64, node: &MemberRecord, is_for_heartbeats: bool) -> RaftConnection {
+    fn connection(&self, target: u64, node: &MemberRecord, is_for_heartbeats: bool) -> RaftConnection {
         let client = self.channels.own(target, &node.address, Some(node.disk_id));
         RaftConnection { client, to: target, is_for_heartbeats, down: None, clocks: Arc::clone(&self.clocks) }
     }
@@ -59,11 +59,11 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = RaftConnection;
 
     async fn new_client(&mut self, target: u64, node: &MemberRecord) -> RaftConnection {
-        self.link(target, node, false)
+        self.connection(target, node, false)
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &MemberRecord) -> RaftConnection {
-        self.link(target, node, true)
+        self.connection(target, node, true)
     }
 }
 
@@ -94,7 +94,7 @@ fn undecodable(error: &wire::Error) -> Failure {
 
 impl RaftConnection {
     fn client(&self) -> Result<&Client, Failure> {
-        self.client.as_ref().map_err(|no_way| RPCError::Unreachable(Unreachable::new(no_way)))
+        self.client.as_ref().map_err(|no_transport| RPCError::Unreachable(Unreachable::new(no_transport)))
     }
 
     /// Records the wall clock that the response to a request sent at `sent` states.
@@ -164,10 +164,10 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
 
     /// The requests to send.
     fn requests(&self) -> impl Stream<Item = proto::AppendRequest> + use<I> {
-        let in_flight = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         futures::stream::poll_fn(move |context| {
-            let mut in_flight = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-            let PipelineState { input, is_polled, is_held_up, sender, .. } = &mut *in_flight;
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let PipelineState { input, is_polled, is_held_up, sender, .. } = &mut *state;
             let Some(input) = input else { return Poll::Ready(None) };
             *sender = Some(context.waker().clone());
             if !*is_polled {
@@ -176,49 +176,49 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
             }
             let Some(request) = ready!(input.poll_next_unpin(context)) else { return Poll::Ready(None) };
             let last = request.entries.last().map(|entry| entry.log_id);
-            in_flight.ends.push_back(last.or(request.prev_log_id));
-            in_flight.own_term = request.vote.leader_id.term();
+            state.ends.push_back(last.or(request.prev_log_id));
+            state.own_term = request.vote.leader_id.term();
             Poll::Ready(Some(wire::append_request_to_proto(&request)))
         })
     }
 
     /// The responses for openraft.
-    fn answers<A>(self, answers: A) -> impl Stream<Item = AppendResult>
+    fn responses<A>(self, responses: A) -> impl Stream<Item = AppendResult>
     where
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
     {
-        futures::stream::unfold((self, answers), |(pipeline, mut answers)| async move {
-            let answer = pipeline.next(&mut answers).await?;
-            Some((answer, (pipeline, answers)))
+        futures::stream::unfold((self, responses), |(pipeline, mut responses)| async move {
+            let response = pipeline.next(&mut responses).await?;
+            Some((response, (pipeline, responses)))
         })
     }
 
-    async fn next<A>(&self, answers: &mut A) -> Option<AppendResult>
+    async fn next<A>(&self, responses: &mut A) -> Option<AppendResult>
     where
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
     {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held_up = {
-            let mut in_flight = lock();
-            in_flight.is_polled = true;
-            let was_held_up = std::mem::take(&mut in_flight.is_held_up);
-            in_flight.sender.take_if(|_| was_held_up)
+            let mut state = lock();
+            state.is_polled = true;
+            let was_held_up = std::mem::take(&mut state.is_held_up);
+            state.sender.take_if(|_| was_held_up)
         };
         held_up.into_iter().for_each(Waker::wake);
         loop {
-            let answer = answers.next().await;
-            let mut in_flight = lock();
-            let answered = in_flight.ends.pop_front();
-            let stands_for_a_later_one = answered.is_some() && answered.as_ref() == in_flight.ends.front();
-            let answer = match answer? {
-                Ok(answer) => {
-                    wire::append_response(answer, in_flight.own_term).map_err(|error| undecodable(&error))
+            let response = responses.next().await;
+            let mut state = lock();
+            let last = state.ends.pop_front();
+            let covers_a_later_request = last.is_some() && last.as_ref() == state.ends.front();
+            let response = match response? {
+                Ok(response) => {
+                    wire::append_response(response, state.own_term).map_err(|error| undecodable(&error))
                 }
                 Err(status) => Err(rpc_error(&status)),
             };
-            if !(stands_for_a_later_one && matches!(answer, Ok(Ok(_)))) {
-                in_flight.is_polled = false;
-                return Some(answer);
+            if !(covers_a_later_request && matches!(response, Ok(Ok(_)))) {
+                state.is_polled = false;
+                return Some(response);
             }
         }
     }
@@ -226,9 +226,9 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
 
 impl<I> Drop for Pipeline<I> {
     fn drop(&mut self) {
-        let mut in_flight = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (input, sender) = (in_flight.input.take(), in_flight.sender.take());
-        drop(in_flight);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (input, sender) = (state.input.take(), state.sender.take());
+        drop(state);
         drop(input);
         sender.into_iter().for_each(Waker::wake);
     }
@@ -268,11 +268,11 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         let response = within(option.hard_ttl(), call).await?;
         self.record_clock(response.wall_millis, sent);
         let own_term = request.vote.leader_id.term();
-        let answer = wire::append_entries_response(response, last, own_term);
-        if matches!(answer, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_))) {
+        let response = wire::append_entries_response(response, last, own_term);
+        if matches!(response, Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_))) {
             client.voted(request.vote.leader_id);
         }
-        answer.map_err(|error| undecodable(&error))
+        response.map_err(|error| undecodable(&error))
     }
 
     fn stream_append<'s, S>(
@@ -293,16 +293,16 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
             let requests = client.request(pipeline.requests());
             let opened = within(option.hard_ttl(), peer.append_stream(requests)).await;
             self.log_replication(opened.as_ref().err());
-            let answers = match opened {
-                Ok(answers) => answers,
+            let responses = match opened {
+                Ok(responses) => responses,
                 Err(failure) => {
                     // openraft backs off only after errors inside the stream.
                     tokio::time::sleep(limits::PEER_RETRY_PAUSE).await;
                     return Err(failure);
                 }
             };
-            let answers: BoxStream<'s, _> = Box::pin(pipeline.answers(answers));
-            Ok(answers)
+            let responses: BoxStream<'s, _> = Box::pin(pipeline.responses(responses));
+            Ok(responses)
         })
     }
 
@@ -317,11 +317,11 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         let call = peer.vote(client.request(wire::vote_request_to_proto(&request)));
         let response = within(option.hard_ttl(), call).await?;
         self.record_clock(response.wall_millis, sent);
-        let answer = decode_vote(response, request.vote.leader_id.term())?;
-        if answer.vote_granted {
+        let response = decode_vote(response, request.vote.leader_id.term())?;
+        if response.vote_granted {
             client.voted(request.vote.leader_id);
         }
-        Ok(answer)
+        Ok(response)
     }
 
     /// openraft's default grants a pre-vote without asking the node.
@@ -357,11 +357,11 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         let client = self.client()?;
         let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
         let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
-        let answered = tokio::select! {
+        let last = tokio::select! {
             closed = cancel => return Err(closed.into()),
             sent = tokio::time::timeout(option.hard_ttl(), sent) => sent,
         };
-        let response = match answered {
+        let response = match last {
             Ok(Ok(Ok(response))) => response,
             Ok(Ok(Err(status))) => return Err(rpc_error(&status).into()),
             Ok(Err(error)) => return Err(unreadable(error)),
@@ -370,8 +370,8 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
                 return Err(StreamingError::Network(late));
             }
         };
-        let answered = wire::answered_vote(response.vote, vote.leader_id.term());
-        Ok(SnapshotResponse::new(answered.map_err(|error| undecodable(&error))?))
+        let last = wire::answered_vote(response.vote, vote.leader_id.term());
+        Ok(SnapshotResponse::new(last.map_err(|error| undecodable(&error))?))
     }
 }
 
@@ -405,10 +405,10 @@ mod tests {
     #[tokio::test]
     async fn response_does_not_confirm_later_requests() {
         let (requests, input) = mpsc::channel(9);
-        let (responses, answers) = mpsc::channel(9);
+        let (responses, responses) = mpsc::channel(9);
         let pipeline = Pipeline::new(ReceiverStream::new(input));
         let mut sent = pipeline.requests();
-        let mut given = Box::pin(pipeline.answers(ReceiverStream::new(answers)));
+        let mut given = Box::pin(pipeline.responses(ReceiverStream::new(responses)));
         let respond = async |result: StreamAppendResult<TypeConfig>| {
             responses.send(Ok(wire::append_response_to_proto(&result))).await.expect("there");
         };

@@ -64,7 +64,7 @@ impl LocalNode {
         initial_members: InitialMembers,
         (database, disk_records, open): (Arc<DB>, Arc<DiskRecords>, DatabaseGuard),
     ) -> Result<Self, Corrupt> {
-        disk_records.take_own((node_id, disk_id), &life);
+        disk_records.record_own_life((node_id, disk_id), &life);
         let cluster_id = OnceLock::new();
         if let Some(row) = log::read_meta(&database, CLUSTER_ID)? {
             let id =
@@ -148,11 +148,11 @@ impl LocalNode {
     /// Records that a leader's log differs at an entry that is committed here. The node stops a little later, so that
     /// the leader receives the refusal.
     pub(crate) fn contradicted(&self, ours: LogId) -> CallRejection {
-        let refusal = CallRejection::Contradiction(ours, self.node_id);
+        let rejection = CallRejection::Contradiction(ours, self.node_id);
         if self.contradiction.send_replace(Some(ours)).is_none() {
-            tracing::error!(%refusal, "committed entries contradict the leader's log; this node stops");
+            tracing::error!(%rejection, "committed entries contradict the leader's log; this node stops");
         }
-        refusal
+        rejection
     }
 
     /// Stops this node after a contradiction. Runs for ever without one.
@@ -169,9 +169,9 @@ impl LocalNode {
     /// Verifies this node's own life against a member's record of it.
     fn verify_own(&self, known: &DiskRecord, by: u64) -> Result<(), CallRejection> {
         known.verify_life(&self.life).map_err(|why| {
-            let refusal = CallRejection::LocalDiskRollback { node: self.node_id, by, why };
-            self.stop_for_good(format!("{refusal}; {REPLACE_ADVICE}"));
-            refusal
+            let rejection = CallRejection::LocalDiskRollback { node: self.node_id, by, why };
+            self.stop_for_good(format!("{rejection}; {REPLACE_ADVICE}"));
+            rejection
         })
     }
 
@@ -182,7 +182,7 @@ impl LocalNode {
             return Ok(());
         }
         self.disk_records
-            .take(disk, &call.life)
+            .record_life(disk, &call.life)
             .map_err(|why| CallRejection::DiskRollback { node: call.from, why })
     }
 
@@ -203,11 +203,11 @@ impl LocalNode {
         call_metadata::check_identity(call, certified, trust_domain, self.node_id)?;
         match call.to_disk {
             Some(disk) if disk != self.disk_id => {
-                let refusal = CallRejection::OtherDisk(self.node_id);
+                let rejection = CallRejection::OtherDisk(self.node_id);
                 if self.cluster_id().is_none() {
-                    self.stop(format!("{refusal}; {REPLACE_ADVICE}"));
+                    self.stop(format!("{rejection}; {REPLACE_ADVICE}"));
                 }
-                return Err(refusal);
+                return Err(rejection);
             }
             None if kind == CallKind::Member => return Err(CallRejection::Unstated),
             _ => {}

@@ -26,14 +26,14 @@ use crate::cluster::type_config::DiskId;
 const KEY: &str = "trust-fabric-life-bin";
 
 /// The status for a rejected call: its text, and the details on which the caller acts.
-pub(crate) fn refused(refusal: &CallRejection) -> Status {
+pub(crate) fn refused(rejection: &CallRejection) -> Status {
     use proto::refused::Why;
-    let text = refusal.to_string();
+    let text = rejection.to_string();
     let with_details = |why| {
         let details = proto::Refused { why: Some(why) }.encode_to_vec();
         Status::with_details(Code::FailedPrecondition, text.clone(), details.into())
     };
-    match refusal {
+    match rejection {
         CallRejection::Unstated => Status::invalid_argument(text),
         CallRejection::Identity { .. } => Status::permission_denied(text),
         CallRejection::DiskRollback { .. } => with_details(Why::SetBack(proto::SetBack {})),
@@ -80,10 +80,10 @@ impl VerifiedChannel {
         let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok);
         match (life(headers), self.to_disk) {
             (Some(life), Some(disk_id)) => {
-                self.local.disk_records.take((self.to, disk_id), &life).map_err(|why| {
-                    let refusal = CallRejection::DiskRollback { node: self.to, why };
-                    tracing::warn!(%refusal, "rejected the response of a node");
-                    Status::failed_precondition(refusal.to_string())
+                self.local.disk_records.record_life((self.to, disk_id), &life).map_err(|why| {
+                    let rejection = CallRejection::DiskRollback { node: self.to, why };
+                    tracing::warn!(%rejection, "rejected the response of a node");
+                    Status::failed_precondition(rejection.to_string())
                 })?;
             }
             (None, Some(_)) if status.is_none() => {

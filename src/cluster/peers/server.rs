@@ -236,7 +236,7 @@ impl<M: Machine> Peer for Peers<M> {
         self.local.disk_records.merge(&memories, is_other_member);
         let append = self.appends(&call).check(message)?;
         if append.vote.leader_id.term >= own_term {
-            self.handle.candidacy.hear(self.handle.clock.boot());
+            self.handle.candidacy.record_heartbeat(self.handle.clock.boot());
         }
         self.check_disk()?;
         let prev = append.prev_log_id;
@@ -291,14 +291,14 @@ impl<M: Machine> Peer for Peers<M> {
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let _one = self.receiving.try_acquire().map_err(busy)?;
         let mut parts = request.into_inner();
-        let not_taken = |refused: snapshot_transfer::SnapshotError| {
+        let reject = |refused: snapshot_transfer::SnapshotError| {
             tracing::warn!(from = call.from, reason = %refused, "rejected a snapshot");
             Status::invalid_argument(refused.to_string())
         };
-        let head = snapshot_transfer::head(&mut parts).await.map_err(not_taken)?;
+        let head = snapshot_transfer::head(&mut parts).await.map_err(reject)?;
         let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
         let files = self.snapshots.receiving();
-        snapshot_transfer::receive(&head, &mut parts, files.directory()).await.map_err(not_taken)?;
+        snapshot_transfer::receive(&head, &mut parts, files.directory()).await.map_err(reject)?;
         let answer = self.install(vote, last, files).await?;
         Ok(Response::new(proto::SnapshotResponse { vote: Some(codec::vote_to_proto(&answer.vote)) }))
     }

@@ -108,7 +108,7 @@ pub(crate) struct Freshness {
     wanted: Notify,
     /// The lease was renewed.
     renewed: watch::Sender<()>,
-    places: Semaphore,
+    permits: Semaphore,
     waits: AtomicU64,
     refused: AtomicU64,
     confirmed: AtomicU64,
@@ -128,7 +128,7 @@ impl Freshness {
             until: AtomicU64::new(0),
             wanted: Notify::new(),
             renewed: watch::Sender::new(()),
-            places: Semaphore::new(limits::FRESHNESS_WAITS_MAX),
+            permits: Semaphore::new(limits::FRESHNESS_WAITS_MAX),
             waits: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
@@ -158,7 +158,7 @@ impl Freshness {
     }
 
     /// Takes the lease that was requested at `sent`, once the confirmed index is applied.
-    fn take(&self, sent: Duration) {
+    fn hold_since(&self, sent: Duration) {
         self.until.fetch_max(nanos(sent + HELD_FOR), Ordering::Release);
         self.renewed.send_replace(());
     }
@@ -185,10 +185,10 @@ impl Freshness {
         if self.is_held() {
             return Ok(LeaseProof(()));
         }
-        self.counted(self.wait()).await
+        self.count_wait(self.wait()).await
     }
 
-    async fn counted(
+    async fn count_wait(
         &self,
         waited: impl Future<Output = Result<LeaseProof, LeaseError>>,
     ) -> Result<LeaseProof, LeaseError> {
@@ -201,7 +201,7 @@ impl Freshness {
     }
 
     async fn wait(&self) -> Result<LeaseProof, LeaseError> {
-        let _place = self.places.try_acquire().map_err(|_| LeaseError::TooManyWait)?;
+        let _permit = self.permits.try_acquire().map_err(|_| LeaseError::TooManyWait)?;
         let mut renewed = self.renewed.subscribe();
         let until_held = async {
             while !self.is_held() {
@@ -216,16 +216,20 @@ impl Freshness {
     }
 
     /// Renews the lease as long as the state is open: every [`limits::FRESHNESS_RENEWAL`], and when a request waits for
-    /// it. `ask` sends a `ReadIndex` request, with a lease or without, and returns the confirmed index. A renewal that
-    /// fails, or takes longer than [`limits::FRESHNESS_ATTEMPT`], is retried; meanwhile the lease may expire.
-    pub(crate) async fn keep<A>(&self, ask: impl Fn(bool) -> A, mut applied: watch::Receiver<u64>)
-    where
+    /// it. `request_index` sends a `ReadIndex` request, with a lease or without, and returns the confirmed index. A
+    /// renewal that fails, or takes longer than [`limits::FRESHNESS_ATTEMPT`], is retried; meanwhile the lease may
+    /// expire.
+    pub(crate) async fn renew_while_open<A>(
+        &self,
+        request_index: impl Fn(bool) -> A,
+        mut applied: watch::Receiver<u64>,
+    ) where
         A: Future<Output = Option<u64>>,
     {
         // At startup the confirmed index is unknown.
-        let mut named = u64::MAX;
+        let mut confirmed_index = u64::MAX;
         while applied.has_changed().is_ok() {
-            let attempt = self.renew(&ask, &mut applied, &mut named);
+            let attempt = self.renew(&request_index, &mut applied, &mut confirmed_index);
             match tokio::time::timeout(limits::FRESHNESS_ATTEMPT, attempt).await {
                 Ok(true) => {
                     tokio::select! {
@@ -238,39 +242,41 @@ impl Freshness {
         }
     }
 
-    /// One renewal; returns whether it succeeded. `named` is the last confirmed index: a node that has not applied it
-    /// requests the index alone first.
+    /// One renewal; returns whether it succeeded. `confirmed_index` is the last confirmed index: a node that has not
+    /// applied it requests the index alone first.
     async fn renew<A>(
         &self,
-        ask: impl Fn(bool) -> A,
+        request_index: impl Fn(bool) -> A,
         applied: &mut watch::Receiver<u64>,
-        named: &mut u64,
+        confirmed_index: &mut u64,
     ) -> bool
     where
         A: Future<Output = Option<u64>>,
     {
-        if *applied.borrow() < *named && Self::catch_up(ask(false), applied, named).await.is_none() {
+        if *applied.borrow() < *confirmed_index
+            && Self::catch_up(request_index(false), applied, confirmed_index).await.is_none()
+        {
             return false;
         }
         self.compare_clocks();
         // Before the request is built: entries acknowledged from now on may be missing here.
         let sent = self.clock.boot();
         let for_lease = self.mode == FreshnessMode::Lease;
-        if Self::catch_up(ask(for_lease), applied, named).await.is_none() {
+        if Self::catch_up(request_index(for_lease), applied, confirmed_index).await.is_none() {
             return false;
         }
-        self.take(sent);
+        self.hold_since(sent);
         true
     }
 
     /// Waits for the confirmed index, and until it is applied.
     async fn catch_up(
-        asked: impl Future<Output = Option<u64>>,
+        requests: impl Future<Output = Option<u64>>,
         applied: &mut watch::Receiver<u64>,
-        named: &mut u64,
+        confirmed_index: &mut u64,
     ) -> Option<()> {
-        let index = asked.await?;
-        *named = index;
+        let index = requests.await?;
+        *confirmed_index = index;
         applied.wait_for(|applied| *applied >= index).await.ok().map(drop)
     }
 
@@ -288,27 +294,27 @@ impl Freshness {
     }
 
     /// Waits until no member can answer from an index older than `index`. `applied` ends when the entry is applied
-    /// here; `others` returns the progress of the other members and since when this node leads; `heard` changes with
+    /// here; `others` returns the progress of the other members and since when this node leads; `reports` changes with
     /// that progress.
     pub(crate) async fn barrier(
         &self,
         index: u64,
         applied: impl Future<Output = ()>,
         others: impl Fn() -> Option<OtherMembers>,
-        mut heard: watch::Receiver<()>,
+        mut reports: watch::Receiver<()>,
     ) -> Result<(), Error> {
         let waited = async {
             applied.await;
             let barrier = Barrier { index, begun: self.clock.boot() };
             loop {
                 let Some(others) = others() else { return Err(Error::Unacknowledged) };
-                let rest = barrier.rest(&others, self.clock.boot());
-                if rest.is_zero() {
+                let remaining = barrier.remaining(&others, self.clock.boot());
+                if remaining.is_zero() {
                     return Ok(());
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(rest) => {}
-                    Ok(()) = heard.changed() => {}
+                    () = tokio::time::sleep(remaining) => {}
+                    Ok(()) = reports.changed() => {}
                 }
             }
         };
@@ -342,15 +348,15 @@ impl Barrier {
     /// 3. Per member that has not applied the entry: until every lease has expired that it requested before the entry
     ///    was applied here. A later request is answered with the entry. Leases granted by the previous leader have
     ///    expired by rule 2.
-    fn rest(&self, others: &OtherMembers, now: Duration) -> Duration {
+    fn remaining(&self, others: &OtherMembers, now: Duration) -> Duration {
         if others.members.is_empty() {
             return Duration::ZERO;
         }
         let expires = |since: Duration| (since + limits::FRESHNESS_LEASE).saturating_sub(now);
         let lagging = others.members.iter().filter(|member| member.applied < self.index);
         let requested = lagging.filter_map(|member| member.lease_requested).max();
-        let rest = requested.map_or(Duration::ZERO, |requested| expires(requested.min(self.begun)));
-        expires(others.led_since).max(rest)
+        let remaining = requested.map_or(Duration::ZERO, |requested| expires(requested.min(self.begun)));
+        expires(others.led_since).max(remaining)
     }
 }
 
@@ -358,7 +364,7 @@ impl<M: Machine> Handle<M> {
     /// Renews the lease until the state is closed. Without this task there is no [`LeaseProof`].
     pub(crate) async fn renew_lease(self) {
         let applied = self.shared.applied.subscribe();
-        self.freshness.keep(|for_lease| self.confirmed_index(for_lease), applied).await;
+        self.freshness.renew_while_open(|for_lease| self.confirmed_index(for_lease), applied).await;
     }
 
     /// The proof that this node has applied every acknowledged entry: at once while the lease is held, otherwise after
@@ -367,7 +373,7 @@ impl<M: Machine> Handle<M> {
     pub(crate) async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
         match self.freshness.mode {
             FreshnessMode::Lease => self.freshness.fresh().await,
-            FreshnessMode::ReadIndex => self.freshness.counted(self.fresh_by_read_index()).await,
+            FreshnessMode::ReadIndex => self.freshness.count_wait(self.fresh_by_read_index()).await,
         }
     }
 
@@ -440,17 +446,17 @@ impl<M: Machine> Handle<M> {
     /// # Errors
     /// [`Error::Unacknowledged`], also if this node does not lead.
     pub(crate) async fn barrier_as_leader(&self, index: u64) -> Result<(), Error> {
-        let _wanted = self.progress.want(index);
+        let _poll = self.progress.poll_for(index);
         let others = || self.others();
         let applied = self.until_applied_as_known(index);
-        self.freshness.barrier(index, applied, others, self.progress.heard()).await
+        self.freshness.barrier(index, applied, others, self.progress.reports()).await
     }
 
     async fn barrier_of(&self, leader: u64, member: &MemberRecord, index: u64) -> bool {
         let Ok(client) = self.channels.shared(Purpose::Barriers, leader, member) else { return false };
         let mut peer = client.peer();
-        let asked = peer.barrier(client.request(BarrierRequest { index }));
-        asked.await.is_ok()
+        let requests = peer.barrier(client.request(BarrierRequest { index }));
+        requests.await.is_ok()
     }
 
     /// Progress of the other members; `None` unless this node leads.
@@ -464,7 +470,7 @@ impl<M: Machine> Handle<M> {
             return None;
         }
         let led_since = self.freshness.leads_since(term);
-        let members = self.other_members().into_iter().map(|(id, _)| self.progress.of(id)).collect();
+        let members = self.other_members().into_iter().map(|(id, _)| self.progress.get(id)).collect();
         Some(OtherMembers { members, led_since })
     }
 }

@@ -37,13 +37,13 @@ pub(crate) struct ProgressTracker {
     /// Barriers that wait.
     waiting: AtomicUsize,
     /// A member reported.
-    heard: watch::Sender<()>,
+    reports: watch::Sender<()>,
 }
 
 /// Guard of a waiting barrier.
-pub(crate) struct Wanted<'p>(&'p ProgressTracker);
+pub(crate) struct PollGuard<'p>(&'p ProgressTracker);
 
-impl Drop for Wanted<'_> {
+impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -51,13 +51,13 @@ impl Drop for Wanted<'_> {
 
 impl ProgressTracker {
     /// Polls every member for `index` as long as the returned guard is held.
-    pub(crate) fn want(&self, index: u64) -> Wanted<'_> {
+    pub(crate) fn poll_for(&self, index: u64) -> PollGuard<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.wanted.send_modify(|wanted| *wanted = index.max(*wanted));
-        Wanted(self)
+        PollGuard(self)
     }
 
-    fn is_polled(&self) -> bool {
+    fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
@@ -65,7 +65,7 @@ impl ProgressTracker {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn of(&self, node_id: u64) -> MemberProgress {
+    pub(crate) fn get(&self, node_id: u64) -> MemberProgress {
         self.members().get(&node_id).copied().unwrap_or_default()
     }
 
@@ -77,16 +77,16 @@ impl ProgressTracker {
     }
 
     /// Changes with every report.
-    pub(crate) fn heard(&self) -> watch::Receiver<()> {
-        self.heard.subscribe()
+    pub(crate) fn reports(&self) -> watch::Receiver<()> {
+        self.reports.subscribe()
     }
 
-    fn hear(&self, node_id: u64, index: u64) {
+    fn record_applied(&self, node_id: u64, index: u64) {
         let mut members = self.members();
         let known = &mut members.entry(node_id).or_default().applied;
         *known = index.max(*known);
         drop(members);
-        self.heard.send_replace(());
+        self.reports.send_replace(());
     }
 }
 
@@ -95,28 +95,28 @@ impl<M: Machine> Handle<M> {
     /// newest wanted index. Runs for ever.
     pub(crate) async fn poll_members(self) {
         let mut wanted = self.progress.wanted.subscribe();
-        let mut asked: FuturesUnordered<_> = FuturesUnordered::new();
+        let mut requests: FuturesUnordered<_> = FuturesUnordered::new();
         let mut in_flight = std::collections::BTreeSet::new();
         loop {
             let index = *wanted.borrow_and_update();
             for (node_id, member) in self.other_members() {
-                let is_asked = self.progress.is_polled() && self.progress.of(node_id).applied < index;
-                if is_asked && in_flight.insert(node_id) {
-                    asked.push(self.ask_progress(node_id, member, index));
+                let is_due = self.progress.is_waited_for() && self.progress.get(node_id).applied < index;
+                if is_due && in_flight.insert(node_id) {
+                    requests.push(self.poll_member(node_id, member, index));
                 }
             }
             tokio::select! {
                 changed = wanted.changed() => if changed.is_err() { return },
-                Some(node_id) = asked.next(), if !asked.is_empty() => {
+                Some(node_id) = requests.next(), if !requests.is_empty() => {
                     in_flight.remove(&node_id);
                 }
             }
         }
     }
 
-    async fn ask_progress(&self, node_id: u64, member: MemberRecord, index: u64) -> u64 {
-        if let Some(applied) = self.progress_of(node_id, &member, index).await {
-            self.progress.hear(node_id, applied);
+    async fn poll_member(&self, node_id: u64, member: MemberRecord, index: u64) -> u64 {
+        if let Some(applied) = self.request_applied(node_id, &member, index).await {
+            self.progress.record_applied(node_id, applied);
         } else {
             // Pause before the next attempt; the member's lease expires meanwhile.
             tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
@@ -124,12 +124,12 @@ impl<M: Machine> Handle<M> {
         node_id
     }
 
-    async fn progress_of(&self, node_id: u64, member: &MemberRecord, index: u64) -> Option<u64> {
+    async fn request_applied(&self, node_id: u64, member: &MemberRecord, index: u64) -> Option<u64> {
         let client = self.channels.shared(Purpose::Reads, node_id, member).ok()?;
         let mut peer = client.peer();
-        let asked = peer.applied(client.request(AppliedRequest { index }));
+        let requests = peer.applied(client.request(AppliedRequest { index }));
         let answer =
-            tokio::time::timeout(limits::APPLIED_WAIT + limits::FRESHNESS_ATTEMPT, asked).await.ok()?;
+            tokio::time::timeout(limits::APPLIED_WAIT + limits::FRESHNESS_ATTEMPT, requests).await.ok()?;
         Some(answer.ok()?.into_inner().index)
     }
 }

@@ -69,10 +69,10 @@ pub(crate) struct ReadIndexTask {
 }
 
 impl ReadIndexTask {
-    /// Runs until every [`ReadIndex`] is dropped. `ask` sends a `ReadIndex` request and returns the confirmed index.
-    /// Reads whose request fails, or takes longer than [`limits::READ_INDEX_ATTEMPT`], share the next one with the
-    /// reads that began meanwhile.
-    pub(crate) async fn keep<A>(mut self, ask: impl Fn() -> A)
+    /// Runs until every [`ReadIndex`] is dropped. `request_index` sends a `ReadIndex` request and returns the confirmed
+    /// index. Reads whose request fails, or takes longer than [`limits::READ_INDEX_ATTEMPT`], share the next one with
+    /// the reads that began meanwhile.
+    pub(crate) async fn run<A>(mut self, request_index: impl Fn() -> A)
     where
         A: Future<Output = Option<u64>>,
     {
@@ -89,7 +89,7 @@ impl ReadIndexTask {
             {
                 waiting.push(next);
             }
-            match tokio::time::timeout(limits::READ_INDEX_ATTEMPT, ask()).await {
+            match tokio::time::timeout(limits::READ_INDEX_ATTEMPT, request_index()).await {
                 Ok(Some(index)) => {
                     for reader in waiting.drain(..) {
                         // The read may be gone.
@@ -103,7 +103,7 @@ impl ReadIndexTask {
 }
 
 /// Waits until the confirmed index is applied.
-async fn in_time(
+async fn until_applied_within(
     applied: impl Future<Output = ()>,
     limit: Duration,
 ) -> Result<LinearizableRead, ReadIndexError> {
@@ -114,7 +114,7 @@ async fn in_time(
 impl<M: Machine> Handle<M> {
     /// Sends `ReadIndex` requests for all reads. Without this task there is no [`LinearizableRead`] by the leader.
     pub(crate) async fn serve_read_index(self, read_index_task: ReadIndexTask) {
-        read_index_task.keep(|| self.confirmed_index(false)).await;
+        read_index_task.run(|| self.confirmed_index(false)).await;
     }
 
     /// The proof that every entry acknowledged before this call is applied here: sends a `ReadIndex` request, and waits
@@ -124,7 +124,7 @@ impl<M: Machine> Handle<M> {
     /// [`ReadIndexError`], after [`limits::READ_INDEX_WAIT`] for each of the two.
     pub(crate) async fn linearizable(&self) -> Result<LinearizableRead, ReadIndexError> {
         let index = self.reads.confirmed().await?;
-        in_time(self.until_applied(index), limits::READ_INDEX_WAIT).await
+        until_applied_within(self.until_applied(index), limits::READ_INDEX_WAIT).await
     }
 
     /// The proof for a read that names `index`, if that is applied here.

@@ -23,7 +23,7 @@ async fn renew(freshness: &Freshness) {
 }
 
 /// No member reports.
-fn unheard() -> watch::Receiver<()> {
+fn no_reports() -> watch::Receiver<()> {
     watch::channel(()).1
 }
 
@@ -78,8 +78,8 @@ async fn lease_begins_when_the_confirmed_index_is_applied() {
     let (freshness, clock) = freshness();
     let (sender, mut applied) = watch::channel(6);
     {
-        let mut named = 0;
-        let mut renewing = pin!(freshness.renew(async |_| Some(7), &mut applied, &mut named));
+        let mut confirmed_index = 0;
+        let mut renewing = pin!(freshness.renew(async |_| Some(7), &mut applied, &mut confirmed_index));
         assert!(renewing.as_mut().now_or_never().is_none());
         assert!(!is_given(&freshness), "an entry is missing");
         clock.advance(Duration::from_millis(400));
@@ -97,7 +97,7 @@ async fn earlier_request_never_shortens_a_lease() {
     let earlier = clock.boot();
     clock.advance(Duration::from_millis(500));
     renew(&freshness).await;
-    freshness.take(earlier);
+    freshness.hold_since(earlier);
     clock.advance(Duration::from_millis(900));
     assert!(is_given(&freshness));
 }
@@ -152,17 +152,17 @@ async fn go_on(clock: &Clock, steps: u32, step: Duration, mut look: impl FnMut(u
 async fn lease_is_renewed_before_it_expires() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
-    let asked = Cell::new(0);
-    let ask = |for_lease| {
-        asked.set(asked.get() + u32::from(for_lease));
+    let requests = Cell::new(0);
+    let request_index = |for_lease| {
+        requests.set(requests.get() + u32::from(for_lease));
         async { Some(7) }
     };
     let held = go_on(&clock, 500, Duration::from_millis(10), |at| assert!(is_given(&freshness), "{at}"));
     tokio::select! {
-        () = freshness.keep(ask, applied) => panic!("the state is there"),
+        () = freshness.renew_while_open(request_index, applied) => panic!("the state is there"),
         () = held => {}
     }
-    assert!((18..=21).contains(&asked.get()), "every quarter of a second: {}", asked.get());
+    assert!((18..=21).contains(&requests.get()), "every quarter of a second: {}", requests.get());
     assert_eq!(freshness.status().waits, 0);
 }
 
@@ -171,7 +171,7 @@ async fn failed_or_hanging_renewal_is_retried() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
     let answers = RefCell::new(VecDeque::from([Some(Some(7)), Some(Some(7)), None, Some(None)]));
-    let ask = |_| {
+    let request_index = |_| {
         let answer = answers.borrow_mut().pop_front().unwrap_or(Some(Some(7)));
         async move {
             match answer {
@@ -182,7 +182,7 @@ async fn failed_or_hanging_renewal_is_retried() {
     };
     let held = go_on(&clock, 300, Duration::from_millis(10), |at| assert!(is_given(&freshness), "{at}"));
     tokio::select! {
-        () = freshness.keep(ask, applied) => panic!("the state is there"),
+        () = freshness.renew_while_open(request_index, applied) => panic!("the state is there"),
         () = held => {}
     }
 }
@@ -199,7 +199,7 @@ async fn waiting_request_triggers_a_renewal() {
         tokio::time::timeout(soon, freshness.fresh()).await.expect("in time").expect("renewed");
     };
     tokio::select! {
-        () = freshness.keep(async |_| Some(7), applied) => panic!("the state is there"),
+        () = freshness.renew_while_open(async |_| Some(7), applied) => panic!("the state is there"),
         () = woken => {}
     }
 }
@@ -209,7 +209,7 @@ async fn renewal_ends_with_the_state() {
     let (freshness, _clock) = freshness();
     let (sender, applied) = watch::channel(7);
     drop(sender);
-    freshness.keep(async |_| Some(7), applied).await;
+    freshness.renew_while_open(async |_| Some(7), applied).await;
 }
 
 /// A paused virtual machine stands still with its boot clock; its wall clock is set afterwards.
@@ -244,13 +244,13 @@ async fn read_index_mode_requests_no_lease() {
     let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
     let freshness = Freshness::new(clock, FreshnessMode::ReadIndex);
     let (_sender, mut applied) = watch::channel(7);
-    let asked = RefCell::new(Vec::new());
-    let ask = |for_lease| {
-        asked.borrow_mut().push(for_lease);
+    let requests = RefCell::new(Vec::new());
+    let request_index = |for_lease| {
+        requests.borrow_mut().push(for_lease);
         async { Some(7) }
     };
-    assert!(freshness.renew(ask, &mut applied, &mut 0).await);
-    assert_eq!(asked.borrow().as_slice(), [false]);
+    assert!(freshness.renew(request_index, &mut applied, &mut 0).await);
+    assert_eq!(requests.borrow().as_slice(), [false]);
     assert!(freshness.status().is_held, "a leader was confirmed");
 }
 
@@ -293,7 +293,7 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
         ("a new leader without requests", &[done, silent], lately, hour, second * 3 / 4),
         ("a new leader, one has not", &[done, member(6, later)], lately, hour, second),
     ] {
-        assert_eq!(barrier.rest(&others(members, led_since), now), expected, "{name}");
+        assert_eq!(barrier.remaining(&others(members, led_since), now), expected, "{name}");
     }
 }
 
@@ -302,20 +302,20 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
 async fn lagging_node_requests_the_index_without_a_lease() {
     let (freshness, _clock) = freshness();
     let (sender, mut applied) = watch::channel(5);
-    let asked = RefCell::new(Vec::new());
-    let ask = |for_lease| {
-        asked.borrow_mut().push(for_lease);
+    let requests = RefCell::new(Vec::new());
+    let request_index = |for_lease| {
+        requests.borrow_mut().push(for_lease);
         async { Some(7) }
     };
-    let mut named = u64::MAX;
+    let mut confirmed_index = u64::MAX;
     for expected in [&[false][..], &[false, false]] {
-        assert!(freshness.renew(ask, &mut applied, &mut named).now_or_never().is_none());
-        assert_eq!((asked.borrow().as_slice(), named), (expected, 7));
+        assert!(freshness.renew(request_index, &mut applied, &mut confirmed_index).now_or_never().is_none());
+        assert_eq!((requests.borrow().as_slice(), confirmed_index), (expected, 7));
     }
     assert!(!is_given(&freshness));
     sender.send_replace(7);
-    assert!(freshness.renew(ask, &mut applied, &mut named).await);
-    assert_eq!(asked.borrow().as_slice(), [false, false, true]);
+    assert!(freshness.renew(request_index, &mut applied, &mut confirmed_index).await);
+    assert_eq!(requests.borrow().as_slice(), [false, false, true]);
     assert!(is_given(&freshness));
 }
 
@@ -323,14 +323,14 @@ async fn lagging_node_requests_the_index_without_a_lease() {
 async fn starting_node_requests_the_index_first() {
     let (freshness, _clock) = freshness();
     let (sender, applied) = watch::channel(7);
-    let asked = RefCell::new(Vec::new());
-    let ask = |for_lease| {
-        asked.borrow_mut().push(for_lease);
+    let requests = RefCell::new(Vec::new());
+    let request_index = |for_lease| {
+        requests.borrow_mut().push(for_lease);
         async { Some(7) }
     };
-    let mut keeping = pin!(freshness.keep(ask, applied));
+    let mut keeping = pin!(freshness.renew_while_open(request_index, applied));
     assert!(keeping.as_mut().now_or_never().is_none());
-    assert_eq!(asked.borrow().as_slice(), [false, true]);
+    assert_eq!(requests.borrow().as_slice(), [false, true]);
     assert!(is_given(&freshness));
     drop(sender);
 }
@@ -341,7 +341,7 @@ async fn barrier_of_a_single_node_waits_for_its_own_apply() {
     let alone = || Some(OtherMembers { members: Vec::new(), led_since: clock.boot() });
     let (sender, mut applied) = watch::channel(6);
     let applies = async { drop(applied.wait_for(|applied| *applied >= 7).await) };
-    let mut waiting = pin!(freshness.barrier(7, applies, alone, unheard()));
+    let mut waiting = pin!(freshness.barrier(7, applies, alone, no_reports()));
     assert!(waiting.as_mut().now_or_never().is_none());
     sender.send_replace(7);
     assert_eq!(waiting.now_or_never(), Some(Ok(())));
@@ -353,7 +353,7 @@ async fn barrier_waits_out_the_leases_of_a_silent_member() {
     let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
     let answered = Cell::new(false);
     let waited = async {
-        freshness.barrier(7, async {}, silent, unheard()).await.expect("acknowledged");
+        freshness.barrier(7, async {}, silent, no_reports()).await.expect("acknowledged");
         answered.set(true);
     };
     let step = Duration::from_millis(10);
@@ -386,12 +386,12 @@ async fn barrier_ends_when_the_member_reports_the_index() {
 async fn unapplied_entry_is_not_acknowledged() {
     let (freshness, _clock) = freshness();
     let alone = || Some(OtherMembers::default());
-    let outcome = freshness.barrier(7, std::future::pending(), alone, unheard()).await;
+    let outcome = freshness.barrier(7, std::future::pending(), alone, no_reports()).await;
     assert_eq!(outcome, Err(Error::Unacknowledged));
     // Nor on a follower, or while the clock stands still and a member is silent.
-    assert_eq!(freshness.barrier(7, async {}, || None, unheard()).await, Err(Error::Unacknowledged));
+    assert_eq!(freshness.barrier(7, async {}, || None, no_reports()).await, Err(Error::Unacknowledged));
     let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
-    assert_eq!(freshness.barrier(7, async {}, silent, unheard()).await, Err(Error::Unacknowledged));
+    assert_eq!(freshness.barrier(7, async {}, silent, no_reports()).await, Err(Error::Unacknowledged));
 }
 
 #[test]

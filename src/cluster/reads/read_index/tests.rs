@@ -38,7 +38,7 @@ fn parts() -> (ReadIndex, Leader, Pin<Box<dyn Future<Output = ()>>>) {
     let (reads, read_index_task) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let leader = Leader::default();
     let asked = leader.clone();
-    (reads, leader, Box::pin(read_index_task.keep(move || asked.ask())))
+    (reads, leader, Box::pin(read_index_task.run(move || asked.ask())))
 }
 
 /// Polls the task.
@@ -144,7 +144,7 @@ async fn read_without_a_leader_times_out() {
         assert_eq!(tokio::time::timeout(most, reads.confirmed()).await, Ok(Err(ReadIndexError::NoLeader)));
     };
     tokio::select! {
-        () = read_index_task.keep(ask) => panic!("there are readers"),
+        () = read_index_task.run(ask) => panic!("there are readers"),
         () = refused => {}
     }
     assert!((40..=84).contains(&asked.get()), "with a pause between: {}", asked.get());
@@ -192,8 +192,8 @@ async fn reads_beyond_the_limit_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_for_the_confirmed_index_times_out() {
-    assert!(in_time(async {}, limits::READ_INDEX_WAIT).await.is_ok());
-    let behind = in_time(std::future::pending(), limits::READ_INDEX_WAIT).await;
+    assert!(until_applied_within(async {}, limits::READ_INDEX_WAIT).await.is_ok());
+    let behind = until_applied_within(std::future::pending(), limits::READ_INDEX_WAIT).await;
     assert!(matches!(behind, Err(ReadIndexError::Behind)));
 }
 
@@ -202,7 +202,7 @@ async fn task_ends_with_its_last_reader() {
     let (reads, read_index_task) = ReadIndex::new(limits::READ_INDEX_WAITS_MAX);
     let reading = reads.clone();
     drop(reads);
-    let mut work = pin!(read_index_task.keep(async || Some(7)));
+    let mut work = pin!(read_index_task.run(async || Some(7)));
     assert!(work.as_mut().now_or_never().is_none());
     drop(reading);
     work.await;
