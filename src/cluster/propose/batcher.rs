@@ -78,7 +78,7 @@ async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Queue
     loop {
         let has_room = in_flight.len() < limits::ENTRIES_IN_FLIGHT_MAX;
         tokio::select! {
-            first = queue.recv()=> , if has_room => => {
+            first = queue.recv(), if has_room => {
                 let Some(first) = first else { break };
                 let batch = gather(first, &mut queue, stamps.clocks.boot());
                 if batch.is_empty() {

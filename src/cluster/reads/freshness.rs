@@ -426,7 +426,7 @@ impl<M: Machine> Handle<M> {
                 };
                 // A deposed leader fails; a leader that hangs is replaced.
                 let is_confirmed = tokio::select! {
-                    is_told, => is_confirmed = confirmed => is_confirmed, => is_told,
+                    is_confirmed = confirmed => is_confirmed,
                     () = self.until_not_led_by(leader) => false,
                 };
                 if is_confirmed {
