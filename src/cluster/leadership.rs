@@ -2,6 +2,7 @@
 
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::vote::RaftLeaderId as _;
 
 use super::apply::database::Database;
 use super::peers::{Purpose, wire};
@@ -49,6 +50,28 @@ impl<M: Machine> Handle<M> {
     /// another leader sends.
     pub(crate) fn leader(&self) -> Option<u64> {
         self.known_leader().filter(|_| !self.disk.hangs())
+    }
+
+    /// Logs every change of the known leader and of the term. Runs for ever.
+    pub(super) async fn log_leader_changes(self) {
+        let mut metrics = self.raft.server_metrics();
+        let mut known = (None, 0);
+        loop {
+            let now = {
+                let metrics = metrics.borrow_watched();
+                (metrics.current_leader, metrics.vote.leader_id.term())
+            };
+            if now != known {
+                match now {
+                    (Some(leader), term) => tracing::info!(leader, term, "leader changed"),
+                    (None, term) => tracing::info!(term, "no leader is known"),
+                }
+                known = now;
+            }
+            if metrics.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// The last known leader, regardless of this node's disk.

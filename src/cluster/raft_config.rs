@@ -16,8 +16,8 @@ pub(crate) fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, 
         election_timeout_max: heartbeat_millis * 6,
         // The default, 200 ms, also bounds the transfer of a whole snapshot.
         install_snapshot_timeout: 600_000,
-        // A follower should catch up from the log. Purging entries that followers still need for apply has taken whole
-        // clusters down.
+        // Followers should catch up from the log. And a purge of entries that are not applied yet, after a snapshot,
+        // has taken whole clusters down.
         max_in_snapshot_log_to_keep: 500_000,
         snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(100_000),
         enable_pre_vote: Some(true),

@@ -99,13 +99,14 @@ impl Closed {
 }
 
 /// The loops that renew the lease and monitor members, disk and clock.
-fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 6] {
+fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 7] {
     [
         Box::pin(handle.clone().renew_lease()),
         Box::pin(handle.clone().poll_members()),
         Box::pin(handle.clone().update_candidacy()),
         Box::pin(handle.clone().step_down_with_wrong_clock()),
         Box::pin(handle.clone().watch_disk()),
+        Box::pin(handle.clone().log_leader_changes()),
         Box::pin(handle.clone().serve_read_index(read_index_task)),
     ]
 }

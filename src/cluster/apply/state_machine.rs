@@ -195,7 +195,9 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         self.shared.database.store(Arc::clone(&database));
         self.shared.record_applied(self.clock.boot());
         self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
-        self.shared.applied.send_replace(meta.last_log_id.map_or(0, |last| last.index));
+        let index = meta.last_log_id.map_or(0, |last| last.index);
+        self.shared.applied.send_replace(index);
+        tracing::info!(index, "snapshot installed");
         let mut builder = self.snapshots.begin(&database)?;
         openraft::RaftSnapshotBuilder::build_snapshot(&mut builder).await.map(drop)
     }
