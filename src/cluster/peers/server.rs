@@ -93,9 +93,9 @@ impl<M: Machine> Peers<M> {
             self.local.admit(&call, &certified.0, kind, &self.handle.membership())?;
             Ok(call)
         });
-        let call = admitted.map_err(|refusal| {
-            tracing::warn!(%refusal, "rejected the call of a node");
-            refused(&refusal)
+        let call = admitted.map_err(|rejection| {
+            tracing::warn!(%rejection, "rejected the call of a node");
+            refused(&rejection)
         })?;
         if let (CallKind::Member, None, Some(id)) = (kind, self.local.cluster_id(), call.cluster_id) {
             self.local.join(id).map_err(stopped)?;
