@@ -3,16 +3,25 @@
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 
-use super::AppliedCommand;
 use crate::cluster::clocks::Stamps;
 use crate::cluster::type_config::Commands;
 use crate::cluster::{Machine, Raft, Stamp, Submission};
 use crate::limits;
+
+/// Reply to a command, and the log index of its entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedCommand {
+    /// Log index of the entry.
+    pub(crate) index: u64,
+    /// The encoded reply.
+    pub(crate) reply: Bytes,
+}
 
 /// A submission is not known to be applied. It may be sent again unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +161,6 @@ async fn propose_batch<M: Machine>(raft: &Raft<M>, stamp: Stamp, batch: Vec<Queu
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use futures::FutureExt as _;
 
     use super::*;

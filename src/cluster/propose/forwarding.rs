@@ -10,8 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::AppliedCommand;
-use super::batcher::SubmitError;
+use super::batcher::{AppliedCommand, SubmitError};
 use crate::clock::Clock;
 use crate::cluster::peers::{Channels, Purpose, proto};
 use crate::cluster::type_config::MemberRecord;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use self::batcher::SubmitError;
+use self::batcher::{AppliedCommand, SubmitError};
 use super::{Handle, Machine, ProposerId, Submission};
 use crate::limits;
 
@@ -38,15 +38,6 @@ pub enum Error {
     /// The node is stopping. Nothing was proposed.
     #[error("the node is stopping")]
     Stopping,
-}
-
-/// Reply to a command, and the log index of its entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AppliedCommand {
-    /// Log index of the entry.
-    pub(crate) index: u64,
-    /// The encoded reply.
-    pub(crate) reply: Bytes,
 }
 
 /// Sequences of this process's commands.
