@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::cluster::log::open_database;
 
-    fn log_in(data: &Path) -> rocksdb::DB {
+    fn log_in(data: &Path) -> DB {
         open_database(&data.join("raft")).expect("open")
     }
 

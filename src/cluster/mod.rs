@@ -45,14 +45,12 @@ use tokio::sync::watch;
 pub use apply::database::StateHash;
 pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
-pub(crate) use disk_watch::Watchdog;
 pub(crate) use durable_file::{replace_file, sync_name_of};
-pub(crate) use peers::InitialMembers;
 pub use propose::Error;
 pub use propose::batcher::AppliedCommand;
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub use reads::read_index::{LinearizableRead, ReadIndexError};
-pub(crate) use start::{Closed, Options, Started, Transport, Work, start};
+pub(crate) use start::{Closed, Options, Transport, start};
 pub use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};

@@ -27,6 +27,7 @@ use super::disk_watch::{self, Watchdog};
 use super::type_config::{Entry, LogId, TypeConfig, Vote};
 use super::{Corrupt, DatabaseGuard, codec, record, torn_tail};
 use crate::limits;
+use purge::LogSize;
 use writer::Job;
 
 /// Column family of the entries, by index.

@@ -357,11 +357,11 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         let client = self.client()?;
         let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
         let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
-        let last = tokio::select! {
+        let outcome = tokio::select! {
             closed = cancel => return Err(closed.into()),
             sent = tokio::time::timeout(option.hard_ttl(), sent) => sent,
         };
-        let response = match last {
+        let response = match outcome {
             Ok(Ok(Ok(response))) => response,
             Ok(Ok(Err(status))) => return Err(rpc_error(&status).into()),
             Ok(Err(error)) => return Err(unreadable(error)),
@@ -370,8 +370,8 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
                 return Err(StreamingError::Network(late));
             }
         };
-        let last = wire::answered_vote(response.vote, vote.leader_id.term());
-        Ok(SnapshotResponse::new(last.map_err(|error| undecodable(&error))?))
+        let voted = wire::answered_vote(response.vote, vote.leader_id.term());
+        Ok(SnapshotResponse::new(voted.map_err(|error| undecodable(&error))?))
     }
 }
 
@@ -405,10 +405,10 @@ mod tests {
     #[tokio::test]
     async fn response_does_not_confirm_later_requests() {
         let (requests, input) = mpsc::channel(9);
-        let (responses, responses) = mpsc::channel(9);
+        let (responses, received) = mpsc::channel(9);
         let pipeline = Pipeline::new(ReceiverStream::new(input));
         let mut sent = pipeline.requests();
-        let mut given = Box::pin(pipeline.responses(ReceiverStream::new(responses)));
+        let mut given = Box::pin(pipeline.responses(ReceiverStream::new(received)));
         let respond = async |result: StreamAppendResult<TypeConfig>| {
             responses.send(Ok(wire::append_response_to_proto(&result))).await.expect("there");
         };

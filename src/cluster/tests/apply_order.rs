@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use futures::FutureExt as _;
 
 use crate::clock::Clock;
+use crate::cluster::start::Started;
 use crate::cluster::*;
 
 /// An entry that is held in `project`, and the sender that releases it.

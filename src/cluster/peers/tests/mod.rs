@@ -35,11 +35,11 @@ use super::*;
 use crate::clock::Clock;
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_rollback::Life;
+use crate::cluster::disk_watch::Watchdog;
+use crate::cluster::start::Started;
 use crate::cluster::tests::restarts::{COMMAND_BYTES, Rows, UNKNOWN};
 use crate::cluster::type_config::{ClusterId, DiskId, LeaderId, LogId};
-use crate::cluster::{
-    Closed, FreshnessMode, Handle, Machine, Options, ProposerId, Started, Transport, Watchdog, log, start,
-};
+use crate::cluster::{Closed, FreshnessMode, Handle, Machine, Options, ProposerId, Transport, log, start};
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{Authorities, Files, KeyPairFiles, RemoteEnd, Tls};
