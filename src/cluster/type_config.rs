@@ -47,7 +47,7 @@ impl fmt::Display for MemberRecord {
 
 openraft::declare_raft_types!(
     /// Type configuration of the one Raft group.
-    pub TypeConfig:
+    pub(crate) TypeConfig:
         D = Commands,
         R = Replies,
         NodeId = u64,
