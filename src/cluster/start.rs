@@ -209,25 +209,30 @@ pub(crate) async fn start<M: Machine>(
     match (tls, listener, trust_domain) {
         (Some(tls), Some(listener), Some(trust_domain)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
-            let local = Arc::clone(&channels.local);
-            let receiving = Semaphore::new(1);
-            let contradicted = Arc::clone(&local);
+            let (local, receiving) = (Arc::clone(&channels.local), Semaphore::new(1));
             let peers = Peers { local, handle: handle.clone(), log: log_reader, snapshots, receiving };
             let bootstrapping = bootstrap(channels, handle.clone(), options.drawn_cluster_id);
-            work.push(Box::pin(async move {
-                let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
-                // A node that cannot be reached must stop: its tasks end with the listener.
-                tokio::select! {
-                    () = served => {}
-                    _ = async {
-                        tokio::join!(bootstrapping, tls.follow(), contradicted.stop_when_contradicted())
-                    } => {}
-                }
-            }));
+            work.push(serve_peers(peers, (listener, tls, trust_domain), bootstrapping));
         }
         _ => handle.bootstrap_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
     }
     Ok(Started { handle, work, watchdog, closed: Closed(closed) })
+}
+
+/// Serves other nodes and bootstraps the cluster. Ends with the listener: a node that cannot be reached must stop.
+fn serve_peers<M: Machine>(
+    peers: Peers<M>,
+    (listener, tls, trust_domain): (TcpListener, Tls, TrustDomain),
+    bootstrapping: impl Future<Output = ()> + Send + 'static,
+) -> Work {
+    let local = Arc::clone(&peers.local);
+    Box::pin(async move {
+        let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
+        tokio::select! {
+            () = served => {}
+            _ = async { tokio::join!(bootstrapping, tls.follow(), local.stop_when_contradicted()) } => {}
+        }
+    })
 }
 
 /// The last entry of an installed snapshot, if a crash came before its log was replaced.
