@@ -291,7 +291,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Index of the last entry applied on this node.
-    pub(crate) fn applied(&self) -> u64 {
+    pub fn applied(&self) -> u64 {
         *self.shared.applied.borrow()
     }
 

@@ -77,9 +77,9 @@ pub struct LeaseStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgements {
     /// No member could answer from an older index any more.
-    pub(crate) confirmed: u64,
+    pub confirmed: u64,
     /// The barrier timed out.
-    pub(crate) unconfirmed: u64,
+    pub unconfirmed: u64,
 }
 
 /// How a node proves that it has applied every acknowledged entry.
@@ -402,7 +402,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Counts of barriers that this node waited for.
-    pub(crate) fn acknowledgements(&self) -> Acknowledgements {
+    pub fn acknowledgements(&self) -> Acknowledgements {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
         Acknowledgements { confirmed: count(confirmed), unconfirmed: count(unconfirmed) }
