@@ -16,7 +16,7 @@ use super::text;
 use super::{idempotency, paging};
 use crate::revocation;
 use crate::revocation::Revocations;
-use crate::state::{Current, SubjectBlock, stated};
+use crate::state::{LinearizableRead, SubjectBlock, stated};
 
 /// A block that is not lifted: whatever derives from the fact is refused, whenever it was issued.
 #[derive(Serialize, ToSchema)]
@@ -58,7 +58,7 @@ pub struct Block {
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {

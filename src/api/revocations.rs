@@ -18,7 +18,7 @@ use super::error::{self, Error};
 use super::{idempotency, paging, read_consistency};
 use crate::revocation;
 use crate::revocation::{DryRun, Members, Revocations};
-use crate::state::{Current, Revoked, RevokedFact, stated};
+use crate::state::{LinearizableRead, Revoked, RevokedFact, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
 
@@ -292,7 +292,7 @@ fn text_of(revocations: &Revocations, fact: &Fact) -> RevokedFact {
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    current: Current,
+    current: LinearizableRead,
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {

@@ -12,7 +12,7 @@ use super::error::{self, Error};
 use super::{App, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
-use crate::state::{Current, SigningKeyRecord};
+use crate::state::{LinearizableRead, SigningKeyRecord};
 use crate::token::signing_key::SigningAlgorithm;
 
 /// A signing key. Times are RFC 3339, UTC.
@@ -66,7 +66,7 @@ pub struct Tainted {
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    _current: Current,
+    _current: LinearizableRead,
 ) -> Json<Vec<SigningKey>> {
     let now = app.key_time();
     let signing = SigningAlgorithm::ALL.map(|algorithm| app.keyring.signing_kid(algorithm, now));

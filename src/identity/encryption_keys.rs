@@ -8,7 +8,9 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::state::{self, AgentStatus, CallerFacts, Current, EncryptionKeyRecord, Idempotency, Registrar};
+use crate::state::{
+    self, AgentStatus, CallerFacts, EncryptionKeyRecord, Idempotency, LinearizableRead, Registrar,
+};
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::foreign::Credential;
 
@@ -144,7 +146,7 @@ impl Identity {
     /// [`Error::NoAgent`] also for an agent that is revoked or expired.
     pub async fn encryption_keys(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         workload_id: &str,
     ) -> Result<Vec<Map<String, Value>>, Error> {
         drop(self.configured()?);

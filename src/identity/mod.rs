@@ -27,8 +27,8 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Allow, Parent, PolicyInput, RequestedIdentity};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    self, Agent, AgentStatus, CallerFacts, Current, Fresh, Idempotency, IssuedAgent, Metadata, SecurityEvent,
-    State, stated,
+    self, Agent, AgentStatus, CallerFacts, Idempotency, IssuedAgent, LeaseProof, LinearizableRead, Metadata,
+    SecurityEvent, State, stated,
 };
 use crate::telemetry::Metrics;
 use crate::token::foreign::Credential;
@@ -131,7 +131,7 @@ impl Identity {
     /// [`Error`]: each variant is one rule.
     pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
         let fresh = self.state.cluster().fresh().await?;
-        self.state.cluster().judges_by_time(&fresh)?;
+        self.state.cluster().check_clock(&fresh)?;
         let moment = self.moment()?;
         if self.state.refuses(&fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
@@ -166,7 +166,7 @@ impl Identity {
     /// [`Error`]: each variant is one rule.
     pub async fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
         let fresh = self.state.cluster().fresh().await?;
-        self.state.cluster().judges_by_time(&fresh)?;
+        self.state.cluster().check_clock(&fresh)?;
         let moment = self.moment()?;
         // An access token may be narrower than the identity token that it was exchanged from; renewal would widen it.
         if !bearer.is_agent_identity() {
@@ -197,7 +197,12 @@ impl Identity {
     ///
     /// # Errors
     /// [`Error::UnknownAgent`] also for an agent of another caller; [`Error::Stale`].
-    pub async fn show(&self, _current: &Current, agent_id: &str, caller: &Caller) -> Result<Shown, Error> {
+    pub async fn show(
+        &self,
+        _current: &LinearizableRead,
+        agent_id: &str,
+        caller: &Caller,
+    ) -> Result<Shown, Error> {
         let fresh = self.state.cluster().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
         self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
@@ -210,7 +215,7 @@ impl Identity {
     /// [`Error::Stale`], [`Error::Internal`].
     pub async fn list(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
@@ -248,7 +253,7 @@ impl Identity {
         Ok(known(&self.state, agent_id.as_str()).await?.is_some_and(|agent| agent.issued_by == name))
     }
 
-    fn shown(&self, fresh: &Fresh, agent: IssuedAgent) -> Result<Shown, Error> {
+    fn shown(&self, fresh: &LeaseProof, agent: IssuedAgent) -> Result<Shown, Error> {
         let now = self.state.not_before_log(self.clock.now());
         let standing = self.state.agent_status(fresh, &agent, now)?;
         Ok(Shown { agent, standing })
@@ -291,7 +296,7 @@ impl Identity {
     }
 
     /// An active agent; one whose record is gone has expired.
-    async fn acting(&self, fresh: &Fresh, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
+    async fn acting(&self, fresh: &LeaseProof, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
         let issued = known(&self.state, agent_id).await?.ok_or(Error::Ended)?;
         match self.state.agent_status(fresh, &issued, now)? {
             AgentStatus::Active => Ok(issued),

@@ -5,7 +5,7 @@ use super::{Caller, Error, Request};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::state::{AgentStatus, Fresh, IssuedAgent, State};
+use crate::state::{AgentStatus, IssuedAgent, LeaseProof, State};
 
 /// The parent named in a request. Checks, in this order:
 ///
@@ -19,7 +19,7 @@ pub(super) async fn of(
     request: &Request,
     caller: &Caller,
     state: &State,
-    fresh: &Fresh,
+    fresh: &LeaseProof,
     now: Timestamp,
 ) -> Result<Option<IssuedAgent>, Error> {
     let Some(id) = &request.on_behalf_of else { return Ok(None) };

@@ -8,7 +8,7 @@ use super::{Error, hits, is_workload, wrong_cursor};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{AgentStatus, AppliedRevocation, Fresh, IssuedAgent, State, Stream, ToolQuery};
+use crate::state::{AgentStatus, AppliedRevocation, IssuedAgent, LeaseProof, State, Stream, ToolQuery};
 use crate::token::lineage::{Fact, is_same_name};
 
 /// What would be hit, or a page of it.
@@ -85,7 +85,7 @@ pub(super) async fn count(state: &State, fact: &Fact, made: &AppliedRevocation) 
 /// A look at what revoking a fact would hit now.
 pub(super) struct Look<'l> {
     pub(super) state: &'l State,
-    pub(super) fresh: Fresh,
+    pub(super) fresh: LeaseProof,
     pub(super) now: Timestamp,
     pub(super) fact: &'l Fact,
 }

@@ -18,8 +18,8 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, CallerFacts, Current, Idempotency, IssuedAgent, Revoked, RevokedFact, SecurityEvent,
-    State, SubjectBlock, Target,
+    self, BlockId, CallerFacts, Idempotency, IssuedAgent, LinearizableRead, Revoked, RevokedFact,
+    SecurityEvent, State, SubjectBlock, Target,
 };
 use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
 
@@ -146,7 +146,7 @@ impl Revocations {
     /// As [`Error`] says.
     pub async fn dry_run(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         request: &Request,
         after: Option<&str>,
         limit: usize,
@@ -167,7 +167,7 @@ impl Revocations {
     /// [`Error::Invalid`] if `after` is no id; [`Error::State`].
     pub fn blocks(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<SubjectBlock>, Option<BlockId>), Error> {
@@ -195,7 +195,7 @@ impl Revocations {
     /// [`Error::Invalid`] if `after` is no id; [`Error::State`].
     pub fn list(
         &self,
-        _current: &Current,
+        _current: &LinearizableRead,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<Revoked>, Option<Digest128>), Error> {

@@ -13,7 +13,7 @@ use super::resources::{revocations, subject_blocks};
 use super::tables::{BLOCK, REVOCATION, Tables};
 use super::{Error, Idempotency, State, read_reply};
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Fresh};
+use crate::cluster::{Corrupt, LeaseProof};
 use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
 use crate::token::foreign::Credential;
 use crate::token::lineage;
@@ -158,7 +158,7 @@ impl State {
 
     /// Whether a caller is blocked, or for a bearer token revoked, in the state of this node.
     #[must_use]
-    pub fn refuses(&self, _fresh: &Fresh, caller: &CallerFacts) -> bool {
+    pub fn refuses(&self, _fresh: &LeaseProof, caller: &CallerFacts) -> bool {
         let revocations = self.cluster.machine().revocations();
         caller.is_refused_by(revocations, self.index().incarnation, &caller.digests)
     }

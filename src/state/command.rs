@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Origin, Stamp, Submission};
+use crate::cluster::{Corrupt, ProposerId, Stamp, Submission};
 
 /// Generated from `proto/command.proto`.
 #[allow(clippy::pedantic, missing_docs, reason = "generated code")]
@@ -67,7 +67,7 @@ pub struct Submitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandId {
     /// Id of the proposing process.
-    pub origin: Origin,
+    pub origin: ProposerId,
     /// Number of the command.
     pub sequence: u64,
     /// The proposer resends no command with a smaller sequence.
@@ -224,8 +224,8 @@ fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
         VERSION => {}
         other => return Err(Corrupt::newer(format_args!("the log holds commands of version {other}"))),
     }
-    let origin = |bytes: &Bytes| bytes.as_ref().try_into().map(Origin::from_bytes);
-    let origins: Vec<Origin> = batch
+    let origin = |bytes: &Bytes| bytes.as_ref().try_into().map(ProposerId::from_bytes);
+    let origins: Vec<ProposerId> = batch
         .origins
         .iter()
         .map(origin)
@@ -320,7 +320,7 @@ mod tests {
 
     /// A submission with a low watermark a little below its sequence.
     fn submission(origin: u8, sequence: u64, command: Bytes) -> Submission {
-        let origin = Origin::from_bytes([origin; 16]);
+        let origin = ProposerId::from_bytes([origin; 16]);
         Submission { origin, sequence, low_watermark: sequence.saturating_sub(5), command }
     }
 
@@ -339,7 +339,7 @@ mod tests {
             &[(1, last - 1, last), (1, last, last), (1, 0, last), (1, last, last), (1, last, last)],
         ] {
             let submission = |&(origin, sequence, low_watermark)| {
-                let origin = Origin::from_bytes([origin; 16]);
+                let origin = ProposerId::from_bytes([origin; 16]);
                 Submission { origin, sequence, low_watermark, command: retire() }
             };
             let batch = encode_batch(Stamp::default(), ids.iter().map(submission).collect());
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn consecutive_ids_are_encoded_as_one_run() {
         let submission = |sequence| Submission {
-            origin: Origin::from_bytes([1; 16]),
+            origin: ProposerId::from_bytes([1; 16]),
             sequence,
             low_watermark: 1_000_000,
             command: retire(),

@@ -42,7 +42,9 @@ pub use resources::tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
-pub use crate::cluster::{ClockReport, ClockVerdict, Current, Fresh, NotCurrent, Stale};
+pub use crate::cluster::{
+    ClockReport, ClockVerdict, LeaseError, LeaseProof, LinearizableRead, ReadIndexError,
+};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing_key::SigningAlgorithm;
 use command::{Command, Refusal, Reply};
@@ -55,10 +57,10 @@ pub enum Error {
     Write(#[from] cluster::Error),
     /// The freshness lease of this node cannot be proven.
     #[error(transparent)]
-    Stale(#[from] Stale),
+    Stale(#[from] LeaseError),
     /// A linearizable read was not possible.
     #[error(transparent)]
-    NotCurrent(#[from] NotCurrent),
+    NotCurrent(#[from] ReadIndexError),
     /// The nonce was used before.
     #[error("the nonce was already used")]
     NonceSpent,
@@ -296,7 +298,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::Stale`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
-    pub async fn fresh(&self) -> Result<Fresh, Error> {
+    pub async fn fresh(&self) -> Result<LeaseProof, Error> {
         Ok(self.cluster.fresh().await?)
     }
 
@@ -304,7 +306,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::NotCurrent`] after a wait of up to twice [`crate::limits::READ_INDEX_WAIT`].
-    pub async fn current(&self) -> Result<Current, Error> {
+    pub async fn current(&self) -> Result<LinearizableRead, Error> {
         Ok(self.cluster.linearizable().await?)
     }
 
@@ -348,13 +350,13 @@ impl State {
     }
 
     /// Whether this node may compare any time with its own wall clock. [`Error::Stale`] if not.
-    pub fn judges_by_time(&self, fresh: &Fresh) -> Result<(), Error> {
-        Ok(self.cluster.judges_by_time(fresh)?)
+    pub fn check_clock(&self, fresh: &LeaseProof) -> Result<(), Error> {
+        Ok(self.cluster.check_clock(fresh)?)
     }
 
     /// Whether this node may verify times of credentials of other issuers. [`Error::Stale`] if not.
-    pub fn judges_foreign(&self, fresh: &Fresh) -> Result<(), Error> {
-        Ok(self.cluster.judges_foreign(fresh)?)
+    pub fn check_clock_for_foreign(&self, fresh: &LeaseProof) -> Result<(), Error> {
+        Ok(self.cluster.check_clock_for_foreign(fresh)?)
     }
 
     /// Log position of this node; `None` before the cluster is bootstrapped.
@@ -420,7 +422,7 @@ impl OnBehalf<'_> {
 }
 
 /// The reply of the log. A refusal is an error.
-fn read_reply(outcome: &cluster::Outcome) -> Result<Replied<Reply>, Error> {
+fn read_reply(outcome: &cluster::AppliedCommand) -> Result<Replied<Reply>, Error> {
     match command::decode_reply(&outcome.reply) {
         Some(Replied { outcome: Reply::Refused(refusal), .. }) => Err(refusal.into()),
         Some(reply) => Ok(reply),
@@ -455,7 +457,10 @@ mod tests {
         let here = node.state.confirmed(look_from(1)).await;
         assert_eq!(here.expect("no ReadIndex"), Some(7));
         let missing = node.state.confirmed(look_from(2)).await;
-        assert!(matches!(missing, Err(Error::NotCurrent(NotCurrent::NoLeader))), "absence is unconfirmed");
+        assert!(
+            matches!(missing, Err(Error::NotCurrent(ReadIndexError::NoLeader))),
+            "absence is unconfirmed"
+        );
         node.end().await;
     }
 }

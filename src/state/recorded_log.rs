@@ -22,7 +22,7 @@ use super::resources::revocations::fact_row;
 use super::tables;
 use super::testing::{StateHarness, about, create_stream, delete_stream, signal};
 use crate::clock::Timestamp;
-use crate::cluster::{Machine as _, Origin, Stamp, Submission, Write};
+use crate::cluster::{Machine as _, ProposerId, Stamp, Submission, Write};
 use crate::id::Digest128;
 use crate::token::lineage::Fact;
 
@@ -290,7 +290,7 @@ impl Generator {
         };
         let sequence = sequences[process].max(1);
         Submission {
-            origin: Origin::from_bytes([u8::try_from(process).unwrap_or_default(); 16]),
+            origin: ProposerId::from_bytes([u8::try_from(process).unwrap_or_default(); 16]),
             sequence,
             low_watermark: sequence.saturating_sub(self.below(4)).max(1),
             command: encode_for(command, idempotency, caller),

@@ -18,7 +18,7 @@ use super::resources::{feed, outbox};
 use super::tables::{FEED, META, ORIGIN, OUTBOX, REPLY};
 use super::{Replicated, State};
 use crate::clock::{Clock, Timestamp};
-use crate::cluster::{self, Corrupt, Machine as _, Origin, Stamp, Submission, View, Write};
+use crate::cluster::{self, Corrupt, Machine as _, ProposerId, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
 use crate::keyring::{GenerateSetKey, Keyring};
 use crate::limits;
@@ -28,7 +28,7 @@ use crate::token::signing_key::SetSigningKey;
 pub const ISS: &str = "https://idp.example";
 
 /// Proposer id of commands for which a test states none.
-const ORIGIN_OF_TESTS: Origin = Origin::from_bytes([8; 16]);
+const ORIGIN_OF_TESTS: ProposerId = ProposerId::from_bytes([8; 16]);
 
 /// A batch without ids: its commands have the same effects, and leave no rows of deduplication.
 pub fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
@@ -97,7 +97,7 @@ impl TestNode {
             node_id: 1,
             drawn_disk_id: [7; 16],
             drawn_cluster_id: [1; 16],
-            drawn_origin: ORIGIN_OF_TESTS,
+            drawn_proposer_id: ORIGIN_OF_TESTS,
             heartbeat: Duration::from_millis(20),
             clock: clock.clone(),
             freshness: cluster::FreshnessMode::default(),

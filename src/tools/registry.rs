@@ -10,7 +10,7 @@ use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
-use crate::state::{self, Current, Replied, State, ToolPage, ToolQuery};
+use crate::state::{self, LinearizableRead, Replied, State, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
 /// Route set of a request, which determines the visible tools.
@@ -214,7 +214,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`state::Error::UnknownTool`], or [`state::Error::Damaged`].
-    pub fn tool(&self, _current: &Current, tool_id: &str, door: Door) -> Result<ToolRow, Error> {
+    pub fn tool(&self, _current: &LinearizableRead, tool_id: &str, door: Door) -> Result<ToolRow, Error> {
         let row = self.state.tool(tool_id)?;
         let takes = |row: &ToolRow, wanted: &str| {
             row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)
@@ -227,7 +227,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`state::Error::Damaged`].
-    pub fn tools(&self, _current: &Current, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
+    pub fn tools(&self, _current: &LinearizableRead, query: ToolQuery<'_>) -> Result<ToolPage, Error> {
         Ok(self.state.tools(query)?)
     }
 

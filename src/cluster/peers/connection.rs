@@ -1,5 +1,5 @@
-//! Connections between nodes: TCP and TLS, both ways, each with a certificate. A connection ends when our own
-//! certificates change, so that nobody goes on with one that would be refused now.
+//! Connections between nodes: TCP and mutual TLS. A connection is closed when this node's certificates change, so that
+//! none outlives a certificate or CA that would be refused now.
 
 use std::future::Future;
 use std::io;
@@ -23,13 +23,13 @@ use crate::limiter::{KeyedLimiter, KeyedPermit};
 use crate::limits;
 use crate::tls::{self, Tls};
 
-/// Stands where TLS wants the name of a host: who answers is known by its certificate.
+/// Server name for TLS; the node is authenticated by its SPIFFE ID instead.
 const ANY_NODE: &str = "node";
 
-/// A TLS connection that ends when our certificates change.
-pub struct Connection<S> {
+/// A TLS connection that is closed when this node's certificates change.
+pub(crate) struct Connection<S> {
     stream: S,
-    /// Ends when it is to be closed.
+    /// Completes when the connection is to be closed.
     ended: Ended,
     certified: Certified,
     _permit: Option<KeyedPermit<u64>>,
@@ -37,17 +37,17 @@ pub struct Connection<S> {
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Whom the certificate at the other end names.
+/// Subject of the other end's certificate.
 #[derive(Clone, Debug)]
-pub struct Certified(pub WorkloadId);
+pub(crate) struct Certified(pub WorkloadId);
 
-/// The connection of a node that was called.
-pub type Incoming = Connection<tokio_rustls::server::TlsStream<TcpStream>>;
+/// Connection of a calling node.
+pub(crate) type Incoming = Connection<tokio_rustls::server::TlsStream<TcpStream>>;
 
-/// The connection to a node.
-pub type Outgoing = Connection<tokio_rustls::client::TlsStream<TcpStream>>;
+/// Connection to a node.
+pub(crate) type Outgoing = Connection<tokio_rustls::client::TlsStream<TcpStream>>;
 
-/// Ends at the next change of our certificates.
+/// Completes at the next change of this node's certificates.
 fn change_of(tls: &Tls) -> Ended {
     let mut changes = tls.changes();
     changes.mark_unchanged();
@@ -58,17 +58,14 @@ fn change_of(tls: &Tls) -> Ended {
     })
 }
 
-/// Small messages, each awaited; and an end that is gone is noticed although it says nothing.
+/// No delay for small messages; and a dead connection is detected without traffic from the other end.
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     SockRef::from(socket).set_tcp_user_timeout(Some(limits::PEER_SILENCE_MAX))
 }
 
-/// Connects to the node with this SPIFFE ID.
-///
-/// # Errors
-/// If it cannot be reached in [`limits::PEER_CONNECT_TIMEOUT`], or somebody else answers.
-pub async fn connect(tls: &Tls, address: &str, expected: &str) -> io::Result<Outgoing> {
+/// Connects to the node with this SPIFFE ID, within [`limits::PEER_CONNECT_TIMEOUT`].
+pub(crate) async fn connect(tls: &Tls, address: &str, expected: &str) -> io::Result<Outgoing> {
     let connected = async {
         let ended = change_of(tls);
         let socket = TcpStream::connect(address).await?;
@@ -76,60 +73,59 @@ pub async fn connect(tls: &Tls, address: &str, expected: &str) -> io::Result<Out
         let name = ServerName::try_from(ANY_NODE).map_err(io::Error::other)?;
         let stream = tls.connector().connect(name, socket).await?;
         let certificate = tls::server_certificate(stream.get_ref().1).map_err(io::Error::other)?;
-        let certificate = certificate.ok_or_else(|| io::Error::other("the other end has no certificate"))?;
+        let certificate = certificate.ok_or_else(|| io::Error::other("the server has no certificate"))?;
         let found = certificate.spiffe_id;
         if found.as_str() != expected {
-            return Err(io::Error::other(format!("{found} answers at {address}, not {expected}")));
+            return Err(io::Error::other(format!("node at {address} is {found}, expected {expected}")));
         }
         Ok(Connection { stream, ended, certified: Certified(found), _permit: None })
     };
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} in time"));
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("timeout while connecting to {address}"));
     timeout(limits::PEER_CONNECT_TIMEOUT, connected).await.map_err(late)?
 }
 
-/// Who lets nodes connect.
+/// Accepts connections of nodes.
 #[derive(Clone)]
-struct Door {
+struct NodeAcceptor {
     tls: Tls,
     trust_domain: TrustDomain,
     stopped: CancellationToken,
-    /// Connections whose other end is not known yet, by address: whoever has no certificate takes no other's place.
+    /// Handshakes in progress, by address, so that unauthenticated connections take no capacity of nodes.
     handshakes: KeyedLimiter<IpAddr>,
-    /// Those of nodes.
+    /// Connections of nodes, by node id.
     nodes: KeyedLimiter<u64>,
 }
 
-/// The connections that nodes make to this one. One that cannot be made is logged and left out. All are closed when
-/// `stopped` is cancelled: whoever serves them would go on with each until its last call has ended, and some never end.
-pub fn incoming(
+/// Accepted connections of nodes. A failed handshake is logged. All connections are closed when `stopped` is cancelled:
+/// the server would otherwise wait for the last call of each, and some never end.
+pub(crate) fn incoming(
     listener: TcpListener,
     (tls, trust_domain): (Tls, TrustDomain),
     stopped: CancellationToken,
 ) -> impl Stream<Item = io::Result<Incoming>> + Send {
     let handshakes = KeyedLimiter::new(limits::PEER_HANDSHAKES_OF_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
     let nodes = KeyedLimiter::new(limits::PEER_CONNECTIONS_OF_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
-    let door = Door { tls, trust_domain, stopped, handshakes, nodes };
-    futures::stream::unfold((listener, door, FuturesUnordered::new()), |state| async move {
-        let (listener, door, mut handshakes) = state;
+    let acceptor = NodeAcceptor { tls, trust_domain, stopped, handshakes, nodes };
+    futures::stream::unfold((listener, acceptor, FuturesUnordered::new()), |state| async move {
+        let (listener, acceptor, mut handshakes) = state;
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((socket, address)) => {
-                        if let Ok(permit) = door.handshakes.try_acquire(Some(address.ip())) {
-                            handshakes.push(door.clone().shake(socket, address, permit));
+                        if let Ok(permit) = acceptor.handshakes.try_acquire(Some(address.ip())) {
+                            handshakes.push(acceptor.clone().handshake(socket, address, permit));
                         } else {
-                            // Dropped, which closes it.
-                            tracing::warn!(%address, "as many connections of nodes begin as may at once");
+                            tracing::warn!(%address, "peer handshake limit reached");
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "accept a connection of a node");
+                        tracing::warn!(%error, "failed to accept a peer connection");
                         tokio::time::sleep(limits::ACCEPT_PAUSE).await;
                     }
                 },
-                Some(shaken) = handshakes.next(), if !handshakes.is_empty() => {
-                    if let Some(connection) = shaken {
-                        return Some((Ok(connection), (listener, door, handshakes)));
+                Some(connected) = handshakes.next(), if !handshakes.is_empty() => {
+                    if let Some(connection) = connected {
+                        return Some((Ok(connection), (listener, acceptor, handshakes)));
                     }
                 }
             }
@@ -137,17 +133,17 @@ pub fn incoming(
     })
 }
 
-impl Door {
-    /// A handshake that has its place. Whoever's certificate is not that of a node is sent away here: it could hold
-    /// the place of one, and have what it sends looked at, without ever making a call.
-    async fn shake(
+impl NodeAcceptor {
+    /// Performs a handshake that holds a permit. A certificate that is not a node's is rejected here: otherwise it
+    /// could hold a node's permit, and have its frames parsed, without ever making a call.
+    async fn handshake(
         self,
         socket: TcpStream,
         address: SocketAddr,
         _permit: KeyedPermit<IpAddr>,
     ) -> Option<Incoming> {
         let Self { tls, trust_domain, stopped, nodes, .. } = self;
-        let shaken = async {
+        let connected = async {
             prepare(&socket)?;
             let changed = change_of(&tls);
             let ended = Box::pin(async move {
@@ -163,7 +159,7 @@ impl Door {
             let node_id = call_metadata::node_of(&trust_domain, &certified.0);
             let node_id = node_id.ok_or_else(|| format!("{} is not a node", certified.0))?;
             let permit = nodes.try_acquire(Some(node_id));
-            let permit = permit.map_err(|_| format!("connection limit of node {node_id} reached"))?;
+            let permit = permit.map_err(|_| format!("node {node_id}: connection limit reached"))?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Connection {
                 stream,
                 ended,
@@ -171,14 +167,14 @@ impl Door {
                 _permit: Some(permit),
             })
         };
-        match timeout(limits::HANDSHAKE_TIMEOUT, shaken).await {
+        match timeout(limits::HANDSHAKE_TIMEOUT, connected).await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(reason)) => {
-                tracing::warn!(%address, %reason, "a node's connection was refused");
+                tracing::warn!(%address, %reason, "rejected a peer connection");
                 None
             }
             Err(_) => {
-                tracing::warn!(%address, "a node's connection made no handshake in time");
+                tracing::warn!(%address, "peer TLS handshake timed out");
                 None
             }
         }
@@ -204,7 +200,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.ended.as_mut().poll(context).is_ready() {
-            // Not to be asked again once it has ended.
+            // Must not be polled after completion.
             self.ended = Box::pin(std::future::ready(()));
             return Poll::Ready(Err(closed()));
         }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, Origin};
+use crate::cluster::{Corrupt, ProposerId};
 use crate::limits;
 use crate::state::command;
 use crate::state::command::{Batch, CommandId, OriginRow, Refusal, Replied, Reply};
@@ -26,7 +26,7 @@ use crate::state::tables::{META, ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, 
 /// Proposers of the commands of one entry.
 pub struct Dedup {
     elapsed: Timestamp,
-    proposers: BTreeMap<Origin, Proposer>,
+    proposers: BTreeMap<ProposerId, Proposer>,
 }
 
 /// A proposer with a command in the entry.
@@ -98,7 +98,7 @@ impl Dedup {
     fn proposer(
         &mut self,
         tables: &mut Tables<'_>,
-        origin: Origin,
+        origin: ProposerId,
     ) -> Result<Option<&mut Proposer>, Corrupt> {
         let vacant = match self.proposers.entry(origin) {
             Entry::Occupied(proposer) => return Ok(Some(proposer.into_mut())),

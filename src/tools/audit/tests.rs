@@ -10,7 +10,7 @@ use super::chain::{Summary, Verifier};
 use super::entry::Entry;
 use super::trail::{Page, Query, ReadError};
 use super::*;
-use crate::state::Current;
+use crate::state::LinearizableRead;
 use crate::state::testing::TestNode;
 
 mod data_loss;
@@ -70,7 +70,7 @@ impl Bench {
         self.audit.record(draft(tool_id, notes)).await.expect("recorded");
     }
 
-    async fn current(&self) -> Current {
+    async fn current(&self) -> LinearizableRead {
         self.core.state.current().await.expect("it leads")
     }
 

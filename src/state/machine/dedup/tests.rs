@@ -30,8 +30,8 @@ const _: () = assert!(
         <= limits::SUBMISSIONS_AHEAD_MAX
 );
 
-fn origin(number: u64) -> Origin {
-    Origin::from_bytes([[0; 8], number.to_be_bytes()].concat().try_into().expect("16 bytes"))
+fn origin(number: u64) -> ProposerId {
+    ProposerId::from_bytes([[0; 8], number.to_be_bytes()].concat().try_into().expect("16 bytes"))
 }
 
 /// Uses a nonce: of two commands that are applied, the second is refused.
@@ -400,14 +400,14 @@ fn submissions(steps: &[Step]) -> Vec<(u64, Timestamp, Submission)> {
 }
 
 /// A model without tables: the expected replies, and the replies that may be requested again at the end.
-fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeSet<(Origin, u64)>) {
+fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeSet<(ProposerId, u64)>) {
     struct Known {
         low_watermark: u64,
         at: Timestamp,
         replies: BTreeMap<u64, Reply>,
     }
     let mut spent = BTreeSet::new();
-    let mut origins: BTreeMap<Origin, Known> = BTreeMap::new();
+    let mut origins: BTreeMap<ProposerId, Known> = BTreeMap::new();
     let mut replied = Vec::new();
     for (_, at, submission) in submissions {
         let new = || Known { low_watermark: 1, at: *at, replies: BTreeMap::new() };
@@ -454,7 +454,7 @@ proptest! {
         // The rows of an idle proposer are deleted a little later.
         let rows: BTreeSet<_> = harness.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
         let last = submissions.last().map_or(START, |(_, at, _)| *at);
-        let is_here = |of: &Origin| {
+        let is_here = |of: &ProposerId| {
             let used = submissions.iter().rfind(|(_, _, submission)| submission.origin == *of);
             used.is_some_and(|(_, at, _)| last.since(*at) < limits::PROPOSER_RETENTION)
         };
