@@ -18,7 +18,6 @@ use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
 use trust_fabric::policy::signals::{EventEffect, PolicyInput};
 use trust_fabric::policy::{Bundle, Source};
-use trust_fabric::receiver;
 use trust_fabric::state::RevocationIndex;
 use trust_fabric::state::command::Tool;
 use trust_fabric::token::BodyHash;
@@ -313,7 +312,7 @@ fn specification_examples_have_the_stated_effect() {
     for Example { name, spec, set, effect } in &examples {
         let set = SecurityEventToken::from_json(set.clone(), &rules)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        let question = PolicyInput { set: receiver::set_input(&set), caller: None, is_signed: true };
+        let question = PolicyInput { set: trust_fabric::set_input(&set), caller: None, is_signed: true };
         let permit = policy.decide_signal(&question).unwrap_or_else(|denial| panic!("{name}: {denial:?}"));
         let family = || effect["family"].as_str().expect("family").to_owned();
         let expected = match effect["effect"].as_str().expect("effect") {

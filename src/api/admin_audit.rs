@@ -29,7 +29,7 @@ pub async fn on_stream<T, E>(
 where
     Error: From<E>,
 {
-    let shown = app.streams.show(current, stream_id, &who(caller)).await?;
+    let shown = app.streams.get(current, stream_id, &who(caller)).await?;
     let owner = &shown.stream.config.owner;
     if owner == caller.id().unwrap_or_default() {
         return Ok(change.await?);

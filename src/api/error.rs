@@ -400,7 +400,7 @@ impl From<receiver::Error> for Error {
             E::Json(_) | E::Set(_) | E::Invalid { .. } => Self::invalid_request(description),
             E::JtiReused => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
             E::CallerRefused
-            | E::NotItsSpeaker
+            | E::SpeakerNotAllowed
             | E::SpeakerRevoked
             | E::OutsideAuthority { .. }
             | E::BlocksOperator
@@ -440,8 +440,8 @@ impl From<feed::Error> for Error {
         let description = error.to_string();
         match error {
             E::MalformedId | E::UnknownType => Self::invalid_request(description),
-            E::TooManyReaders | E::NotNow => Self::unavailable(description),
-            E::TooManyOfCaller => Self::too_many_requests(&description, 1),
+            E::TooManySubscribers | E::NotNow => Self::unavailable(description),
+            E::TooManySubscribersOfCaller => Self::too_many_requests(&description, 1),
             E::Damaged(corrupt) => Self::internal(corrupt),
         }
     }

@@ -18,7 +18,7 @@ use super::caller::{Caller, ReadEvents, Shown};
 use super::error::{self, Error};
 use super::middleware;
 use crate::clock::{Clock, Timestamp};
-use crate::feed::{FeedId, Kinds, Reader};
+use crate::feed::{FeedId, Kinds, Subscriber};
 use crate::token::foreign::Credential;
 
 const LAST_EVENT_ID: &str = "Last-Event-ID";
@@ -64,10 +64,10 @@ pub async fn read(
     {
         middleware::reach(&app, after.event.index, LAST_EVENT_ID).await?;
     }
-    let reader = app.feed.subscribe(caller.id(), asked.after, asked.kinds)?;
+    let subscriber = app.feed.subscribe(caller.id(), asked.after, asked.kinds)?;
     // What took this caller's authority away before it listened is not told to it.
     authority.shown.judge::<ReadEvents>(&app).await?;
-    let stream = Told { reader, authority, app };
+    let stream = Told { subscriber, authority, app };
     let body = stream::unfold(stream, |mut stream| async {
         let bytes = stream.next().await?;
         Some((Ok::<_, Infallible>(bytes), stream))
@@ -107,7 +107,7 @@ impl Asked {
         if values.next().is_some() {
             return Err(Error::invalid_request("Last-Event-ID: must not be given twice"));
         }
-        Ok(Self { after, kinds: Kinds::named(types)? })
+        Ok(Self { after, kinds: Kinds::parse(types)? })
     }
 }
 
@@ -144,7 +144,7 @@ impl Authority {
 
 /// A stream of events to one reader.
 struct Told {
-    reader: Reader,
+    subscriber: Subscriber,
     authority: Authority,
     app: App,
 }
@@ -156,13 +156,13 @@ impl Told {
             let chunk = tokio::select! {
                 biased;
                 () = self.authority.until_ended(&self.app.clock) => None,
-                chunk = self.reader.next() => Some(chunk?),
+                chunk = self.subscriber.next() => Some(chunk?),
             };
             let ended = self.authority.has_ended(&self.app.clock);
-            let is_doubtful = chunk.as_ref().is_some_and(|chunk| chunk.concerns_authority);
+            let is_doubtful = chunk.as_ref().is_some_and(|chunk| chunk.needs_recheck);
             let shown = &self.authority.shown;
             if ended || (is_doubtful && shown.judge::<ReadEvents>(&self.app).await.is_err()) {
-                self.reader.cut_off("authority");
+                self.subscriber.disconnect("authority");
                 return None;
             }
             if let Some(chunk) = chunk.filter(|chunk| !chunk.bytes.is_empty()) {

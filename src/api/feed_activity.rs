@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::exchange::{self, Minted};
-use crate::feed::{Activity, ActivityKind, Outcome};
+use crate::feed::{Activity, ActivityKind, ActivityResult};
 use crate::id::WorkloadId;
 use crate::tools::checks::Failure;
 
@@ -30,15 +30,15 @@ impl From<Exchanged<'_>> for Activity {
                 kind: ActivityKind::Exchange,
                 subject: minted.sub.clone(),
                 target: Some(minted.aud.clone()),
-                result: Outcome::Ok,
+                result: ActivityResult::Ok,
                 detail: Some(format!("granted {}", minted.scope)),
                 duration,
             },
             Err(error) => {
                 let (kind, result) = if is_denial(error) {
-                    (ActivityKind::Denial, Outcome::Denied)
+                    (ActivityKind::Denial, ActivityResult::Denied)
                 } else {
-                    (ActivityKind::Exchange, Outcome::Error)
+                    (ActivityKind::Exchange, ActivityResult::Error)
                 };
                 let detail = match (&whose, caller) {
                     (None, Some(caller)) => format!("{error}; the caller is {caller}"),
@@ -98,7 +98,7 @@ pub fn refused(
         kind: ActivityKind::Denial,
         subject: whose.map(|whose| whose.to_string()).unwrap_or_default(),
         target: tool_id,
-        result: Outcome::Denied,
+        result: ActivityResult::Denied,
         detail: Some(failure.to_string()),
         duration,
     }

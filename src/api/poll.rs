@@ -16,7 +16,7 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ReadStreams};
 use super::error::{self, Error};
 use crate::transmitter::poll;
-use crate::transmitter::poll::{Asking, Polled};
+use crate::transmitter::poll::{PollCaller, PollResult};
 use crate::transmitter::set_builder;
 use crate::{json, limits};
 
@@ -91,15 +91,15 @@ pub async fn post(
     stream_id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Response, Error> {
-    app.streams.configured()?;
+    app.streams.base_url()?;
     let (parts, body) = request.into_parts();
     let Ok(Path(stream_id)) = stream_id else { return Err(poll::Error::UnknownStream.into()) };
     let bytes = body::json_bytes(&parts.headers, body, limits::POLL_BODY_BYTES_MAX).await?;
-    let asked = poll::Request::read(&json::parse(&bytes)?)?;
+    let asked = poll::PollRequest::parse(&json::parse(&bytes)?)?;
     // Not kept while the poll waits.
     drop(bytes);
-    let asking = Asking { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
-    let Polled { sets, more_available } = app.poller.poll(&stream_id, asking, asked).await?;
+    let asking = PollCaller { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
+    let PollResult { sets, more_available } = app.poller.poll(&stream_id, asking, asked).await?;
     Ok((NO_STORE, Json(PollAnswer { sets, more_available })).into_response())
 }
 

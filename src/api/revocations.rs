@@ -17,7 +17,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
 use super::{idempotency, paging, read_consistency};
 use crate::revocation;
-use crate::revocation::{DryRun, Members, Revocations};
+use crate::revocation::{DryRun, RevocationInput, Revocations};
 use crate::state::{LinearizableRead, Revoked, RevokedFact, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
@@ -145,7 +145,7 @@ pub struct Revocation {
     index: u64,
 }
 
-impl From<RevocationRequest> for Members {
+impl From<RevocationRequest> for RevocationInput {
     fn from(request: RevocationRequest) -> Self {
         let RevocationRequest { subject, email, agent, client, jti, key, issuer, reason, block } = request;
         Self { subject, email, agent, client, jti, key, issuer, reason, block }
@@ -189,7 +189,8 @@ pub async fn revoke(
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
     let members: RevocationRequest = json::read(&bytes)?;
-    let request = revocation::Request::read(members.into(), &app.issuer, &app.revocations.trust_domain)?;
+    let request =
+        revocation::RevocationRequest::parse(members.into(), &app.issuer, &app.revocations.trust_domain)?;
     if is_dry_run {
         let current = read_consistency::of(&app, &parts.headers).await?;
         let found = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
@@ -201,7 +202,7 @@ pub async fn revoke(
     let act = Act::begin(&app, &caller, format!("{verb} {} {}", fact.kind(), fact.digest()))?;
     let by = (caller.id().unwrap_or_default(), caller.facts());
     let made = app.revocations.revoke(&request, by, idempotency).await.map_err(Error::from);
-    let made = act.end(made, |made| format!("log index {}", made.made.index)).await?;
+    let made = act.end(made, |made| format!("log index {}", made.applied.index)).await?;
     let answer = made_of(&app.revocations, &request, &made);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
     let request_id = super::middleware::current_request_id();
@@ -228,8 +229,8 @@ fn is_dry_run(query: &paging::Members) -> Result<bool, Error> {
 /// Of the request and of what the log has answered: a retry may come when nothing else is remembered.
 fn made_of(
     revocations: &Revocations,
-    request: &revocation::Request,
-    made: &revocation::Made,
+    request: &revocation::RevocationRequest,
+    made: &revocation::RevocationReceipt,
 ) -> RevocationMade {
     let RevokedFact { kind, issuer, value } = text_of(revocations, request.fact());
     RevocationMade {
@@ -238,8 +239,8 @@ fn made_of(
         issuer: stated(issuer),
         value,
         reason: stated(request.reason().to_owned()),
-        revoked_at: made.made.at.to_rfc3339(),
-        index: made.made.index,
+        revoked_at: made.applied.at.to_rfc3339(),
+        index: made.applied.index,
         agents: made.agents,
         blocked: made.blocks,
         not_covered: revocations.not_covered(request, made.blocks),

@@ -17,7 +17,7 @@ use super::error::{self, Error};
 use super::text;
 use crate::limits;
 use crate::receiver;
-use crate::receiver::{Form, Received, Refused};
+use crate::receiver::{Form, Received, RejectedSignal};
 
 /// A security event token as a JSON object. Unknown members are ignored. The use-case reads it member by
 /// member, so this is its description only.
@@ -143,9 +143,9 @@ fn refusal_of_signed(error: receiver::Error) -> Result<Response, Error> {
 fn log_received(received: &Received, caller: Option<&str>) {
     let request_id = super::middleware::current_request_id();
     let (iss, jti) = (text::printable(&received.iss), text::printable(&received.jti));
-    let judged = received.judged.as_ref();
-    if let Some(judged) = judged.filter(|judged| !judged.unheard.is_empty()) {
-        let members = judged.unheard.join(" ");
+    let decided = received.decided.as_ref();
+    if let Some(decided) = decided.filter(|decided| !decided.unaccepted.is_empty()) {
+        let members = decided.unaccepted.join(" ");
         tracing::warn!(
             request_id,
             iss,
@@ -161,21 +161,21 @@ fn log_received(received: &Received, caller: Option<&str>) {
         caller,
         status = received.status.as_str(),
         effects = received.effects,
-        events = judged.map(|judged| judged.events.join(" ")),
-        format = judged.map(|judged| judged.format.as_str()),
-        txn = judged.and_then(|judged| judged.txn.as_deref()).map(text::printable),
-        policy = judged.map(|judged| judged.policy_digest.as_str()),
-        passed_on = judged.map(|judged| judged.is_tellable),
+        events = decided.map(|decided| decided.events.join(" ")),
+        format = decided.map(|decided| decided.format.as_str()),
+        txn = decided.and_then(|decided| decided.txn.as_deref()).map(text::printable),
+        policy = decided.map(|decided| decided.policy_digest.as_str()),
+        passed_on = decided.map(|decided| decided.may_relay),
         "signal received"
     );
 }
 
 /// One line for what somebody should look at: who speaks for whom it may not, too much, or with a key that is
 /// not its own. How many there can be is bounded by the caller's rate.
-fn log_refused(refused: &Refused, caller: Option<&str>) {
+fn log_refused(refused: &RejectedSignal, caller: Option<&str>) {
     use receiver::Error as E;
     let is_suspect = match &refused.error {
-        E::NotItsSpeaker
+        E::SpeakerNotAllowed
         | E::SpeakerRevoked
         | E::OutsideAuthority { .. }
         | E::BlocksOperator

@@ -61,7 +61,7 @@ pub async fn get(
     State(app): State<App>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let base_url = app.streams.configured().map_err(|error| Error::not_found(error.to_string()))?;
+    let base_url = app.streams.base_url().map_err(|error| Error::not_found(error.to_string()))?;
     let issuer = &app.issuer;
     let endpoint = |path: &str| format!("{base_url}/v1/signals/{path}");
     let metadata = SsfConfiguration {

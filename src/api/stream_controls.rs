@@ -108,9 +108,9 @@ pub async fn status(
     current: LinearizableRead,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    app.streams.configured()?;
+    app.streams.base_url()?;
     let query = paging::Members::read(query, &["stream_id"])?;
-    Ok(of_status(&app.streams.show(&current, named(&query)?, &who(&caller)).await?.stream))
+    Ok(of_status(&app.streams.get(&current, named(&query)?, &who(&caller)).await?.stream))
 }
 
 /// Enables, pauses or disables a stream. What happens while it is paused is held for it; while it is disabled,
@@ -250,7 +250,7 @@ pub async fn dead_letters(
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    app.streams.configured()?;
+    app.streams.base_url()?;
     let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
     let page = query.page()?;
     let after = page.after.as_deref().map(event_id).transpose()?;

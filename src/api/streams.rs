@@ -22,7 +22,7 @@ use super::{idempotency, paging};
 use crate::state::{LinearizableRead, Stream};
 use crate::token::event_types::EVENTS_SUPPORTED;
 use crate::transmitter::streams;
-use crate::transmitter::streams::{Delivery, Extent, Members, Method, Shown};
+use crate::transmitter::streams::{Delivery, Method, StreamInput, StreamView, UpdateKind};
 use crate::{json, limits};
 
 /// A stream that is asked for, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in
@@ -142,7 +142,7 @@ pub enum StreamsAnswer {
     Page(Vec<StreamAnswer>),
 }
 
-impl From<StreamRequest> for Members {
+impl From<StreamRequest> for StreamInput {
     fn from(request: StreamRequest) -> Self {
         let delivery = request.delivery.map(|delivery| Delivery {
             method: delivery.method,
@@ -199,11 +199,11 @@ pub async fn create(
         ("dead_letters", request.dead_letters.is_some()),
     ];
     if let Some((name, _)) = counted.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Error::invalid_request(format!("{name}: is the transmitter's to say: leave it out")));
+        return Err(Error::invalid_request(format!("{name}: is set by the transmitter; omit it")));
     }
     let mut drawn = [0; 16];
     aws_lc_rs::rand::fill(&mut drawn).map_err(|_| Error::internal("the machine gives no random bytes"))?;
-    let who = streams::Caller { idempotency, ..who(&caller) };
+    let who = streams::CallContext { idempotency, ..who(&caller) };
     let stream = app.streams.create(request.into(), &who, drawn).await?;
     log("stream created", &stream, caller.id());
     Ok((StatusCode::CREATED, NO_STORE, Json(described(&app, &stream))).into_response())
@@ -232,7 +232,7 @@ pub async fn read(
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    app.streams.configured()?;
+    app.streams.base_url()?;
     let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
     let Some(stream_id) = query.value("stream_id") else {
         let page = query.page()?;
@@ -244,7 +244,7 @@ pub async fn read(
     if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         return Err(Error::invalid_request(format!("{name}: is for the list, without stream_id")));
     }
-    let shown = app.streams.show(&current, stream_id, &who(&caller)).await?;
+    let shown = app.streams.get(&current, stream_id, &who(&caller)).await?;
     Ok((NO_STORE, Json(StreamsAnswer::One(Box::new(counted(&app, &shown))))).into_response())
 }
 
@@ -270,7 +270,7 @@ pub async fn update(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change((&app, &current), Extent::Part, &caller, &headers, body).await
+    change((&app, &current), UpdateKind::Patch, &caller, &headers, body).await
 }
 
 /// Replaces what a receiver states of a stream; what it does not state is gone.
@@ -295,18 +295,18 @@ pub async fn replace(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    change((&app, &current), Extent::Whole, &caller, &headers, body).await
+    change((&app, &current), UpdateKind::Replace, &caller, &headers, body).await
 }
 
 async fn change(
     (app, current): (&App, &LinearizableRead),
-    extent: Extent,
+    extent: UpdateKind,
     caller: &Caller<ManageStreams>,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
     let members = json::parse_object(&read_body(app, headers, body).await?)?;
-    if extent == Extent::Part {
+    if extent == UpdateKind::Patch {
         states_something(&members)?;
     }
     let request: StreamRequest = json::from_value(Value::Object(members))?;
@@ -355,7 +355,7 @@ pub async fn delete(
     current: LinearizableRead,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    app.streams.configured()?;
+    app.streams.base_url()?;
     let query = paging::Members::read(query, &["stream_id"])?;
     let stream_id = named(&query)?;
     let who = who(&caller);
@@ -370,7 +370,7 @@ pub async fn delete(
 /// still writing.
 pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, Error> {
     let bytes = body::json_bytes(headers, body, limits::BODY_BYTES_MAX).await?;
-    app.streams.configured()?;
+    app.streams.base_url()?;
     Ok(bytes)
 }
 
@@ -379,8 +379,8 @@ pub(super) fn named(query: &paging::Members) -> Result<&str, Error> {
     query.value("stream_id").ok_or_else(|| Error::invalid_request("stream_id: is required"))
 }
 
-pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> streams::Caller {
-    streams::Caller {
+pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> streams::CallContext {
+    streams::CallContext {
         id: caller.id().map(str::to_owned),
         is_operator: caller.is_operator(),
         facts: caller.shared_facts(),
@@ -396,7 +396,7 @@ fn log(what: &str, stream: &Stream, caller: Option<&str>) {
 }
 
 /// With how far it is.
-fn counted(app: &App, shown: &Shown) -> StreamAnswer {
+fn counted(app: &App, shown: &StreamView) -> StreamAnswer {
     StreamAnswer {
         delivered: Some(shown.cursor.delivered),
         dropped: Some(shown.cursor.dropped),

@@ -49,7 +49,7 @@ pub async fn allow(
     let Allowance { issuer, more } = &allowance;
     let act =
         Act::begin(&app, &caller, format!("allow {more} more revocations to {}", text::printable(issuer)))?;
-    let allowed = app.revocations.allow(issuer, *more, caller.facts()).await.map_err(Error::from);
+    let allowed = app.revocations.grant_allowance(issuer, *more, caller.facts()).await.map_err(Error::from);
     act.end(allowed, |()| String::new()).await?;
     let request_id = super::middleware::current_request_id();
     tracing::warn!(request_id, issuer, more, caller = caller.id(), "more revocations allowed than the quota");

@@ -82,7 +82,7 @@ pub enum Error {
     Name(#[from] id::Error),
     /// Duplicate issuer of signals.
     #[error("signals: {0}")]
-    Signals(#[from] receiver::Duplicate),
+    Signals(#[from] receiver::DuplicateIssuer),
     /// Fetching a document failed.
     #[error("failed to fetch {address}: {source}")]
     Fetch { address: String, source: outbound::client::Error },

@@ -1,9 +1,9 @@
-//! The live feed: what happens in the cluster, told to whoever reads while it happens (contract §7).
+//! Live feed: cluster events as they happen (contract §7).
 //!
-//! What is in the replicated table has an id that is the same on every node, and a reader that comes back with the
-//! last one misses nothing. One task, [`Teller::run`], reads new rows once and renders each once; readers share
-//! the bytes. A [`Reader`] first reads from the table what it has missed, then what the teller tells. What
-//! exchanges and verifications do is [`Activity`]: told as far as there is time and room, and not kept.
+//! Events of the replicated table have ids that are equal on every node, so that a subscriber that resumes with its
+//! last id misses none. One task, [`Broadcaster::run`], reads each new row and renders it once; subscribers share the
+//! bytes. A [`Subscriber`] first replays missed events from the table, then receives the broadcast. Exchanges and
+//! verifications are [`Activity`]: broadcast best-effort and not stored.
 
 mod frame;
 mod subscriber;
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use frame::{Activity, ActivityKind, FeedId, KINDS, Kinds, Outcome};
-pub use subscriber::{Chunk, Reader};
+pub use frame::{Activity, ActivityKind, ActivityResult, FeedId, KINDS, Kinds};
+pub use subscriber::Subscriber;
 
 use self::frame::Frame;
 use self::subscriber_limit::SubscriberLimiter;
@@ -28,52 +28,46 @@ use crate::limits;
 use crate::state::{EventId, FeedEvent, State};
 use crate::telemetry::Metrics;
 
-/// Why nobody is told anything.
+/// Why a subscription was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An id that no event of any cluster has.
+    /// Not an id of this feed.
     #[error("must be <incarnation>-<index>-<number>, as an id: of this feed")]
     MalformedId,
-    /// A type that there is not.
+    /// Unknown event type.
     #[error("types: each must be one of {}", KINDS.join(", "))]
     UnknownType,
-    /// As many readers as may be on a node.
-    #[error("too many read the events of this node")]
-    TooManyReaders,
-    /// As many readers as may be with one identity.
-    #[error("too many read events with this identity")]
-    TooManyOfCaller,
-    /// The node stops, or its cluster has not begun its life.
-    #[error("this node tells no events now")]
+    /// The limit per node is reached.
+    #[error("limit of feed subscribers of this node reached")]
+    TooManySubscribers,
+    /// The limit per caller is reached.
+    #[error("limit of feed subscribers of this caller reached")]
+    TooManySubscribersOfCaller,
+    /// The node stops, or the cluster is not bootstrapped.
+    #[error("the live feed is not available on this node")]
     NotNow,
-    /// The table cannot be read.
+    /// The table is corrupt.
     #[error(transparent)]
     Damaged(#[from] Corrupt),
 }
 
-/// Where events with an id come from.
-pub trait Table: Send + Sync {
-    /// Which life of the cluster it is; `None` before the first.
+/// Source of events with ids.
+pub trait FeedTable: Send + Sync {
+    /// Incarnation of the cluster; `None` before bootstrap.
     fn incarnation(&self) -> Option<Incarnation>;
 
-    /// Visits the events from `from` on, in order, until `visit` answers false.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Visits the events from `from` on, in order, until `visit` returns false.
     fn read(&self, from: EventId, visit: &mut dyn FnMut(FeedEvent) -> bool) -> Result<(), Corrupt>;
 
-    /// Every event before it was dropped.
-    ///
-    /// # Errors
-    /// As [`Table::read`].
+    /// The oldest retained event; every event before it was dropped.
     fn begin(&self) -> Result<EventId, Corrupt>;
 
-    /// Behind the newest event; changes when one can be read, and all that is read from memory knows of it. Rows
-    /// that are there before are told to nobody yet: what they took away is not taken away for everybody.
+    /// After the newest event. Changes when an event is readable and applied to all in-memory indexes: a row that is
+    /// not in effect yet must not be published.
     fn end(&self) -> watch::Receiver<EventId>;
 }
 
-impl Table for State {
+impl FeedTable for State {
     fn incarnation(&self) -> Option<Incarnation> {
         self.index().incarnation
     }
@@ -91,86 +85,80 @@ impl Table for State {
     }
 }
 
-/// What goes to all readers.
+/// Broadcast to all subscribers.
 #[derive(Clone, Debug)]
-enum Told {
-    /// An event.
+enum Broadcast {
     Event(Frame),
-    /// What comes next cannot be told, and why: who listens is cut off, and finds out when it comes back.
+    /// The feed has a gap. Subscribers are disconnected and receive `reset` when they resume.
     Gap(&'static str),
     /// The node stops.
     End,
 }
 
-/// The live feed of this node. Cheap to clone.
+/// Live feed of this node. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed(Arc<Hub>);
 
-/// The parts of [`Feed`].
+/// Construction of [`Feed`].
 pub struct Parts {
-    /// Events with an id.
-    pub table: Arc<dyn Table>,
-    /// What this node calls itself.
+    /// Source of events with ids.
+    pub table: Arc<dyn FeedTable>,
+    /// Name of this node.
     pub unit_id: String,
-    /// Time.
     pub clock: Clock,
-    /// Counters.
     pub metrics: Metrics,
-    /// When the node stops, readers are let go.
+    /// Ends all subscriptions.
     pub shutdown: CancellationToken,
 }
 
 struct Hub {
     parts: Parts,
     end: watch::Receiver<EventId>,
-    told: broadcast::Sender<Told>,
+    broadcast: broadcast::Sender<Broadcast>,
     activities: mpsc::Sender<(Timestamp, Activity)>,
-    subscribers: SubscriberLimiter,
-    /// How many of them are about to read a page of the past.
-    behind: AtomicUsize,
+    limiter: SubscriberLimiter,
+    /// Number of subscribers about to read a page of the table.
+    replaying: AtomicUsize,
 }
 
 impl Feed {
-    /// The feed, and who tells it: nothing is told until that runs.
-    #[must_use]
-    pub fn new(parts: Parts) -> (Self, Teller) {
-        let (told, _) = broadcast::channel(limits::FEED_READER_QUEUE);
+    /// The feed and its broadcaster, which must run.
+    pub fn new(parts: Parts) -> (Self, Broadcaster) {
+        let (broadcast, _) = broadcast::channel(limits::FEED_READER_QUEUE);
         let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_AT_ONCE);
         let end = parts.table.end();
-        let place = *end.borrow();
-        let (subscribers, behind) = (SubscriberLimiter::default(), AtomicUsize::new(0));
-        let hub = Arc::new(Hub { parts, end, told, activities, subscribers, behind });
-        (Self(Arc::clone(&hub)), Teller { hub, place, activities: queue })
+        let position = *end.borrow();
+        let (limiter, replaying) = (SubscriberLimiter::default(), AtomicUsize::new(0));
+        let hub = Arc::new(Hub { parts, end, broadcast, activities, limiter, replaying });
+        (Self(Arc::clone(&hub)), Broadcaster { hub, position, activities: queue })
     }
 
-    /// Tells what somebody has done, if anybody reads; else it is not even put into words. Never waits: what is
-    /// too much is not told.
-    pub fn activity(&self, what: impl FnOnce() -> Activity) {
-        if !self.0.subscribers.has_subscribers() {
+    /// Publishes an activity, if there is a subscriber; otherwise it is not even built. Never waits: beyond the queue,
+    /// activities are dropped and counted.
+    pub fn activity(&self, activity: impl FnOnce() -> Activity) {
+        if !self.0.limiter.has_subscribers() {
             return;
         }
-        if self.0.activities.try_send((self.0.parts.clock.now(), what())).is_err() {
+        if self.0.activities.try_send((self.0.parts.clock.now(), activity())).is_err() {
             self.0.parts.metrics.event_activity_dropped();
         }
     }
 
-    /// A reader of these types: from behind `after` on, or from now on. If what came behind `after` is not
-    /// known here, the reader is told so first, and reads from now on.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// Subscribes to these types: after `after`, or from now on. If the events after `after` are not available, the
+    /// subscriber first receives `reset` and continues from now on.
     pub fn subscribe(
         &self,
         caller: Option<&str>,
         after: Option<FeedId>,
         kinds: Kinds,
-    ) -> Result<Reader, Error> {
+    ) -> Result<Subscriber, Error> {
         let hub = &self.0;
         let incarnation = hub.parts.table.incarnation().ok_or(Error::NotNow)?;
-        // Counted and listening first, and then asked for the end: the teller passes over what is before an end
-        // at which nobody read, and tells what is behind it. So it is with the end of the node.
-        let permit = hub.subscribers.acquire(caller, &hub.parts.metrics)?;
-        let live = hub.told.subscribe();
+        // In this order: counted, subscribed to the broadcast, then the end is read. The broadcaster skips events
+        // before an end at which it counted no subscriber, and broadcasts events after it. The check of shutdown comes
+        // after, too.
+        let permit = hub.limiter.acquire(caller, &hub.parts.metrics)?;
+        let live = hub.broadcast.subscribe();
         if hub.parts.shutdown.is_cancelled() {
             return Err(Error::NotNow);
         }
@@ -178,11 +166,11 @@ impl Feed {
         let start = match after {
             None => subscriber::Start::Now,
             Some(after) if after.incarnation == incarnation && (begin..end).contains(&after.event) => {
-                subscriber::Start::Behind(after.event)
+                subscriber::Start::After(after.event)
             }
             Some(_) => subscriber::Start::Reset(self.first_between(begin, end)?),
         };
-        Ok(Reader::new(Arc::clone(hub), (permit, live), incarnation, kinds, (start, end)))
+        Ok(Subscriber::new(Arc::clone(hub), (permit, live), incarnation, kinds, (start, end)))
     }
 
     fn first_between(&self, begin: EventId, end: EventId) -> Result<Option<EventId>, Corrupt> {
@@ -195,16 +183,16 @@ impl Feed {
     }
 }
 
-/// Who tells the live feed.
-pub struct Teller {
+/// Broadcasts the live feed.
+pub struct Broadcaster {
     hub: Arc<Hub>,
-    /// What is before it was told, or passed over.
-    place: EventId,
+    /// Everything before it was broadcast or skipped.
+    position: EventId,
     activities: mpsc::Receiver<(Timestamp, Activity)>,
 }
 
-impl Teller {
-    /// Tells what happens. When the node stops, every reader is let go; it never ends by itself.
+impl Broadcaster {
+    /// Broadcasts events until the node stops, then ends every subscription; never returns.
     pub async fn run(mut self) {
         let mut end = self.hub.end.clone();
         let mut rounds = tokio::time::interval(limits::FEED_ACTIVITY_PAUSE);
@@ -219,37 +207,37 @@ impl Teller {
                 () = shutdown.cancelled() => break,
                 changed = end.changed() => match changed {
                     Ok(()) => {
-                        if self.tell_rows(*end.borrow_and_update()) {
-                            // The rest in the next turn, after those who read have had theirs.
+                        if self.broadcast_rows(*end.borrow_and_update()) {
+                            // The rest in the next turn, after the subscribers.
                             tokio::time::sleep(limits::FEED_PAGE_PAUSE).await;
                             end.mark_changed();
                         }
                     }
-                    // There is no more state.
+                    // The state is gone.
                     Err(_) => break,
                 },
-                Some(first) = activity => self.tell_activities(first),
+                Some(first) = activity => self.broadcast_activities(first),
             }
         }
-        self.hub.tell(Told::End);
+        self.hub.send(Broadcast::End);
         std::future::pending::<()>().await;
     }
 
-    /// Tells a page of rows before `end`. Whether there may be more.
-    fn tell_rows(&mut self, end: EventId) -> bool {
+    /// Broadcasts a page of rows before `end`; returns whether there may be more.
+    fn broadcast_rows(&mut self, end: EventId) -> bool {
         let Parts { table, unit_id, .. } = &self.hub.parts;
-        let incarnation = table.incarnation().filter(|_| self.hub.subscribers.has_subscribers());
+        let incarnation = table.incarnation().filter(|_| self.hub.limiter.has_subscribers());
         let Some(incarnation) = incarnation else {
-            // Who comes now reads from the table what was passed over.
-            self.place = end;
+            // A later subscriber replays skipped rows from the table.
+            self.position = end;
             return false;
         };
-        let (first, mut frames, mut rows) = (self.place, Vec::new(), 0);
+        let (first, mut frames, mut rows) = (self.position, Vec::new(), 0);
         let read = table.read(first, &mut |row| {
             if row.id >= end {
                 return false;
             }
-            self.place = row.id.next();
+            self.position = row.id.next();
             frames.extend(Frame::of_row(incarnation, &row, unit_id));
             rows += 1;
             rows < limits::FEED_ROWS_AT_ONCE
@@ -258,52 +246,52 @@ impl Teller {
             Ok(begin) if begin > first => Some("overtaken"),
             Ok(_) => None,
             Err(error) => {
-                tracing::error!(%error, "read the feed");
+                tracing::error!(%error, "failed to read the feed");
                 Some("damaged")
             }
         };
-        if let Some(why) = gap {
-            // Who comes from now on reads from here.
-            self.place = end;
-            self.hub.tell(Told::Gap(why));
+        if let Some(reason) = gap {
+            // Later subscribers begin here.
+            self.position = end;
+            self.hub.send(Broadcast::Gap(reason));
             return false;
         }
-        frames.into_iter().map(Told::Event).for_each(|told| self.hub.tell(told));
+        frames.into_iter().map(Broadcast::Event).for_each(|event| self.hub.send(event));
         rows >= limits::FEED_ROWS_AT_ONCE
     }
 
-    fn tell_activities(&mut self, first: (Timestamp, Activity)) {
+    fn broadcast_activities(&mut self, first: (Timestamp, Activity)) {
         let rest =
             iter::from_fn(|| self.activities.try_recv().ok()).take(limits::FEED_ACTIVITIES_AT_ONCE - 1);
         for (at, activity) in iter::once(first).chain(rest) {
-            self.hub.tell(Told::Event(Frame::of_activity(at, &activity, &self.hub.parts.unit_id)));
+            self.hub.send(Broadcast::Event(Frame::of_activity(at, &activity, &self.hub.parts.unit_id)));
         }
     }
 }
 
 impl Hub {
-    /// The pause before a page of the past. The more readers there are behind, the longer it is, so that all of them
-    /// together leave time for everything else. There is no turn to wait for: a reader that is not taken from,
-    /// although it has the turn, would keep the others waiting.
+    /// The pause before a page of the table. It grows with the number of subscribers that replay, so that all of them
+    /// together leave time for everything else. There is no turn to wait for: a stalled subscriber that holds it would
+    /// block the others.
     async fn pause(&self) {
-        let behind = Behind(&self.behind);
-        let readers = self.behind.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let pauses = readers.div_ceil(limits::FEED_PAGES_PER_PAUSE);
+        let guard = ReplayGuard(&self.replaying);
+        let subscribers = self.replaying.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let pauses = subscribers.div_ceil(limits::FEED_PAGES_PER_PAUSE);
         tokio::time::sleep(limits::FEED_PAGE_PAUSE.saturating_mul(u32::try_from(pauses).unwrap_or(u32::MAX)))
             .await;
-        drop(behind);
+        drop(guard);
     }
 
-    fn tell(&self, told: Told) {
-        // Nobody reading is no error.
-        drop(self.told.send(told));
+    fn send(&self, event: Broadcast) {
+        // An error means that there is no subscriber.
+        drop(self.broadcast.send(event));
     }
 }
 
-/// One reader that is about to read a page of the past.
-struct Behind<'h>(&'h AtomicUsize);
+/// RAII count of a subscriber that replays.
+struct ReplayGuard<'h>(&'h AtomicUsize);
 
-impl Drop for Behind<'_> {
+impl Drop for ReplayGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

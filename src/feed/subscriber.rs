@@ -1,4 +1,4 @@
-//! One reader of the live feed: from the table what it has missed, then what is told to all.
+//! One subscriber of the live feed: replays missed events from the table, then receives the broadcast.
 
 use std::sync::Arc;
 
@@ -9,84 +9,83 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::frame::{self, FeedId, Frame, Kinds};
 use super::subscriber_limit::SubscriberPermit;
-use super::{Hub, Told};
+use super::{Broadcast, Hub};
 use crate::id::Incarnation;
 use crate::limits;
 use crate::state::EventId;
 
-/// Types after which a reader may no longer be allowed to read.
-const OF_AUTHORITY: [&str; 3] = ["revocation", "agent", "key"];
+/// Event types after which a subscriber may have lost its permission.
+const AUTHORITY_KINDS: [&str; 3] = ["revocation", "agent", "key"];
 
-/// From where on a reader reads.
+/// Start of a subscription.
 pub(super) enum Start {
     /// From now on.
     Now,
-    /// From behind this event on.
-    Behind(EventId),
-    /// From now on, because it asked for what is not known here. This is the oldest event that is.
+    /// After this event.
+    After(EventId),
+    /// From now on, because the requested events are unavailable; with the oldest available event.
     Reset(Option<EventId>),
 }
 
-/// Where a reader reads.
+/// Source of the next events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// In the table.
     Table,
-    /// What is told to all.
+    /// The broadcast.
     Live,
-    /// It was let go, or cut off.
+    /// Ended or disconnected.
     Ended,
 }
 
-/// What a reader is told at once: whole events.
+/// Whole events for one write.
 #[derive(Debug)]
 pub struct Chunk {
-    /// As they go out; empty if the reader asked for none of them.
+    /// Empty if none has a requested type.
     pub bytes: Bytes,
-    /// Whether it is to be asked before it goes out if the reader may still read: something was revoked, or
-    /// a heartbeat is due.
-    pub concerns_authority: bool,
+    /// Whether the subscriber's permission must be checked again before the write: after events that may affect it, and
+    /// with each heartbeat.
+    pub needs_recheck: bool,
 }
 
-/// A reader of the live feed.
-pub struct Reader {
+/// A subscriber of the live feed.
+pub struct Subscriber {
     hub: Arc<Hub>,
-    live: broadcast::Receiver<Told>,
+    live: broadcast::Receiver<Broadcast>,
     incarnation: Incarnation,
     kinds: Kinds,
     greeting: Option<String>,
     heartbeats: Interval,
     source: Source,
-    /// The first event that was not looked at.
+    /// First event that was not processed.
     next: EventId,
-    /// The last event that was looked at, and the last whose id was told.
-    passed: Option<EventId>,
-    told: Option<EventId>,
+    /// The last event processed, and the last whose id was sent.
+    processed: Option<EventId>,
+    sent: Option<EventId>,
     _permit: SubscriberPermit,
 }
 
-impl Reader {
+impl Subscriber {
     pub(super) fn new(
         hub: Arc<Hub>,
-        (permit, live): (SubscriberPermit, broadcast::Receiver<Told>),
+        (permit, live): (SubscriberPermit, broadcast::Receiver<Broadcast>),
         incarnation: Incarnation,
         kinds: Kinds,
         (start, end): (Start, EventId),
     ) -> Self {
-        // The end is behind an event, if there ever was one.
+        // The end is after the newest event, if there is one.
         let newest = end.number.checked_sub(1).map(|number| EventId { index: end.index, number });
-        let (passed, next, source) = match &start {
-            Start::Behind(after) => (Some(*after), after.next(), Source::Table),
+        let (processed, next, source) = match &start {
+            Start::After(after) => (Some(*after), after.next(), Source::Table),
             Start::Now | Start::Reset(_) => (newest, end, Source::Live),
         };
         let id = |event| FeedId { incarnation, event };
-        let mut greeting = frame::greeting(passed.map(id));
+        let mut greeting = frame::greeting(processed.map(id));
         if let Start::Reset(first_available) = start {
             greeting.push_str(&frame::reset(first_available.map(id)));
         }
         let mut heartbeats = tokio::time::interval(limits::FEED_HEARTBEAT);
         heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first is due after as long, not at once.
+        // Otherwise the first tick is immediate.
         heartbeats.reset();
         Self {
             hub,
@@ -97,17 +96,17 @@ impl Reader {
             heartbeats,
             source,
             next,
-            passed,
-            told: passed,
+            processed,
+            sent: processed,
             _permit: permit,
         }
     }
 
-    /// What is told next: first how to come back, then events and heartbeats. `None` when the reader was let go,
-    /// or is cut off because it took too long. Nothing is lost if it is not waited for.
+    /// The next chunk: first the resume position, then events and heartbeats. `None` after the end, or after a
+    /// disconnection of a slow subscriber. Cancel-safe.
     pub async fn next(&mut self) -> Option<Chunk> {
         if let Some(greeting) = self.greeting.take() {
-            return Some(Chunk { bytes: greeting.into(), concerns_authority: false });
+            return Some(Chunk { bytes: greeting.into(), needs_recheck: false });
         }
         loop {
             match self.source {
@@ -123,12 +122,12 @@ impl Reader {
                     }
                 }
                 Source::Live => {
-                    let told = tokio::select! {
+                    let received = tokio::select! {
                         biased;
                         _ = self.heartbeats.tick() => return Some(self.heartbeat()),
-                        told = self.live.recv() => told,
+                        received = self.live.recv() => received,
                     };
-                    if let Some(chunk) = self.take(told) {
+                    if let Some(chunk) = self.drain(received) {
                         return Some(chunk);
                     }
                 }
@@ -136,26 +135,26 @@ impl Reader {
         }
     }
 
-    /// A sign of life, with the reader's place if it has passed by what it did not ask for: else it would come
-    /// back with an id that is no longer kept.
+    /// A heartbeat, with the resume position if only other types were processed since: otherwise the subscriber would
+    /// resume with an id that is no longer retained.
     fn heartbeat(&mut self) -> Chunk {
-        let has_moved = self.passed != self.told;
-        self.told = self.passed;
-        let place = self.passed.filter(|_| has_moved).map(|event| self.id(event));
-        Chunk { bytes: frame::heartbeat(place), concerns_authority: true }
+        let has_moved = self.processed != self.sent;
+        self.sent = self.processed;
+        let position = self.processed.filter(|_| has_moved).map(|event| self.id(event));
+        Chunk { bytes: frame::heartbeat(position), needs_recheck: true }
     }
 
-    /// Notes that the reader is cut off, for example because it may no longer read.
-    pub fn cut_off(&mut self, reason: &'static str) {
+    /// Disconnects the subscriber, for example because it lost its permission.
+    pub fn disconnect(&mut self, reason: &'static str) {
         self.source = Source::Ended;
         self.hub.parts.metrics.event_reader_dropped(reason);
     }
 
-    /// A page of the table. Nothing is waited for between reading it and answering it.
+    /// Reads a page of the table. No await between reading and returning it.
     fn read_page(&mut self) -> Option<Chunk> {
-        // Listening first, then asking for the end, then reading: what comes meanwhile is told too, and is passed
-        // over by its id.
-        self.live = self.hub.told.subscribe();
+        // In this order: subscribed, end read, table read. Concurrent events are broadcast too, and skipped by their
+        // id.
+        self.live = self.hub.broadcast.subscribe();
         if self.hub.parts.shutdown.is_cancelled() {
             self.source = Source::Ended;
             return None;
@@ -167,10 +166,10 @@ impl Reader {
             if row.id >= end {
                 return false;
             }
-            self.pass(row.id);
-            page.concerns_authority |= OF_AUTHORITY.contains(&&*row.kind);
-            // What nobody asked for is not put into words.
-            if self.kinds.has(&row.kind)
+            self.mark_processed(row.id);
+            page.needs_recheck |= AUTHORITY_KINDS.contains(&&*row.kind);
+            // Other types are not rendered.
+            if self.kinds.contains(&row.kind)
                 && let Some(frame) = Frame::of_row(self.incarnation, &row, &hub.parts.unit_id)
             {
                 self.add(&mut page, &frame);
@@ -180,15 +179,15 @@ impl Reader {
             !is_full
         });
         match read.and_then(|()| hub.parts.table.begin()) {
-            // The oldest are dropped meanwhile, and who reads slowly is overtaken: it comes back, and is told.
+            // Events were dropped faster than they were read: the subscriber receives `reset` when it resumes.
             Ok(begin) if begin > first => {
-                self.cut_off("overtaken");
+                self.disconnect("overtaken");
                 return None;
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::error!(%error, "read the feed");
-                self.cut_off("damaged");
+                tracing::error!(%error, "failed to read the feed");
+                self.disconnect("damaged");
                 return None;
             }
         }
@@ -196,23 +195,23 @@ impl Reader {
         page.into_chunk()
     }
 
-    /// What was told, and what else is there already, up to a size. After the end of the feed, or a gap in it,
-    /// the reader is told what it got before, and nothing more.
-    fn take(&mut self, told: Result<Told, RecvError>) -> Option<Chunk> {
+    /// The received broadcast with everything queued, up to a size. At the end or a gap the subscriber still receives
+    /// the events before it.
+    fn drain(&mut self, received: Result<Broadcast, RecvError>) -> Option<Chunk> {
         let mut page = Page::default();
-        let mut told = told.map_err(|error| matches!(error, RecvError::Lagged(_)));
+        let mut received = received.map_err(|error| matches!(error, RecvError::Lagged(_)));
         loop {
-            match told {
-                Ok(Told::Event(frame)) => self.add_live(&mut page, &frame),
-                Ok(Told::End) | Err(false) => self.source = Source::Ended,
-                Ok(Told::Gap(why)) => self.cut_off(why),
-                Err(true) => self.cut_off("slow"),
+            match received {
+                Ok(Broadcast::Event(frame)) => self.add_live(&mut page, &frame),
+                Ok(Broadcast::End) | Err(false) => self.source = Source::Ended,
+                Ok(Broadcast::Gap(why)) => self.disconnect(why),
+                Err(true) => self.disconnect("slow"),
             }
             if self.source == Source::Ended || page.is_full() {
                 return page.into_chunk();
             }
-            told = match self.live.try_recv() {
-                Ok(told) => Ok(told),
+            received = match self.live.try_recv() {
+                Ok(broadcast) => Ok(broadcast),
                 Err(TryRecvError::Empty) => return page.into_chunk(),
                 Err(error) => Err(matches!(error, TryRecvError::Lagged(_))),
             };
@@ -221,25 +220,25 @@ impl Reader {
 
     fn add_live(&mut self, page: &mut Page, frame: &Frame) {
         if let Some(id) = frame.id {
-            // It was read from the table, or is older than this reader.
+            // Read from the table, or older than this subscription.
             if id < self.next {
                 return;
             }
-            self.pass(id);
+            self.mark_processed(id);
         }
         self.add(page, frame);
     }
 
     fn add(&mut self, page: &mut Page, frame: &Frame) {
-        page.concerns_authority |= OF_AUTHORITY.contains(&frame.kind);
-        if self.kinds.has(frame.kind) {
+        page.needs_recheck |= AUTHORITY_KINDS.contains(&frame.kind);
+        if self.kinds.contains(frame.kind) {
             page.bytes.extend_from_slice(&frame.bytes);
-            self.told = frame.id.or(self.told);
+            self.sent = frame.id.or(self.sent);
         }
     }
 
-    fn pass(&mut self, id: EventId) {
-        self.passed = Some(id);
+    fn mark_processed(&mut self, id: EventId) {
+        self.processed = Some(id);
         self.next = id.next();
     }
 
@@ -248,11 +247,11 @@ impl Reader {
     }
 }
 
-/// Events on their way into a chunk.
+/// Events of one chunk.
 #[derive(Default)]
 struct Page {
     bytes: BytesMut,
-    concerns_authority: bool,
+    needs_recheck: bool,
 }
 
 impl Page {
@@ -261,8 +260,8 @@ impl Page {
     }
 
     fn into_chunk(self) -> Option<Chunk> {
-        let Self { bytes, concerns_authority } = self;
-        let chunk = Chunk { bytes: bytes.freeze(), concerns_authority };
-        (!chunk.bytes.is_empty() || concerns_authority).then_some(chunk)
+        let Self { bytes, needs_recheck } = self;
+        let chunk = Chunk { bytes: bytes.freeze(), needs_recheck };
+        (!chunk.bytes.is_empty() || needs_recheck).then_some(chunk)
     }
 }

@@ -31,11 +31,11 @@ impl SubscriberLimiter {
     /// mode that is every caller on this host.
     ///
     /// # Errors
-    /// [`Error::TooManyReaders`] or [`Error::TooManyOfCaller`].
+    /// [`Error::TooManySubscribers`] or [`Error::TooManySubscribersOfCaller`].
     pub(super) fn acquire(&self, caller: Option<&str>, metrics: &Metrics) -> Result<SubscriberPermit, Error> {
         let permit = self.0.try_acquire(caller.map(str::to_owned)).map_err(|limit| match limit {
-            LimitReached::Total => Error::TooManyReaders,
-            LimitReached::Key => Error::TooManyOfCaller,
+            LimitReached::Total => Error::TooManySubscribers,
+            LimitReached::Key => Error::TooManySubscribersOfCaller,
         })?;
         Ok(SubscriberPermit { _permit: permit, _open: metrics.event_reader() })
     }
@@ -57,8 +57,8 @@ mod tests {
         let mut permits: Vec<_> =
             (0..limits::EVENT_READERS_MAX).map(|_| acquire().expect("a permit")).collect();
         assert!(limiter.has_subscribers());
-        assert!(matches!(acquire(), Err(Error::TooManyReaders)));
-        assert!(matches!(limiter.acquire(Some("a"), &metrics), Err(Error::TooManyReaders)));
+        assert!(matches!(acquire(), Err(Error::TooManySubscribers)));
+        assert!(matches!(limiter.acquire(Some("a"), &metrics), Err(Error::TooManySubscribers)));
         let page = metrics.render().expect("page");
         assert!(page.contains(&format!("svc_event_readers {}", limits::EVENT_READERS_MAX)), "{page}");
         permits.pop();
@@ -74,11 +74,11 @@ mod tests {
         let acquire = |caller| limiter.acquire(Some(caller), &metrics);
         let mut permits: Vec<_> =
             (0..limits::EVENT_READERS_PER_CALLER_MAX).map(|_| acquire("a").expect("a permit")).collect();
-        assert!(matches!(acquire("a"), Err(Error::TooManyOfCaller)));
+        assert!(matches!(acquire("a"), Err(Error::TooManySubscribersOfCaller)));
         let other = acquire("b").expect("another identity");
         permits.pop();
         permits.push(acquire("a").expect("released"));
-        assert!(matches!(acquire("a"), Err(Error::TooManyOfCaller)));
+        assert!(matches!(acquire("a"), Err(Error::TooManySubscribersOfCaller)));
         drop((permits, other));
         assert_eq!(limiter.0.keys(), 0);
         assert!(!limiter.has_subscribers());

@@ -50,7 +50,7 @@ use crate::token::signing_key::SetSigningKey;
 use crate::tools::audit;
 use crate::tools::registry::Registry;
 use crate::tools::verify::Verifier;
-use crate::transmitter::set_builder::SetMaker;
+use crate::transmitter::set_builder::SetBuilder;
 use crate::{limits, policy, tls};
 
 /// Reason for which a node did not start, or stopped.
@@ -288,9 +288,9 @@ async fn assemble(
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
     let streams = streams(&config, &state, &clock);
-    let (feed, teller) = feed(&config, &state, clock.clone(), metrics, shutdown);
-    core.background.spawn(teller.run());
-    let sets = SetMaker::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
+    let (feed, broadcaster) = feed(&config, &state, clock.clone(), metrics, shutdown);
+    core.background.spawn(broadcaster.run());
+    let sets = SetBuilder::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
     if transmits {
         let transmitter = transmitter(&config, sets.clone(), outbound.clone(), &state, &clock, metrics)?;
         core.background.spawn(transmitter.run());
@@ -385,7 +385,7 @@ fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock)
         keyring: keyring.clone(),
         state: state.clone(),
         clock: clock.clone(),
-        scans: Revocations::places(),
+        scans: Revocations::scan_permits(),
     }
 }
 

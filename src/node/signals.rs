@@ -21,8 +21,8 @@ use crate::telemetry::Metrics;
 use crate::transmitter::obstacle::Obstacles;
 use crate::transmitter::poll::Poller;
 use crate::transmitter::push;
-use crate::transmitter::push::Transmitter;
-use crate::transmitter::set_builder::SetMaker;
+use crate::transmitter::push::PushWorkers;
+use crate::transmitter::set_builder::SetBuilder;
 use crate::transmitter::streams::Streams;
 
 /// The live feed and its broadcaster.
@@ -32,7 +32,7 @@ pub(super) fn feed(
     clock: Clock,
     metrics: &Metrics,
     shutdown: &CancellationToken,
-) -> (Feed, feed::Teller) {
+) -> (Feed, feed::Broadcaster) {
     Feed::new(feed::Parts {
         table: Arc::new(state.clone()),
         unit_id: config.node.unit_id.clone(),
@@ -45,13 +45,13 @@ pub(super) fn feed(
 /// Pushes events to the receivers of streams.
 pub(super) fn transmitter(
     config: &Config,
-    sets: SetMaker,
+    sets: SetBuilder,
     client: Client,
     state: &State,
     clock: &Clock,
     metrics: &Metrics,
-) -> Result<Transmitter, Error> {
-    Ok(Transmitter {
+) -> Result<PushWorkers, Error> {
+    Ok(PushWorkers {
         state: state.clone(),
         sets,
         obstacles: obstacles(config, state, clock),
@@ -59,7 +59,7 @@ pub(super) fn transmitter(
         clock: clock.clone(),
         metrics: metrics.clone(),
         seed: draw()?,
-        limits: push::Limits::default(),
+        limits: push::PushLimits::default(),
     })
 }
 
@@ -106,7 +106,7 @@ fn obstacles(config: &Config, state: &State, clock: &Clock) -> Obstacles {
 /// Serves polls.
 pub(super) fn poller(
     config: &Config,
-    sets: SetMaker,
+    sets: SetBuilder,
     state: &State,
     clock: &Clock,
     metrics: &Metrics,

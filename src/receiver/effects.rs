@@ -1,50 +1,50 @@
-//! From what the policy permits to what the log is told: all events of one token, on all facts that its
-//! subject is, as one list without repetitions. Pure.
+//! Effects of a signal: maps the effects that policy allows, over all events of a token and all facts of its
+//! subject, to one list for the log without duplicates. Pure.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Error, Facts};
+use super::{Error, SubjectFacts};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::signals::{Allow, EventEffect};
 use crate::state::Effect;
 use crate::token::security_event::SecurityEventToken;
 
-/// What a signal that comes at `now` does. Nothing, if no event of it has an effect or its subject is no fact.
+/// The effects of a signal received at `now`.
 ///
 /// # Errors
-/// [`Error::Invalid`] if that is more than one entry of the log takes.
+/// [`Error::Invalid`] beyond [`limits::SIGNAL_EFFECTS_MAX`].
 pub fn effects(
     set: &SecurityEventToken,
     permit: &Allow,
-    facts: &Facts,
+    facts: &SubjectFacts,
     now: Timestamp,
 ) -> Result<Vec<Effect>, Error> {
     let (mut is_watermark, mut blocks, mut lifts) = (false, Latest::default(), Latest::default());
     for event in &set.events {
-        // Contract §6: "with a later event time"; an event that states none happened when it was said.
+        // Contract §6: "with a later event time"; an event without a time happened at `iat`.
         let happened_at = event.happened_at.unwrap_or(set.iat);
         match permit.effect(&event.uri) {
             None | Some(EventEffect::None) => {}
             Some(EventEffect::Watermark) => is_watermark = true,
             Some(EventEffect::Block { family }) => blocks.put(family, happened_at),
             Some(EventEffect::Lift { family }) => {
-                // One of the future would outlast a block that comes after it.
+                // A lift in the future would outlast a later block.
                 lifts.put(family, happened_at.min(now));
             }
         }
     }
-    let of_each = blocks.0.len() + lifts.0.len();
-    let count = facts.revoked.len() * usize::from(is_watermark) + facts.blocked.len() * of_each;
+    let per_fact = blocks.0.len() + lifts.0.len();
+    let count = facts.revoked.len() * usize::from(is_watermark) + facts.blocked.len() * per_fact;
     if count > limits::SIGNAL_EFFECTS_MAX {
-        let rule = "must not do more than 512 things to the subjects that sub_id names";
+        let rule = "must have at most 512 effects on the subjects of sub_id";
         return Err(Error::Invalid { field: "events".to_owned(), rule });
     }
     let mut effects = Vec::with_capacity(count);
     if is_watermark {
-        // A block refuses what was issued before, too.
+        // A block covers everything issued before it, too.
         let is_blocked = |fact| !blocks.0.is_empty() && facts.blocked.contains(fact);
         let watermarks = facts.revoked.iter().filter(|fact| !is_blocked(fact));
         effects.extend(watermarks.cloned().map(Effect::Watermark));
@@ -64,23 +64,21 @@ pub fn effects(
     Ok(effects)
 }
 
-/// The latest time for each family of events.
+/// Latest event time per family of events.
 #[derive(Default)]
 struct Latest<'p>(BTreeMap<&'p str, Timestamp>);
 
 impl<'p> Latest<'p> {
     fn put(&mut self, family: &'p str, happened_at: Timestamp) {
-        let known = self.0.entry(family).or_insert(happened_at);
-        *known = happened_at.max(*known);
+        let latest = self.0.entry(family).or_insert(happened_at);
+        *latest = happened_at.max(*latest);
     }
 }
 
-/// What the issuer says of the cause, for operators: the first `reason` (specification) or `reason_admin`
-/// (CAEP §2) of an event, in English if it has several; empty for nothing. Without control characters, and
-/// cut at its limit.
-#[must_use]
+/// The issuer's reason, for operators: the first `reason` (specification) or `reason_admin` (CAEP §2) of an event,
+/// preferring English; empty without one. Control characters become spaces; longer text is cut.
 pub fn reason(set: &SecurityEventToken) -> String {
-    let said = set.events.iter().find_map(|event| {
+    let text = set.events.iter().find_map(|event| {
         let admin = match event.claims.get("reason_admin") {
             Some(Value::Object(texts)) => texts.get("en").or_else(|| texts.values().next()),
             text => text,
@@ -88,7 +86,7 @@ pub fn reason(set: &SecurityEventToken) -> String {
         event.claims.get("reason").and_then(Value::as_str).or_else(|| admin.and_then(Value::as_str))
     });
     let mut reason = String::new();
-    for c in said.unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }) {
+    for c in text.unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }) {
         if reason.len() + c.len_utf8() > limits::SIGNAL_REASON_BYTES_MAX {
             break;
         }
@@ -109,11 +107,11 @@ mod tests {
     use crate::token::security_event::EventClaims;
     use crate::token::subject_id::SubjectId;
 
-    /// A policy by which every event does what it says of itself.
-    fn obedient() -> Bundle {
-        let source = |point: &str, answer: &str| Source {
+    /// A policy in which every event names its own effect.
+    fn echo_policy() -> Bundle {
+        let source = |point: &str, decision: &str| Source {
             path: format!("{point}.rego"),
-            text: format!("package svc.{point}\n\ndecision := {answer}\n"),
+            text: format!("package svc.{point}\n\ndecision := {decision}\n"),
         };
         let sources = [
             source("exchange", r#"{"allow": false, "reason": "no"}"#),
@@ -126,7 +124,7 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    /// Said at second 100. Each event is what it does, and when it happened.
+    /// Issued at second 100. Each event has its effect and its event time.
     fn set(events: &[(&Value, Option<i64>)]) -> SecurityEventToken {
         let event = |(number, (claims, happened_at)): (usize, &(&Value, Option<i64>))| EventClaims {
             uri: format!("urn:event:{number}"),
@@ -163,12 +161,13 @@ mod tests {
 
     fn effects_of(set: &SecurityEventToken, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
         let permit =
-            obedient().decide_signal(&PolicyInput { set: set_input(set), caller: None, is_signed: true });
-        let facts = Facts { revoked: facts.to_vec(), blocked: facts.to_vec(), ..Facts::default() };
+            echo_policy().decide_signal(&PolicyInput { set: set_input(set), caller: None, is_signed: true });
+        let facts =
+            SubjectFacts { revoked: facts.to_vec(), blocked: facts.to_vec(), ..SubjectFacts::default() };
         effects(set, &permit.expect("permitted"), &facts, at(100))
     }
 
-    fn done(events: &[(&Value, Option<i64>)], facts: &[Fact]) -> Vec<Effect> {
+    fn applied(events: &[(&Value, Option<i64>)], facts: &[Fact]) -> Vec<Effect> {
         effects_of(&set(events), facts).expect("few enough")
     }
 
@@ -184,43 +183,46 @@ mod tests {
     fn every_event_acts_on_every_fact_once() {
         let (none, watermark) = (json!({"effect": "none"}), json!({"effect": "watermark"}));
         let two = [fact("a"), fact("b")];
-        assert_eq!(done(&[(&none, None)], &two), []);
-        assert_eq!(done(&[(&watermark, None)], &[]), []);
+        assert_eq!(applied(&[(&none, None)], &two), []);
+        assert_eq!(applied(&[(&watermark, None)], &[]), []);
         let watermarks = two.clone().map(Effect::Watermark).to_vec();
-        assert_eq!(done(&[(&watermark, None), (&none, None), (&watermark, Some(1))], &two), watermarks);
-        // A block is a watermark already.
+        assert_eq!(applied(&[(&watermark, None), (&none, None), (&watermark, Some(1))], &two), watermarks);
+        // A block includes a watermark.
         let blocked = json!({"effect": "block", "family": "account"});
-        assert_eq!(done(&[(&watermark, None), (&blocked, None)], &[fact("a")]), [block("a", "account", 100)]);
+        assert_eq!(
+            applied(&[(&watermark, None), (&blocked, None)], &[fact("a")]),
+            [block("a", "account", 100)]
+        );
     }
 
     #[test]
-    fn a_block_and_a_lift_happened_when_the_event_says_and_else_when_it_was_said() {
+    fn block_and_lift_use_event_time_or_else_iat() {
         let blocked = json!({"effect": "block", "family": "account"});
         let lifted = json!({"effect": "lift", "family": "account"});
         let one = [fact("a")];
-        assert_eq!(done(&[(&blocked, Some(7))], &one), [block("a", "account", 7)]);
-        assert_eq!(done(&[(&lifted, None)], &one), [lift("a", "account", 100)]);
-        // The latest of several of one family; a lift takes no watermark with it.
+        assert_eq!(applied(&[(&blocked, Some(7))], &one), [block("a", "account", 7)]);
+        assert_eq!(applied(&[(&lifted, None)], &one), [lift("a", "account", 100)]);
+        // The latest of several of one family; a lift lifts no watermark.
         let several = [(&blocked, Some(7)), (&blocked, Some(9)), (&lifted, Some(8))];
-        assert_eq!(done(&several, &one), [block("a", "account", 9), lift("a", "account", 8)]);
+        assert_eq!(applied(&several, &one), [block("a", "account", 9), lift("a", "account", 8)]);
         let risk = json!({"effect": "lift", "family": "risk"});
         let watermark = json!({"effect": "watermark"});
         assert_eq!(
-            done(&[(&risk, None), (&watermark, None)], &one),
+            applied(&[(&risk, None), (&watermark, None)], &one),
             [Effect::Watermark(fact("a")), lift("a", "risk", 100)]
         );
     }
 
     #[test]
-    fn a_lift_of_the_future_happened_when_it_came() {
+    fn lift_in_the_future_counts_from_receipt() {
         let lifted = json!({"effect": "lift", "family": "account"});
-        assert_eq!(done(&[(&lifted, Some(130))], &[fact("a")]), [lift("a", "account", 100)]);
+        assert_eq!(applied(&[(&lifted, Some(130))], &[fact("a")]), [lift("a", "account", 100)]);
         let blocked = json!({"effect": "block", "family": "account"});
-        assert_eq!(done(&[(&blocked, Some(130))], &[fact("a")]), [block("a", "account", 130)]);
+        assert_eq!(applied(&[(&blocked, Some(130))], &[fact("a")]), [block("a", "account", 130)]);
     }
 
     #[test]
-    fn one_signal_does_at_most_so_much() {
+    fn effects_of_one_signal_are_limited() {
         let watermark = json!({"effect": "watermark"});
         let lifted = json!({"effect": "lift", "family": "account"});
         let facts: Vec<Fact> =
@@ -233,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_what_the_issuer_says_to_operators_and_is_cut() {
-        let said = |claims: &Value| reason(&set(&[(&json!({}), None), (claims, None)]));
+    fn reason_is_for_operators_and_cut_at_its_limit() {
+        let text = |claims: &Value| reason(&set(&[(&json!({}), None), (claims, None)]));
         for (claims, expected) in [
             (json!({}), ""),
             (json!({"reason": "leaked"}), "leaked"),
@@ -246,11 +248,11 @@ mod tests {
             (json!({"reason": 1, "reason_admin": [1]}), ""),
             (json!({"reason_user": {"en": "for the user"}}), ""),
         ] {
-            assert_eq!(said(&claims), expected, "{claims}");
+            assert_eq!(text(&claims), expected, "{claims}");
         }
         let most = limits::SIGNAL_REASON_BYTES_MAX;
-        assert_eq!(said(&json!({"reason": "r".repeat(most)})).len(), most);
-        // Between two characters.
-        assert_eq!(said(&json!({"reason": format!("r{}", "\u{e9}".repeat(most))})).len(), most - 1);
+        assert_eq!(text(&json!({"reason": "r".repeat(most)})).len(), most);
+        // The cut falls between two characters.
+        assert_eq!(text(&json!({"reason": format!("r{}", "\u{e9}".repeat(most))})).len(), most - 1);
     }
 }

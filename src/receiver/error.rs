@@ -1,107 +1,98 @@
-//! Why a signal was not accepted, by reason. `api` maps each to a status and a code, once for each form.
+//! Errors of the receiver. `api` maps each to a status and a code, once per form of SET.
 
 use crate::cluster;
 use crate::policy::{Denial, DenialKind};
 use crate::token::security_event;
 use crate::{json, state};
 
-/// Why a signal was not accepted.
+/// Why a signal was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No issuer of signals is configured.
+    /// No `[[signals]]` is configured.
     #[error("the receiver of signals is not configured: there is no [[signals]]")]
     NotConfigured,
-    /// The policy has no rule about signals.
+    /// The policy has no rule for signals.
     #[error("the receiver of signals is not configured: the policy has no rule data.svc.signals.decision")]
     NoRule,
-    /// The object is not acceptable JSON.
+    /// The object is not strict JSON.
     #[error(transparent)]
     Json(#[from] json::Error),
-    /// The token breaks a rule.
+    /// The token is invalid.
     #[error(transparent)]
     Set(#[from] security_event::Error),
-    /// A member breaks a rule that only the receiver knows.
+    /// A field breaks a rule of the receiver.
     #[error("{field}: {rule}")]
-    Invalid {
-        /// Its path.
-        field: String,
-        /// What it must be.
-        rule: &'static str,
-    },
-    /// What is not signed comes from nobody who may say it in this issuer's name; or there is no such
-    /// issuer: which of the two is not said.
+    Invalid { field: String, rule: &'static str },
+    /// The caller may not send plain SETs of this issuer, or there is no such issuer. The caller cannot tell which.
     #[error("iss: the caller may not send unsigned signals in the name of this issuer")]
-    NotItsSpeaker,
-    /// The caller may say it in this issuer's name, but is blocked, or was revoked since.
+    SpeakerNotAllowed,
+    /// The caller may speak for this issuer, but is blocked, or was revoked after `iat`.
     #[error("iss: the caller is revoked")]
     SpeakerRevoked,
     /// The caller was blocked, or its token revoked, before the signal was applied.
     #[error("the caller is blocked or revoked")]
     CallerRefused,
-    /// The subject is not the issuer's to revoke.
+    /// The issuer may not revoke the subject.
     #[error("{field}: the issuer has no authority over this subject")]
     OutsideAuthority {
-        /// The member that names it.
+        /// Path of the field that names it.
         field: String,
     },
     /// The subject is a caller with `cluster.admin`, which this issuer may not block.
     #[error("sub_id: the issuer may not block an operator: see signals.may_block_operators")]
     BlocksOperator,
-    /// The issuer used its `jti` for a token with other claims.
+    /// The issuer used the `jti` for a token with other claims.
     #[error("jti: the issuer used it for another security event token")]
     JtiReused,
-    /// Policy says no.
+    /// Policy denied it.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
-    /// Policy did not answer in time, which says nothing about the signal.
+    /// Policy did not decide in time: no statement about the signal.
     #[error("policy did not decide in time")]
     PolicyTimedOut(Denial),
-    /// This node does not know whom it may hear.
+    /// The node has no freshness lease.
     #[error(transparent)]
     Stale(#[from] state::LeaseError),
-    /// The issuer has revoked as much as it may.
-    #[error("the issuer has revoked as much as it may in a minute; an operator can allow it more")]
-    Quota {
-        /// When it may again.
-        retry_after_secs: u32,
-    },
-    /// The cluster remembers as much as it can.
-    #[error("the cluster remembers as many revocations as it can")]
+    /// The issuer's quota of revocations per minute is used up.
+    #[error(
+        "the issuer has reached its revocation quota for this minute; an operator can grant an allowance"
+    )]
+    Quota { retry_after_secs: u32 },
+    /// The cluster retains its maximum of revocations.
+    #[error("the cluster retains its maximum number of revocations")]
     TooManyRevocations,
-    /// The issuer's keys are not known now.
-    #[error("the keys of the issuer are not available now")]
+    /// The issuer's keys could not be fetched.
+    #[error("the keys of the issuer are not available")]
     IssuerUnavailable,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
-    /// It could not be written, or is not known to be.
+    /// The write failed, or its result is unknown.
     #[error("{0}")]
     Write(#[source] cluster::Error),
-    /// Anything else, never the caller's fault.
+    /// Any other error; never the caller's fault.
     #[error("internal error")]
     Internal(#[source] state::Error),
 }
 
-/// A signal that was not accepted, for the answer and the log.
+/// A rejected signal, for the response and the log.
 #[derive(Debug)]
-pub struct Refused {
-    /// Why.
+pub struct RejectedSignal {
     pub error: Error,
-    /// The issuer it names, if it came so far.
+    /// Its issuer, if it was parsed that far.
     pub iss: String,
     /// Its `jti`, if its sender was verified.
     pub jti: String,
 }
 
 impl Error {
-    /// The label of the metric.
-    #[must_use]
+    /// Value of the metric label `result`.
     pub const fn label(&self) -> &'static str {
         match self {
             Self::NotConfigured | Self::NoRule => "not_configured",
             Self::Json(_) | Self::Set(_) | Self::Invalid { .. } => "invalid",
             Self::CallerRefused
-            | Self::NotItsSpeaker
+            | Self::SpeakerNotAllowed
             | Self::SpeakerRevoked
             | Self::OutsideAuthority { .. }
             | Self::BlocksOperator => "outside_authority",

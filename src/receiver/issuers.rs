@@ -1,4 +1,4 @@
-//! Whose signals are received: the configuration of their issuers.
+//! Configured issuers of signals, and the issuers whose credentials are accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,92 +12,83 @@ use crate::token::jws::Algorithm;
 pub struct SignalIssuer {
     /// `iss`, compared byte for byte.
     pub iss: String,
-    /// Where its keys are; `None`: nothing that is signed in its name is accepted.
+    /// Source of its keys; `None`: no signed token of this issuer is accepted.
     pub keys: Option<KeySource>,
-    /// The algorithms its tokens may use.
+    /// Algorithms that its tokens may use.
     pub algorithms: Vec<Algorithm>,
-    /// The `aud` values of which its tokens must hold one.
+    /// Accepted `aud` values; a token must contain one.
     pub audiences: Vec<String>,
-    /// Who may send what is not signed in its name.
+    /// Callers that may send plain SETs in its name.
     pub callers: BTreeSet<WorkloadId>,
-    /// Whom it may revoke.
+    /// Subjects that it may revoke.
     pub authority: Authority,
-    /// Most facts that it may revoke, block or lift in a minute of log time.
+    /// Maximum facts to revoke, block or lift per minute of log time.
     pub revocations_per_minute: u32,
-    /// Whether it may block a caller that has `cluster.admin`.
+    /// Whether it may block a caller with `cluster.admin`.
     pub may_block_operators: bool,
 }
 
-/// One `iss` is configured twice.
+/// An `iss` is configured twice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("issuer {0} is configured twice")]
-pub struct Duplicate(String);
+pub struct DuplicateIssuer(String);
 
 /// All configured issuers of signals.
 #[derive(Clone, Debug, Default)]
 pub struct SignalIssuers(BTreeMap<String, SignalIssuer>);
 
 impl SignalIssuers {
-    /// Checks that no two of them have one name.
+    /// Checks that every `iss` is unique.
     ///
-    /// # Errors
-    /// [`Duplicate`].
-    pub fn new(issuers: Vec<SignalIssuer>) -> Result<Self, Duplicate> {
+    pub fn new(issuers: Vec<SignalIssuer>) -> Result<Self, DuplicateIssuer> {
         let mut all = BTreeMap::new();
         for issuer in issuers {
             if let Some(earlier) = all.insert(issuer.iss.clone(), issuer) {
-                return Err(Duplicate(earlier.iss));
+                return Err(DuplicateIssuer(earlier.iss));
             }
         }
         Ok(Self(all))
     }
 
     /// The issuer with this `iss`.
-    #[must_use]
-    pub fn of(&self, iss: &str) -> Option<&SignalIssuer> {
+    pub fn get(&self, iss: &str) -> Option<&SignalIssuer> {
         self.0.get(iss)
     }
 
-    /// The `iss` of each that has keys, and where they are.
+    /// `iss` and key source of every issuer with keys.
     pub fn key_sources(&self) -> impl Iterator<Item = (&str, &KeySource)> {
         self.0.values().filter_map(|issuer| Some((issuer.iss.as_str(), issuer.keys.as_ref()?)))
     }
 
-    /// How many there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none: then no signal is received.
-    #[must_use]
+    /// Whether there is none: then every signal is rejected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Whose credentials are accepted here: what others name, no credential derives from.
+/// Issuers whose credentials are accepted, with `verified_email`. No credential derives from facts of others.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialIssuers(BTreeMap<String, bool>);
 
 impl CredentialIssuers {
     /// This fabric and the configured issuers.
-    #[must_use]
     pub fn new(own_issuer: &str, issuers: &[Issuer]) -> Self {
-        let of_others = issuers.iter().map(|issuer| (issuer.iss.clone(), issuer.verified_email));
-        // No credential of our own has an address.
-        Self(of_others.chain([(own_issuer.to_owned(), false)]).collect())
+        let configured = issuers.iter().map(|issuer| (issuer.iss.clone(), issuer.verified_email));
+        // Our own credentials contain no email address.
+        Self(configured.chain([(own_issuer.to_owned(), false)]).collect())
     }
 
     /// Whether credentials of `iss` are accepted.
-    #[must_use]
     pub fn contains(&self, iss: &str) -> bool {
         self.0.contains_key(iss)
     }
 
-    /// Whether the addresses in them are believed.
-    #[must_use]
-    pub fn believes_email_of(&self, iss: &str) -> bool {
+    /// Whether email addresses in its credentials are verified.
+    pub fn verifies_email(&self, iss: &str) -> bool {
         self.0.get(iss).copied().unwrap_or(false)
     }
 }

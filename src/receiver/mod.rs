@@ -1,8 +1,8 @@
-//! Signals that come in: a security event token (RFC 8417, SSF 1.0) is judged, and what it revokes is
-//! revoked in the whole cluster before it is answered.
+//! Receiver of signals (RFC 8417, SSF 1.0): verifies a SET, decides it by policy and revokes in the whole
+//! cluster before it is acknowledged.
 //!
-//! form → issuer → token → authority → policy → effects → the log. [`Receiver::receive`] is that line; what
-//! reaches out (issuers' keys, the log) is in this file, what decides is not.
+//! The order is form → issuer → token → authority → policy → effects → log; [`Receiver::receive`] runs it.
+//! Calls to issuers' keys and to the log are in this file; the other files are pure.
 
 mod authority;
 mod effects;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use authority::{Authority, Facts, Parties};
-pub use error::{Error, Refused};
-pub use issuers::{CredentialIssuers, Duplicate, SignalIssuer, SignalIssuers};
+pub use authority::{Authority, Parties, SubjectFacts};
+pub use error::{Error, RejectedSignal};
+pub use issuers::{CredentialIssuers, DuplicateIssuer, SignalIssuer, SignalIssuers};
 
 use crate::clock::{Clock, Timestamp};
 use crate::json;
@@ -27,55 +27,48 @@ use crate::state::{self, CallerFacts, Effect, LeaseProof, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
-use crate::token::security_event;
-use crate::token::security_event::{Rules, SecurityEventToken, UncheckedSet};
+use crate::token::security_event::{self, Rules, SecurityEventToken, UncheckedSet};
 use crate::token::subject_id;
 
-/// Everything that the receipt of signals needs.
+/// Receives signals.
 pub struct Receiver {
-    /// Our `iss`.
     pub own_issuer: String,
-    /// Whose signals are received.
+    /// The issuers whose signals are received.
     pub issuers: SignalIssuers,
-    /// The facts by which the operators of the table of callers are judged.
+    /// The facts of all callers with `cluster.admin`.
     pub operators: CallerFacts,
-    /// Their keys.
+    /// Keys of the issuers.
     pub issuer_keys: IssuerKeys,
-    /// Whose credentials are accepted here.
+    /// The issuers whose credentials are accepted.
     pub credential_issuers: CredentialIssuers,
-    /// The replicated state.
     pub state: State,
-    /// The current policy, compiled.
     pub policy: Arc<ArcSwapOption<Bundle>>,
-    /// Time.
     pub clock: Clock,
-    /// Counters.
     pub metrics: Metrics,
 }
 
-/// A security event token as it came.
+/// A security event token as received.
 #[derive(Clone, Copy)]
 pub enum Form<'b> {
-    /// The JSON object of the specification: the caller vouches for it.
+    /// A plain JSON SET: the caller vouches for it.
     Object(&'b [u8]),
-    /// A compact JWS (RFC 8935 §2.1): its issuer vouches for it, whoever brings it.
+    /// A compact JWS (RFC 8935 §2.1): its issuer vouches for it, whichever caller sends it.
     Signed(&'b [u8]),
 }
 
-/// What became of a signal.
+/// Result of a received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// What it revokes is revoked.
+    /// Its effects are applied.
     Accepted,
-    /// The same issuer sent it before; nothing changed, and what it revoked stays so.
+    /// The issuer sent it before; nothing changed.
     Duplicate,
-    /// It is remembered, and had no effect.
+    /// It is recorded and has no effect.
     Ignored,
 }
 
 impl Status {
-    /// As it is answered and counted.
-    #[must_use]
+    /// The value in responses and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -85,104 +78,98 @@ impl Status {
     }
 }
 
-/// A signal that was received, for the answer and the log.
+/// An accepted signal, for the response and the log.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// What became of it.
     pub status: Status,
-    /// `iss`.
     pub iss: String,
-    /// `jti`.
     pub jti: String,
-    /// How much it revokes, blocks or lifts.
+    /// Number of watermarks, blocks and lifts.
     pub effects: usize,
-    /// What was judged of it; `None` of a duplicate.
-    pub judged: Option<Judged>,
+    /// `None` for a duplicate and for a loop.
+    pub decided: Option<Decided>,
 }
 
-/// What the log says of a signal that was judged.
+/// The logged details of a signal that policy allowed.
 #[derive(Clone, Debug)]
-pub struct Judged {
-    /// The types of its events.
+pub struct Decided {
+    /// Types of its events.
     pub events: Vec<String>,
-    /// The format of its subject.
+    /// Format of its subject.
     pub format: String,
-    /// `txn`.
     pub txn: Option<String>,
-    /// Digest of the policy that permitted it.
+    /// Digest of the policy that allowed it.
     pub policy_digest: String,
-    /// The members of `sub_id` that name what no credential derives from that is accepted here.
-    pub unheard: Vec<String>,
-    /// Whether streams may be told of its subject.
-    pub is_tellable: bool,
+    /// Fields of `sub_id` from which no accepted credential can derive.
+    pub unaccepted: Vec<String>,
+    /// Whether its events may be relayed to streams.
+    pub may_relay: bool,
 }
 
-/// Who a token is from, as far as is known.
+/// Issuer and `jti`, as far as they are verified.
 #[derive(Default)]
-struct Named {
+struct ClaimedId {
     iss: String,
     jti: String,
 }
 
 impl Receiver {
-    /// Receives one signal of `caller`, which is `None` for nobody: only development mode knows nobody, and
-    /// lets it speak for every issuer. Answers once no node of the cluster accepts what it revokes.
-    ///
-    /// # Errors
-    /// As [`Refused`] says. A refused signal changes nothing, and may come again.
+    /// Receives one signal. `caller` is `None` only in development mode, where an anonymous caller may send for every
+    /// issuer. Returns once no node of the cluster accepts a revoked credential. A refused signal changes nothing and
+    /// may be sent again.
     pub async fn receive(
         &self,
         form: Form<'_>,
         caller: Option<&str>,
         facts: &CallerFacts,
-    ) -> Result<Received, Refused> {
-        let mut named = Named::default();
-        let received = self.check(form, (caller, facts), &mut named).await;
+    ) -> Result<Received, RejectedSignal> {
+        let mut claimed = ClaimedId::default();
+        let received = self.verify_and_apply(form, (caller, facts), &mut claimed).await;
         let result = match &received {
             Ok(received) => received.status.as_str(),
             Err(error) => error.label(),
         };
         self.metrics.signal(result);
-        received.map_err(|error| Refused { error, iss: named.iss, jti: named.jti })
+        received.map_err(|error| RejectedSignal { error, iss: claimed.iss, jti: claimed.jti })
     }
 
-    async fn check(
+    async fn verify_and_apply(
         &self,
         form: Form<'_>,
         (caller, caller_facts): (Option<&str>, &CallerFacts),
-        named: &mut Named,
+        claimed: &mut ClaimedId,
     ) -> Result<Received, Error> {
         if self.issuers.is_empty() {
             return Err(Error::NotConfigured);
         }
-        // Before anything is looked up (design §4): whoever was revoked before this came may not send it.
-        let fresh = self.state.fresh().await.map_err(|error| self.refusal(error))?;
+        // Before any revocation lookup (design §4): a caller that was revoked before the request may not send it.
+        let fresh = self.state.fresh().await.map_err(|error| self.map_error(error))?;
         let (issuer, sent) = match form {
-            Form::Object(object) => self.vouched_for(&fresh, object, caller, named)?,
-            Form::Signed(token) => self.signed(&fresh, token, named).await?,
+            Form::Object(object) => self.verify_plain(&fresh, object, caller, claimed)?,
+            Form::Signed(token) => self.verify_signed(&fresh, token, claimed).await?,
         };
-        named.jti.clone_from(&sent.jti);
+        claimed.jti.clone_from(&sent.jti);
         let (iss, jti, content) = (sent.iss.clone(), sent.jti.clone(), sent.content);
         let now = self.state.cluster_time();
         let set = sent.check(&rules(issuer, now))?;
-        // A repetition is acknowledged whatever authority and policy have become since the first.
-        if self.state.has_signal(&iss, &jti, &content).await.map_err(|error| self.refusal(error))? {
+        // A duplicate is acknowledged even if authority or policy changed since.
+        if self.state.has_signal(&iss, &jti, &content).await.map_err(|error| self.map_error(error))? {
             return Ok(duplicate(iss, jti));
         }
         if relay::is_loop(&set, &self.own_issuer) {
-            return Ok(Received { status: Status::Ignored, iss, jti, effects: 0, judged: None });
+            return Ok(Received { status: Status::Ignored, iss, jti, effects: 0, decided: None });
         }
         let events = relay::events(&set)?;
-        self.configured()?;
-        // Contract §6: "An issuer may revoke only subjects it has authority over." Asked also for what has
-        // no effect: it must not be passed on as that issuer's word either.
+        self.signal_policy()?;
+        // Contract §6: "An issuer may revoke only subjects it has authority over." Checked also without effects:
+        // the event must not be relayed in that issuer's name either.
         let own_issuer = self.own_issuer.as_str();
-        let parties = Parties { iss: &issuer.iss, own_issuer, known: &self.credential_issuers };
+        let parties = Parties { iss: &issuer.iss, own_issuer, credential_issuers: &self.credential_issuers };
         let facts = issuer.authority.facts(&set.subject, parties)?;
         let permit = self.decide(&set, caller, matches!(form, Form::Signed(_)))?;
         let effects = effects::effects(&set, &permit, &facts, now)?;
         check_blocks(&effects, issuer, form, caller_facts, &self.operators)?;
-        let events = if facts.is_tellable { events } else { Vec::new() };
+        let events = if facts.may_relay { events } else { Vec::new() };
 
         let count = effects.len();
         let signal = Signal {
@@ -197,29 +184,29 @@ impl Receiver {
             subject: subject_id::text(&set.sub_id),
         };
         let state = self.state.on_behalf_of(caller_facts);
-        if !state.accept_signal(signal).await.map_err(|error| self.refusal(error))? {
-            // Another caller brought it meanwhile.
+        if !state.accept_signal(signal).await.map_err(|error| self.map_error(error))? {
+            // Another caller sent it concurrently.
             return Ok(duplicate(iss, jti));
         }
-        let judged = Judged {
+        let decided = Decided {
             events: set.events.iter().map(|event| event.uri.clone()).collect(),
             format: set.subject.format().to_owned(),
             txn: set.txn,
             policy_digest: permit.policy_digest().to_owned(),
-            unheard: facts.unheard,
-            is_tellable: facts.is_tellable,
+            unaccepted: facts.unaccepted,
+            may_relay: facts.may_relay,
         };
         Ok(Received {
             status: if count == 0 { Status::Ignored } else { Status::Accepted },
             iss,
             jti,
             effects: count,
-            judged: Some(judged),
+            decided: Some(decided),
         })
     }
 
-    /// The policy, if signals can be received by it.
-    fn configured(&self) -> Result<Guard<Option<Arc<Bundle>>>, Error> {
+    /// The policy, if it has a rule for signals.
+    fn signal_policy(&self) -> Result<Guard<Option<Arc<Bundle>>>, Error> {
         let policy = self.policy.load();
         match policy.as_ref() {
             None => Err(Error::NoPolicy),
@@ -229,20 +216,20 @@ impl Receiver {
     }
 
     /// "A plain JSON SET is accepted only from an mTLS caller allowed to speak for that `iss` (or with TLS
-    /// off)" (contract §6). One that was blocked, or revoked after it was said, may not.
-    fn vouched_for(
+    /// off)" (contract §6), and not from one that was blocked, or revoked after `iat`.
+    fn verify_plain(
         &self,
         fresh: &LeaseProof,
         object: &[u8],
         caller: Option<&str>,
-        named: &mut Named,
+        claimed: &mut ClaimedId,
     ) -> Result<(&SignalIssuer, UncheckedSet), Error> {
         let value = json::parse(object)?;
-        SecurityEventToken::stated_issuer(&value)?.clone_into(&mut named.iss);
-        let issuer = self.issuers.of(&named.iss).ok_or(Error::NotItsSpeaker)?;
+        SecurityEventToken::stated_issuer(&value)?.clone_into(&mut claimed.iss);
+        let issuer = self.issuers.get(&claimed.iss).ok_or(Error::SpeakerNotAllowed)?;
         let speaker = caller.map(|caller| issuer.callers.iter().find(|id| id.as_str() == caller));
         if speaker == Some(None) {
-            return Err(Error::NotItsSpeaker);
+            return Err(Error::SpeakerNotAllowed);
         }
         let sent = UncheckedSet::unsigned(value, &rules(issuer, self.state.cluster_time()))?;
         if let Some(id) = speaker.flatten()
@@ -253,29 +240,29 @@ impl Receiver {
         Ok((issuer, sent))
     }
 
-    /// "A signed one is checked against that issuer's keys", and none of them may be revoked.
-    async fn signed(
+    /// "A signed one is checked against that issuer's keys" (contract §6); the key must not be revoked.
+    async fn verify_signed(
         &self,
         fresh: &LeaseProof,
         token: &[u8],
-        named: &mut Named,
+        claimed: &mut ClaimedId,
     ) -> Result<(&SignalIssuer, UncheckedSet), Error> {
-        let not_text = || security_event::Error::from(crate::token::Error::NotCompact);
-        let text = std::str::from_utf8(token).map_err(|_| not_text())?;
+        let not_compact = || security_event::Error::from(crate::token::Error::NotCompact);
+        let text = std::str::from_utf8(token).map_err(|_| not_compact())?;
         let token = Compact::parse(text).map_err(security_event::Error::from)?;
-        named.iss = SecurityEventToken::unverified_issuer(&token)?;
-        let issuer = self.issuers.of(&named.iss).ok_or(security_event::Error::Issuer)?;
+        claimed.iss = SecurityEventToken::unverified_issuer(&token)?;
+        let issuer = self.issuers.get(&claimed.iss).ok_or(security_event::Error::Issuer)?;
         let header = token.header();
-        // An algorithm that its issuer does not use is no reason to ask for a key.
+        // An algorithm that the issuer does not use is no reason to fetch its keys.
         if !issuer.algorithms.contains(&header.algorithm) {
             return Err(security_event::Error::Key(crate::token::Error::AlgorithmNotAllowed).into());
         }
-        let asked_at = self.clock.boot();
+        let requested_at = self.clock.boot();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await;
         let key = key.map_err(|error| match error {
-            // Its source may not be asked again yet, and may have the key by now: no last word.
+            // The key source is in its refetch pause and may have the key by now: not final.
             issuer_keys::Error::Key(crate::token::Error::UnknownKey)
-                if issuer.keys.is_some() && !self.issuer_keys.is_known_since(&issuer.iss, asked_at) =>
+                if issuer.keys.is_some() && !self.issuer_keys.is_known_since(&issuer.iss, requested_at) =>
             {
                 Error::IssuerUnavailable
             }
@@ -296,7 +283,7 @@ impl Receiver {
         caller: Option<&str>,
         is_signed: bool,
     ) -> Result<Allow, Error> {
-        let policy = self.configured()?;
+        let policy = self.signal_policy()?;
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let decision = policy.decide_signal(&PolicyInput { set: set_input(set), caller, is_signed });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
@@ -304,10 +291,10 @@ impl Receiver {
         decision.map_err(Error::from)
     }
 
-    fn refusal(&self, error: state::Error) -> Error {
+    fn map_error(&self, error: state::Error) -> Error {
         match error {
             state::Error::RevocationQuota => {
-                // The quota is of a minute of elapsed time.
+                // The quota counts per minute of elapsed time.
                 let second = self.state.elapsed_time().secs().rem_euclid(60);
                 Error::Quota { retry_after_secs: u32::try_from(60 - second).unwrap_or(60) }
             }
@@ -321,7 +308,7 @@ impl Receiver {
     }
 }
 
-/// Rules against a lock-out: a caller does not block itself, and only an issuer that may do so blocks an operator.
+/// Lock-out rules: a caller does not block itself, and blocking an operator needs `may_block_operators`.
 fn check_blocks(
     effects: &[Effect],
     issuer: &SignalIssuer,
@@ -334,7 +321,7 @@ fn check_blocks(
         Effect::Watermark(_) | Effect::Lift { .. } => None,
     });
     for fact in blocked {
-        // A signed token is its issuer's statement; its bearer may be the one to be blocked.
+        // A signed token is its issuer's statement; the caller that sends it may be the one to block.
         if matches!(form, Form::Object(_)) && caller.contain(&fact) {
             return Err(Error::Invalid {
                 field: "sub_id".to_owned(),
@@ -353,11 +340,10 @@ fn rules(issuer: &SignalIssuer, now: Timestamp) -> Rules<'_> {
 }
 
 fn duplicate(iss: String, jti: String) -> Received {
-    Received { status: Status::Duplicate, iss, jti, effects: 0, judged: None }
+    Received { status: Status::Duplicate, iss, jti, effects: 0, decided: None }
 }
 
 /// The policy input for a token.
-#[must_use]
 pub fn set_input(set: &SecurityEventToken) -> SetInput<'_> {
     SetInput {
         iss: &set.iss,

@@ -1,6 +1,5 @@
-//! What of a signal is passed on to streams: its events of the types that we know, about the same subject.
-//!
-//! We say it in our own name, so that a subject is named as others can know it. Pure.
+//! Relay of accepted signals to streams: the events of supported types, with the same subject. They are signed in our
+//! name, so that the subject is spelled for receivers that do not know the issuer's context. Pure.
 
 use serde_json::Value;
 
@@ -11,17 +10,16 @@ use crate::token::event_types::EVENTS_SUPPORTED;
 use crate::token::security_event::{EventClaims, SecurityEventToken};
 use crate::token::subject_id;
 
-/// Whether a signal has come back to `own_issuer`, or went through more issuers than signals do that come to an end.
-/// It is ignored: two fabrics that are receiver and stream of each other would circulate it for ever.
-#[must_use]
+/// Whether a signal has come back to `own_issuer`, or was relayed by too many issuers. It is ignored: two fabrics that
+/// are receiver and transmitter of each other would relay it for ever.
 pub fn is_loop(set: &SecurityEventToken, own_issuer: &str) -> bool {
     set.via.len() > limits::SIGNAL_VIA_MAX || set.via.iter().any(|issuer| issuer == own_issuer)
 }
 
-/// What of a signal is passed on, in the order of its events. What it says is not changed.
+/// The events of a signal to relay, in its order, with unchanged claims.
 ///
 /// # Errors
-/// [`Error::Invalid`] if an event that is passed on is larger, with its subject, than streams take.
+/// [`Error::Invalid`] if an event with its subject is too large to relay.
 pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
     let is_supported = |event: &&EventClaims| EVENTS_SUPPORTED.contains(&event.uri.as_str());
     let supported: Vec<&EventClaims> = set.events.iter().filter(is_supported).collect();
@@ -29,20 +27,20 @@ pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
         return Ok(Vec::new());
     }
     let sub_id = subject_id::relayed(&set.sub_id, Some(&set.iss));
-    // All that others have written of a token that we sign.
+    // The parts of a token that we sign which others wrote.
     let txn = set.txn.as_ref().map_or(0, |txn| Value::from(txn.as_str()).to_string().len());
     let via: Vec<String> = set.via.iter().chain([&set.iss]).cloned().collect();
-    let through = Value::from(via.as_slice()).to_string().len();
-    let about = sub_id.to_string().len().saturating_add(txn).saturating_add(through);
-    if about > limits::EVENT_SAID_BYTES_MAX {
-        let rule = "must be at most 5120 bytes as JSON, with txn and svc_via, to be passed on";
+    let via_bytes = Value::from(via.as_slice()).to_string().len();
+    let subject_bytes = sub_id.to_string().len().saturating_add(txn).saturating_add(via_bytes);
+    if subject_bytes > limits::EVENT_SAID_BYTES_MAX {
+        let rule = "must be at most 5120 bytes as JSON, with txn and svc_via, to be relayed";
         return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
     }
     let event = |event: &EventClaims| {
         let claims = Value::Object(event.claims.clone()).to_string().len();
-        if about.saturating_add(claims) > limits::EVENT_SAID_BYTES_MAX {
+        if subject_bytes.saturating_add(claims) > limits::EVENT_SAID_BYTES_MAX {
             let name = event.uri.rsplit('/').next().unwrap_or_default();
-            let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be passed on";
+            let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be relayed";
             return Err(Error::Invalid { field: format!("events.{name}"), rule });
         }
         Ok(SecurityEvent {

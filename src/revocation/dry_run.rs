@@ -1,61 +1,59 @@
-//! What a revocation would hit: the agents, page by page, the tools that its workload has registered, and the
-//! streams that it made.
+//! Dry run of a revocation: pages of the agents that it would cover, of the tools that its workload has registered,
+//! and the streams that it owns.
 //!
-//! Agents are looked through one by one, for nothing says which derive from whom but each for itself. That
-//! costs some microseconds for each that there is, in steps between which other requests have their turn.
+//! All agents are scanned, because each agent's row alone says from which facts it derives: some microseconds each,
+//! in steps between which other tasks run.
 
-use super::{Error, hits, is_workload, wrong_cursor};
+use super::{Error, covers, invalid_cursor, is_workload};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::{AgentStatus, AppliedRevocation, IssuedAgent, LeaseProof, State, Stream, ToolQuery};
 use crate::token::lineage::{Fact, is_same_name};
 
-/// What would be hit, or a page of it.
+/// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DryRun {
-    /// Whether the same is revoked already.
+    /// Whether the fact is revoked already.
     pub is_revoked: bool,
-    /// Of all pages; only the first says them.
+    /// Counts over all pages; on the first page only.
     pub counts: Option<Counts>,
-    /// Agents that would be revoked, in the order of their ids; `None` where that cannot be known.
+    /// Agents that would be revoked, in order of their ids; `None` if unknown.
     pub agents: Option<Vec<String>>,
-    /// Tools that the workload has registered, in the order of their ids. They stay registered.
+    /// Tools that the workload has registered, in order of their ids. They stay registered.
     pub tools: Vec<String>,
-    /// Streams that the workload made, in the order of their ids; only the first page says them. They stay.
+    /// Streams of the workload, in order of their ids, on the first page only. They stay.
     pub streams: Vec<String>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     pub next: Option<String>,
 }
 
-/// How many would be hit.
+/// Number of covered objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Agents; `None` where that cannot be known.
+    /// `None` if unknown.
     pub agents: Option<u64>,
-    /// Tools.
     pub tools: u64,
-    /// Streams.
     pub streams: u64,
 }
 
-/// Where a page begins: behind an agent, or behind a tool; behind an empty id, with the first.
+/// Cursor of a page: after an agent, or after a tool; an empty id is before the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DryRunCursor {
     Agents(String),
     Tools(String),
 }
 
-impl Place {
-    pub(super) fn read(text: &str) -> Result<Self, Error> {
+impl DryRunCursor {
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
         match text.split_once(' ') {
             Some(("agents", id)) => Ok(Self::Agents(id.to_owned())),
             Some(("tools", id)) => Ok(Self::Tools(id.to_owned())),
-            _ => Err(wrong_cursor()),
+            _ => Err(invalid_cursor()),
         }
     }
 
-    fn write(self) -> String {
+    fn into_text(self) -> String {
         match self {
             Self::Agents(id) => format!("agents {id}"),
             Self::Tools(id) => format!("tools {id}"),
@@ -64,17 +62,17 @@ impl Place {
 }
 
 impl DryRun {
-    /// An empty page. `knows_agents`: whether it can be told which agents would be hit.
-    pub(super) fn new(is_revoked: bool, knows_agents: bool) -> Self {
-        Self { is_revoked, agents: knows_agents.then(Vec::new), ..Self::default() }
+    /// An empty page. `can_list_agents`: whether the covered agents can be listed.
+    pub(super) fn new(is_revoked: bool, can_list_agents: bool) -> Self {
+        Self { is_revoked, agents: can_list_agents.then(Vec::new), ..Self::default() }
     }
 }
 
-/// How many agents a revocation hit: those that derive from the fact and were in force until it was made.
-pub(super) async fn count(state: &State, fact: &Fact, made: &AppliedRevocation) -> Result<u64, Error> {
+/// Number of agents that a revocation covers: those that derive from the fact and were active until then.
+pub(super) async fn count(state: &State, fact: &Fact, applied: &AppliedRevocation) -> Result<u64, Error> {
     let mut agents = 0_u64;
-    let was_hit = |agent: &IssuedAgent| state.was_agent_active(agent, fact.value(), made);
-    each_agent(state, fact, None, was_hit, |_| {
+    let was_covered = |agent: &IssuedAgent| state.was_agent_active(agent, fact.value(), applied);
+    each_agent(state, fact, None, was_covered, |_| {
         agents = agents.saturating_add(1);
         true
     })
@@ -82,28 +80,28 @@ pub(super) async fn count(state: &State, fact: &Fact, made: &AppliedRevocation) 
     Ok(agents)
 }
 
-/// A look at what revoking a fact would hit now.
-pub(super) struct Look<'l> {
+/// Scan for the effects of revoking a fact now.
+pub(super) struct Scan<'l> {
     pub(super) state: &'l State,
     pub(super) fresh: LeaseProof,
     pub(super) now: Timestamp,
     pub(super) fact: &'l Fact,
 }
 
-impl Look<'_> {
-    /// Fills a page, from where the one before says that it begins.
+impl Scan<'_> {
+    /// Fills a page that begins at `after`.
     pub(super) async fn page(
         self,
         mut page: DryRun,
-        after: Option<Place>,
+        after: Option<DryRunCursor>,
         limit: usize,
     ) -> Result<DryRun, Error> {
         let (state, fact) = (self.state, self.fact);
-        let of_workload = if is_workload(fact) { state.tools_of(fact.value())? } else { 0 };
+        let registered = if is_workload(fact) { state.tools_of(fact.value())? } else { 0 };
         let is_first = after.is_none();
         let tools_after = match after {
-            Some(Place::Tools(id)) => Some(id),
-            Some(Place::Agents(id)) => {
+            Some(DryRunCursor::Tools(id)) => Some(id),
+            Some(DryRunCursor::Agents(id)) => {
                 page.next = self.add_agents(&mut page, Some(id), limit, false).await?;
                 None
             }
@@ -113,19 +111,19 @@ impl Look<'_> {
             }
         };
         if is_first && let Some(counts) = &mut page.counts {
-            counts.tools = of_workload;
+            counts.tools = registered;
             page.streams = streams_of(state, fact);
             counts.streams = u64::try_from(page.streams.len()).unwrap_or(u64::MAX);
         }
-        if page.next.is_none() && of_workload > 0 {
-            let room = limit.saturating_sub(page.agents.as_ref().map_or(0, Vec::len));
+        if page.next.is_none() && registered > 0 {
+            let capacity = limit.saturating_sub(page.agents.as_ref().map_or(0, Vec::len));
             let after = tools_after.filter(|id| !id.is_empty());
-            add_tools(state, fact.value(), after, room, &mut page).await?;
+            add_tools(state, fact.value(), after, capacity, &mut page).await?;
         }
         Ok(page)
     }
 
-    /// As many agents as there is room for, and where there are more. The first page counts them all.
+    /// Adds agents up to `limit` and returns the cursor if there are more. The first page counts them all.
     async fn add_agents(
         &self,
         page: &mut DryRun,
@@ -134,57 +132,59 @@ impl Look<'_> {
         is_first: bool,
     ) -> Result<Option<String>, Error> {
         let Self { state, fact, .. } = self;
-        let Some(named) = &mut page.agents else {
+        let Some(listed) = &mut page.agents else {
             page.counts = is_first.then(Counts::default);
             return Ok(None);
         };
         let mut agents = 0_u64;
-        let is_hit = |agent: &IssuedAgent| {
+        let is_covered = |agent: &IssuedAgent| {
             Ok(state.agent_status(&self.fresh, agent, self.now)? == AgentStatus::Active)
         };
-        each_agent(state, fact, after, is_hit, |agent| {
+        each_agent(state, fact, after, is_covered, |agent| {
             agents = agents.saturating_add(1);
-            let has_room = named.len() < limit;
-            if has_room {
-                named.push(agent.agent.agent_id);
+            let has_capacity = listed.len() < limit;
+            if has_capacity {
+                listed.push(agent.agent.agent_id);
             }
-            has_room || is_first
+            has_capacity || is_first
         })
         .await?;
         page.counts = is_first.then_some(Counts { agents: Some(agents), ..Counts::default() });
-        let is_more = u64::try_from(named.len()).unwrap_or(u64::MAX) < agents;
-        Ok(named.last().filter(|_| is_more).cloned().map(|id| Place::Agents(id).write()))
+        let has_more = u64::try_from(listed.len()).unwrap_or(u64::MAX) < agents;
+        Ok(listed.last().filter(|_| has_more).cloned().map(|id| DryRunCursor::Agents(id).into_text()))
     }
 }
 
-/// A workload has at most [`limits::STREAMS_PER_CALLER_MAX`].
+/// A workload owns at most [`limits::STREAMS_PER_CALLER_MAX`].
 fn streams_of(state: &State, fact: &Fact) -> Vec<String> {
     let is_owner = |stream: &Stream| is_workload(fact) && is_same_name(&stream.config.owner, fact.value());
     let streams = state.streams();
     streams.iter().filter(|(_, stream)| is_owner(stream)).map(|(stream_id, _)| stream_id.clone()).collect()
 }
 
-/// As many tools as there is room for, and whether there are more.
+/// Adds tools up to `capacity` and sets the cursor if there are more.
 async fn add_tools(
     state: &State,
     registered_by: &str,
     mut after: Option<String>,
-    room: usize,
+    capacity: usize,
     page: &mut DryRun,
 ) -> Result<(), Error> {
     loop {
         let query =
             ToolQuery { after: after.as_deref(), protocol: None, limit: limits::AGENT_SCAN_ROWS_AT_ONCE };
-        let some = state.tools(query)?;
-        for row in some.rows.into_iter().filter(|row| is_same_name(&row.registered_by, registered_by)) {
-            if page.tools.len() >= room {
+        let page_of_tools = state.tools(query)?;
+        for row in
+            page_of_tools.rows.into_iter().filter(|row| is_same_name(&row.registered_by, registered_by))
+        {
+            if page.tools.len() >= capacity {
                 let last = page.tools.last().cloned().unwrap_or_default();
-                page.next = Some(Place::Tools(last).write());
+                page.next = Some(DryRunCursor::Tools(last).into_text());
                 return Ok(());
             }
             page.tools.extend(row.tool.map(|tool| tool.tool_id));
         }
-        after = some.next;
+        after = page_of_tools.next;
         if after.is_none() {
             return Ok(());
         }
@@ -192,13 +192,13 @@ async fn add_tools(
     }
 }
 
-/// Visits every agent behind `after` that derives from the fact and that `is_hit` takes, in the order of ids,
-/// until `visit` answers false.
+/// Visits every agent after `after` that derives from the fact and passes `is_covered`, in order of ids, until `visit`
+/// returns false.
 async fn each_agent(
     state: &State,
     fact: &Fact,
     mut after: Option<String>,
-    is_hit: impl Fn(&IssuedAgent) -> Result<bool, Corrupt>,
+    is_covered: impl Fn(&IssuedAgent) -> Result<bool, Corrupt>,
     mut visit: impl FnMut(IssuedAgent) -> bool,
 ) -> Result<(), Error> {
     if !is_workload(fact) {
@@ -206,8 +206,8 @@ async fn each_agent(
     }
     loop {
         let (agents, next) = state.agents(None, after.as_deref(), limits::AGENT_SCAN_ROWS_AT_ONCE)?;
-        for agent in agents.into_iter().filter(|agent| hits(agent, fact)) {
-            if is_hit(&agent)? && !visit(agent) {
+        for agent in agents.into_iter().filter(|agent| covers(agent, fact)) {
+            if is_covered(&agent)? && !visit(agent) {
                 return Ok(());
             }
         }
@@ -224,16 +224,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_survives_its_text_form_and_nothing_else_is_one() {
-        for place in [
-            Place::Agents("wimse://a.example/agent/mcp/x".to_owned()),
-            Place::Tools(String::new()),
-            Place::Tools("a tool".to_owned()),
+    fn cursor_survives_its_text_form() {
+        for cursor in [
+            DryRunCursor::Agents("wimse://a.example/agent/mcp/x".to_owned()),
+            DryRunCursor::Tools(String::new()),
+            DryRunCursor::Tools("a tool".to_owned()),
         ] {
-            assert_eq!(Place::read(&place.clone().write()).expect("a place"), place);
+            assert_eq!(DryRunCursor::parse(&cursor.clone().into_text()).expect("a cursor"), cursor);
         }
         for text in ["", "agents", "tool x", "Agents x"] {
-            let error = Place::read(text).expect_err(text).to_string();
+            let error = DryRunCursor::parse(text).expect_err(text).to_string();
             assert_eq!(error, "cursor: must be one that a Link header gave");
         }
     }

@@ -1,51 +1,50 @@
-//! What is asked to be revoked, checked on its own: exactly one fact, and a reason.
+//! Validation of a revocation request: exactly one fact, and a reason.
 
 use super::Error;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::token::lineage::{Fact, canonical_name};
 use crate::{limits, text};
 
-/// The members of a request, as they came.
+/// Unvalidated fields of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Members {
+pub struct RevocationInput {
     /// A workload identifier; with `issuer`, the `sub` of that issuer.
     pub subject: Option<String>,
     /// An email address that `issuer` has verified.
     pub email: Option<String>,
-    /// An `agent_id`.
     pub agent: Option<String>,
-    /// A `client_id` known to `issuer`.
+    /// A `client_id` that `issuer` issued.
     pub client: Option<String>,
-    /// The `jti` of a token of `issuer`.
+    /// `jti` of a token of `issuer`.
     pub jti: Option<String>,
-    /// The `kid` of a signing key of `issuer`.
+    /// `kid` of a signing key of `issuer`.
     pub key: Option<String>,
-    /// Whose word it is; ours if it is not said.
+    /// Issuer of the fact; this fabric if absent.
     pub issuer: Option<String>,
-    /// Why.
     pub reason: Option<String>,
-    /// Whether it is to be blocked as well.
+    /// Whether to block as well.
     pub block: bool,
 }
 
-/// One fact, and why it is revoked.
+/// A validated request: one fact and a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RevocationRequest {
     fact: Fact,
     names_agent: bool,
     block: bool,
     reason: String,
 }
 
-impl Request {
-    /// Checks the members. `own_issuer` is our `iss`, `trust_domain` that of our agents.
-    ///
-    /// # Errors
-    /// [`Error::NotOne`], [`Error::Invalid`].
-    pub fn read(members: Members, own_issuer: &str, trust_domain: &TrustDomain) -> Result<Self, Error> {
-        let Members { subject, email, agent, client, jti, key, issuer, reason, block } = members;
-        let given = [&subject, &email, &agent, &client, &jti, &key];
-        if given.iter().filter(|member| member.is_some()).count() != 1 {
+impl RevocationRequest {
+    /// Validates. `own_issuer` is our `iss`, `trust_domain` that of our agents.
+    pub fn parse(
+        input: RevocationInput,
+        own_issuer: &str,
+        trust_domain: &TrustDomain,
+    ) -> Result<Self, Error> {
+        let RevocationInput { subject, email, agent, client, jti, key, issuer, reason, block } = input;
+        let named = [&subject, &email, &agent, &client, &jti, &key];
+        if named.iter().filter(|field| field.is_some()).count() != 1 {
             return Err(Error::NotOne);
         }
         if let Some(issuer) = &issuer {
@@ -55,8 +54,8 @@ impl Request {
         if reason.len() > limits::REVOCATION_REASON_BYTES_MAX
             || !reason.bytes().all(|byte| matches!(byte, b' '..=b'~'))
         {
-            let most = limits::REVOCATION_REASON_BYTES_MAX;
-            return Err(invalid("reason", format!("must be at most {most} printable ASCII characters")));
+            let max = limits::REVOCATION_REASON_BYTES_MAX;
+            return Err(invalid("reason", format!("must be at most {max} printable ASCII characters")));
         }
         let names_agent = agent.is_some();
         let iss = issuer.as_deref().unwrap_or(own_issuer);
@@ -75,39 +74,32 @@ impl Request {
         Ok(Self { fact, names_agent, block, reason })
     }
 
-    /// What is to be revoked.
-    #[must_use]
     pub fn fact(&self) -> &Fact {
         &self.fact
     }
 
     /// Whether it was named as an agent, and so must be one.
-    #[must_use]
     pub fn names_agent(&self) -> bool {
         self.names_agent
     }
 
-    /// Whether a block was requested.
-    #[must_use]
     pub fn block(&self) -> bool {
         self.block
     }
 
-    /// Why; empty if nothing was said.
-    #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 }
 
-/// Whether a value is the fabric itself, with or without the scheme of a workload identifier.
+/// Whether a value names the fabric itself, with or without the scheme of a workload identifier.
 fn names_fabric(value: &str, own_issuer: &str, trust_domain: &TrustDomain) -> bool {
     let bare =
         ["wimse://", "spiffe://"].iter().find_map(|scheme| value.strip_prefix(scheme)).unwrap_or(value);
     value.trim_end_matches('/') == own_issuer || bare.trim_end_matches('/') == trust_domain.as_str()
 }
 
-/// What we call a subject is a workload identifier, which needs no issuer.
+/// Our own subjects are workload identifiers, which need no issuer.
 fn of_subject(subject: &str, issuer: Option<&str>, own_issuer: &str) -> Result<Fact, Error> {
     match issuer.filter(|issuer| *issuer != own_issuer) {
         Some(issuer) => {
@@ -117,14 +109,15 @@ fn of_subject(subject: &str, issuer: Option<&str>, own_issuer: &str) -> Result<F
             Ok(id) => Ok(Fact::workload(&id)),
             Err(_) => Err(invalid(
                 "subject",
-                "must be a workload identifier, wimse://... or spiffe://..., or have its issuer beside it",
+                "must be a workload identifier, wimse://... or spiffe://..., or come with its issuer",
             )),
         },
     }
 }
 
 fn of_email(email: &str, issuer: Option<&str>) -> Result<Fact, Error> {
-    let issuer = issuer.ok_or_else(|| invalid("issuer", "is required with email: who has verified it"))?;
+    let issuer =
+        issuer.ok_or_else(|| invalid("issuer", "is required with email: the issuer that verified it"))?;
     bounded("email", email, limits::EMAIL_BYTES_MAX)?;
     if !email.contains('@') {
         return Err(invalid("email", "must be an email address"));
@@ -136,7 +129,7 @@ fn of_agent(agent: &str, has_issuer: bool, trust_domain: &TrustDomain) -> Result
     if has_issuer {
         return Err(invalid("issuer", "must not be given with agent: agents are ours"));
     }
-    // The registry knows its agents by their canonical name.
+    // The registry stores agents by canonical name.
     match canonical_name(agent).parse::<WorkloadId>() {
         Ok(id) if id.is_agent_of(trust_domain) => Ok(Fact::workload(&id)),
         _ => Err(Error::UnknownAgent),
@@ -147,24 +140,21 @@ fn of_token(iss: &str, jti: &str, own_issuer: &str) -> Fact {
     if iss == own_issuer { Fact::own_token(iss, jti) } else { Fact::token(iss, jti) }
 }
 
-/// An agent is its own client: revoked as that alone, it would still be shown as active.
-fn of_client(client: &str, iss: &str, is_ours: bool, trust_domain: &TrustDomain) -> Result<Fact, Error> {
+/// An agent is its own client: revoked as a client only, it would still be listed as active.
+fn of_client(client: &str, iss: &str, is_own: bool, trust_domain: &TrustDomain) -> Result<Fact, Error> {
     bounded("client", client, limits::WORKLOAD_ID_BYTES_MAX)?;
-    if is_ours && client.parse::<WorkloadId>().is_ok_and(|id| id.is_agent_of(trust_domain)) {
-        return Err(invalid("client", "is an agent: name it as agent"));
+    if is_own && client.parse::<WorkloadId>().is_ok_and(|id| id.is_agent_of(trust_domain)) {
+        return Err(invalid("client", "names an agent: use the field agent"));
     }
     Ok(Fact::client(iss, client))
 }
 
-/// The text, if it is not empty, has at most `most` bytes and no control character.
-///
-/// # Errors
-/// [`Error::Invalid`].
-pub(super) fn bounded<'t>(field: &'static str, text: &'t str, most: usize) -> Result<&'t str, Error> {
-    if text::is_display(text, most) {
+/// The text, if it has 1 to `max` bytes and no control character.
+pub(super) fn bounded<'t>(field: &'static str, text: &'t str, max: usize) -> Result<&'t str, Error> {
+    if text::is_display(text, max) {
         Ok(text)
     } else {
-        Err(invalid(field, format!("must be 1 to {most} bytes without control characters")))
+        Err(invalid(field, format!("must be 1 to {max} bytes without control characters")))
     }
 }
 
@@ -180,39 +170,39 @@ mod tests {
     const THEIRS: &str = "https://idp.example";
     const AGENT: &str = "wimse://a.example/agent/mcp/x";
 
-    fn read(members: &[(&str, &str)]) -> Result<Request, String> {
-        let mut read = Members::default();
-        for (name, value) in members {
-            let member = match *name {
-                "subject" => &mut read.subject,
-                "email" => &mut read.email,
-                "agent" => &mut read.agent,
-                "client" => &mut read.client,
-                "jti" => &mut read.jti,
-                "key" => &mut read.key,
-                "issuer" => &mut read.issuer,
+    fn parse(fields: &[(&str, &str)]) -> Result<RevocationRequest, String> {
+        let mut input = RevocationInput::default();
+        for (name, value) in fields {
+            let field = match *name {
+                "subject" => &mut input.subject,
+                "email" => &mut input.email,
+                "agent" => &mut input.agent,
+                "client" => &mut input.client,
+                "jti" => &mut input.jti,
+                "key" => &mut input.key,
+                "issuer" => &mut input.issuer,
                 "block" => {
-                    read.block = true;
+                    input.block = true;
                     continue;
                 }
-                _ => &mut read.reason,
+                _ => &mut input.reason,
             };
-            *member = Some((*value).to_owned());
+            *field = Some((*value).to_owned());
         }
         let trust_domain = "a.example".parse().expect("trust domain");
-        Request::read(read, OURS, &trust_domain).map_err(|error| error.to_string())
+        RevocationRequest::parse(input, OURS, &trust_domain).map_err(|error| error.to_string())
     }
 
     #[track_caller]
-    fn refused(members: &[(&str, &str)], text: &str) {
-        let said = read(members).expect_err(text);
-        assert!(said.contains(text), "{members:?}: {said}");
+    fn refused(fields: &[(&str, &str)], text: &str) {
+        let error = parse(fields).expect_err(text);
+        assert!(error.contains(text), "{fields:?}: {error}");
     }
 
     #[test]
-    fn each_kind_is_the_fact_that_stands_in_the_lineage_of_what_derives_from_it() {
+    fn each_kind_maps_to_the_fact_in_the_lineage() {
         let workload = |text: &str| Fact::workload(&text.parse().expect("an id"));
-        for (members, fact) in [
+        for (fields, fact) in [
             (&[("subject", "spiffe://b.example/x")][..], workload("spiffe://b.example/x")),
             (&[("subject", AGENT)], workload(AGENT)),
             (&[("subject", AGENT), ("issuer", OURS)], workload(AGENT)),
@@ -229,33 +219,33 @@ mod tests {
             (&[("key", "k")], Fact::signing_key(OURS, "k")),
             (&[("key", "k"), ("issuer", THEIRS)], Fact::signing_key(THEIRS, "k")),
         ] {
-            let request = read(members).expect("well formed");
-            assert_eq!(request.fact(), &fact, "{members:?}");
-            assert_eq!(request.names_agent(), members[0].0 == "agent");
+            let request = parse(fields).expect("well formed");
+            assert_eq!(request.fact(), &fact, "{fields:?}");
+            assert_eq!(request.names_agent(), fields[0].0 == "agent");
         }
     }
 
     #[test]
-    fn exactly_one_fact_is_named() {
-        let members = ["subject", "email", "agent", "client", "jti", "key"];
+    fn exactly_one_fact_is_required() {
+        let fields = ["subject", "email", "agent", "client", "jti", "key"];
         refused(&[], "exactly one of");
         refused(&[("issuer", OURS), ("reason", "r")], "exactly one of");
-        for one in members {
-            for other in members.into_iter().filter(|other| *other != one) {
+        for one in fields {
+            for other in fields.into_iter().filter(|other| *other != one) {
                 refused(&[(one, AGENT), (other, AGENT), ("issuer", THEIRS)], "exactly one of");
             }
         }
     }
 
     #[test]
-    fn a_member_that_breaks_its_rule_is_named() {
+    fn invalid_field_is_named() {
         refused(&[("subject", "planner")], "subject: must be a workload identifier");
         refused(&[("subject", "planner"), ("issuer", OURS)], "subject: must be a workload identifier");
         refused(&[("subject", "a\nb"), ("issuer", THEIRS)], "subject: must be 1 to 2048 bytes");
         refused(&[("email", "a@x.example")], "issuer: is required with email");
         refused(&[("email", "a"), ("issuer", THEIRS)], "email: must be an email address");
         refused(&[("agent", AGENT), ("issuer", OURS)], "issuer: must not be given with agent");
-        refused(&[("client", AGENT)], "client: is an agent");
+        refused(&[("client", AGENT)], "client: names an agent");
         for agent in ["", "planner", "wimse://a.example/ns/x", "wimse://b.example/agent/mcp/x"] {
             refused(&[("agent", agent)], "there is no agent");
         }
@@ -276,24 +266,24 @@ mod tests {
             ("client", "spiffe://a.example/"),
         ] {
             refused(&[(name, value), ("block", "")], "block: must not name this fabric");
-            assert!(!read(&[(name, value)]).expect("a watermark").block());
+            assert!(!parse(&[(name, value)]).expect("a watermark").block());
         }
         for value in ["https://fabric.example.org", "b.example", "spiffe://a.example/x"] {
-            assert!(read(&[("client", value), ("block", "")]).expect("another's").block(), "{value}");
+            assert!(parse(&[("client", value), ("block", "")]).expect("another's").block(), "{value}");
         }
         refused(&[("subject", OURS), ("issuer", THEIRS), ("block", "")], "block: must not");
     }
 
     #[test]
-    fn a_reason_is_printable_and_as_long_as_its_limit_and_no_longer() {
-        let with = |reason: &str| read(&[("jti", "j"), ("reason", reason)]);
+    fn reason_is_printable_and_limited() {
+        let with = |reason: &str| parse(&[("jti", "j"), ("reason", reason)]);
         let longest = "r".repeat(limits::REVOCATION_REASON_BYTES_MAX);
         assert_eq!(with(&longest).expect("accepted").reason(), longest);
         assert_eq!(with("").expect("accepted").reason(), "");
         for reason in [format!("{longest}r"), "a\nb".to_owned(), "caf\u{e9}".to_owned(), "\u{7f}".to_owned()]
         {
-            let said = with(&reason).expect_err("refused");
-            assert_eq!(said, "reason: must be at most 256 printable ASCII characters");
+            let error = with(&reason).expect_err("refused");
+            assert_eq!(error, "reason: must be at most 256 printable ASCII characters");
         }
     }
 }

@@ -1,36 +1,35 @@
-//! Whether a stream is for an event: it is addressed to the stream, or is of a type that the stream delivers
-//! and about a subject that was not removed from it. What was added to a stream counts from there on.
+//! Matching of an event to a stream: it is addressed to the stream, or has a delivered type and a subject that is not
+//! excluded. A type or subject that was added counts from its addition on.
 
 use serde_json::Value;
 
 use crate::state::{EventId, OutboxEvent, Stream};
 use crate::token::subject_id::SubjectId;
 
-/// Whether `event` is to be delivered by `stream`. What is addressed to one stream (its verification, a change
-/// that the transmitter made of it) is for that stream alone, whatever it delivers otherwise: SSF 1.0 lets
-/// both be sent "even if" the type is not among `events_delivered`. How the stream stands is not asked.
-#[must_use]
-pub fn is_for(stream: &Stream, event: &OutboxEvent) -> bool {
+/// Whether `stream` delivers `event`, regardless of its status. An addressed event (verification, stream-updated) is
+/// for that stream alone, whatever types it delivers: SSF 1.0 lets both be sent "even if" the type is not among
+/// `events_delivered`.
+pub fn matches(stream: &Stream, event: &OutboxEvent) -> bool {
     if let Some(addressed) = &event.stream_id {
         return *addressed == stream.config.stream_id;
     }
     let (event_type, sub_id) = (&event.event.event_type, &event.event.sub_id);
-    let is_earlier = |since: &EventId| event.id < *since;
-    let added_later = stream.added.subjects.iter().filter(|(_, since)| is_earlier(since));
-    let left_out = stream.removed_subjects.iter().chain(added_later.map(|(subject, _)| subject));
+    let is_before = |since: &EventId| event.id < *since;
+    let added_after = stream.added.subjects.iter().filter(|(_, since)| is_before(since));
+    let excluded = stream.removed_subjects.iter().chain(added_after.map(|(subject, _)| subject));
     stream.config.events_delivered.contains(event_type)
-        && !stream.added.types.get(event_type).is_some_and(is_earlier)
-        && !is_any(left_out, sub_id)
+        && !stream.added.types.get(event_type).is_some_and(is_before)
+        && !contains(excluded, sub_id)
 }
 
-/// A subject that cannot be read is none that could have been removed.
-fn is_any<'s>(left_out: impl Iterator<Item = &'s SubjectId>, sub_id: &Value) -> bool {
-    let mut left_out = left_out.peekable();
-    if left_out.peek().is_none() {
+/// A subject that cannot be parsed cannot have been removed.
+fn contains<'s>(excluded: impl Iterator<Item = &'s SubjectId>, sub_id: &Value) -> bool {
+    let mut excluded = excluded.peekable();
+    if excluded.peek().is_none() {
         return false;
     }
     let subject = SubjectId::read(sub_id, "sub_id");
-    subject.is_ok_and(|subject| left_out.any(|left_out| left_out.matches(&subject)))
+    subject.is_ok_and(|subject| excluded.any(|excluded| excluded.matches(&subject)))
 }
 
 #[cfg(test)]
@@ -91,26 +90,26 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_for_the_types_that_it_delivers() {
+    fn delivered_types_match() {
         let stream = stream(&[REVOKED], &[]);
-        assert!(is_for(&stream, &event(REVOKED, email("a@b.example"), None)));
-        assert!(!is_for(&stream, &event(CHANGED, email("a@b.example"), None)));
-        assert!(!is_for(&stream, &event(&REVOKED[1..], email("a@b.example"), None)));
-        assert!(!is_for(&stream, &event(&format!("{REVOKED}x"), email("a@b.example"), None)));
+        assert!(matches(&stream, &event(REVOKED, email("a@b.example"), None)));
+        assert!(!matches(&stream, &event(CHANGED, email("a@b.example"), None)));
+        assert!(!matches(&stream, &event(&REVOKED[1..], email("a@b.example"), None)));
+        assert!(!matches(&stream, &event(&format!("{REVOKED}x"), email("a@b.example"), None)));
     }
 
     #[test]
-    fn what_is_addressed_to_a_stream_is_for_that_stream_alone_whatever_it_delivers() {
+    fn addressed_event_matches_its_stream_only() {
         let (own, other) = ("a".repeat(32), "b".repeat(32));
         let removed = json!({"format": "opaque", "id": own});
         for stream in [stream(&[], &[]), stream(&[VERIFICATION], std::slice::from_ref(&removed))] {
-            assert!(is_for(&stream, &event(VERIFICATION, removed.clone(), Some(&own))));
-            assert!(!is_for(&stream, &event(VERIFICATION, removed.clone(), Some(&other))));
+            assert!(matches(&stream, &event(VERIFICATION, removed.clone(), Some(&own))));
+            assert!(!matches(&stream, &event(VERIFICATION, removed.clone(), Some(&other))));
         }
     }
 
     #[test]
-    fn what_was_added_to_a_stream_counts_from_there_on() {
+    fn added_type_or_subject_counts_from_its_addition() {
         let id = |index| EventId { index, number: 0 };
         let at = |index, name, address| OutboxEvent { id: id(index), ..event(name, email(address), None) };
         let mut stream = stream(&[REVOKED, CHANGED], &[]);
@@ -125,17 +124,17 @@ mod tests {
             (at(7, REVOKED, "a@b.example"), true),
             (at(7, CHANGED, "a@b.example"), true),
         ] {
-            assert_eq!(is_for(&stream, &event), expected, "{event:?}");
+            assert_eq!(matches(&stream, &event), expected, "{event:?}");
         }
     }
 
     #[test]
-    fn a_subject_that_was_removed_is_left_out_and_no_other() {
+    fn removed_subject_is_excluded_and_no_other() {
         let stream = stream(&[REVOKED], &[email("a@b.example"), email("c@b.example")]);
-        assert!(!is_for(&stream, &event(REVOKED, email("a@b.example"), None)));
-        assert!(!is_for(&stream, &event(REVOKED, email("c@b.example"), None)));
-        assert!(is_for(&stream, &event(REVOKED, email("b@b.example"), None)));
-        // Better one too many than one too few.
-        assert!(is_for(&stream, &event(REVOKED, json!({"format": "strange"}), None)));
+        assert!(!matches(&stream, &event(REVOKED, email("a@b.example"), None)));
+        assert!(!matches(&stream, &event(REVOKED, email("c@b.example"), None)));
+        assert!(matches(&stream, &event(REVOKED, email("b@b.example"), None)));
+        // An event too many is safer than one too few.
+        assert!(matches(&stream, &event(REVOKED, json!({"format": "strange"}), None)));
     }
 }

@@ -1,11 +1,10 @@
-//! Security events on their way out (SSF 1.0; RFC 8935, RFC 8936): which events a stream is for, the tokens they
-//! become, how far a stream has come, and how they are pushed.
+//! Outgoing security events (SSF 1.0; RFC 8935, RFC 8936): matching of events to streams, signed tokens, cursors, and
+//! delivery by push and by poll.
 
-pub mod streams;
-
-pub mod cursor;
-pub mod matching;
+mod cursor;
+mod matching;
 pub mod obstacle;
 pub mod poll;
 pub mod push;
 pub mod set_builder;
+pub mod streams;

@@ -1,8 +1,7 @@
-//! The security event token of an event for a stream (RFC 8417, SSF 1.0 §4): what it says, and its signature.
+//! Security event token of an event for a stream (RFC 8417, SSF 1.0 §4): claims and signature.
 //!
-//! Everything in it comes from the log, so that whoever makes it again makes the same: `jti` names the event's
-//! place in the log, `iat` is the time of the entry. RS256 has no randomness either, so a repetition is the
-//! same text for as long as the same key signs.
+//! Its claims come from the log alone, so that every node builds the same: `jti` contains the event id, `iat` is the
+//! time of the log entry. RS256 is deterministic, so that a retry has the same bytes while the same key signs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,33 +21,33 @@ use crate::token::signing_key::SetSigningKey;
 /// `typ` (RFC 8417 §2.3).
 const TYP: &str = "secevent+jwt";
 
-/// Why there is no token.
+/// Why no token was built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// This node has no key that signs such tokens now.
+    /// This node has no active key for SETs.
     #[error("no security event token can be signed now")]
     NoKey(#[source] keyring::Error),
-    /// The key did not sign.
+    /// Signing failed.
     #[error("no security event token can be signed now")]
     Signature(#[source] signing_key::Error),
-    /// Nothing in the log names its places yet.
+    /// No incarnation exists yet, so that there is no `jti`.
     #[error("the cluster is not bootstrapped")]
     NotBootstrapped,
 }
 
-/// Which token was signed: of which stream, which event, and by which key.
-type Signed = (String, EventId, String);
+/// Cache key: stream, event, `kid`.
+type CacheKey = (String, EventId, String);
 
-/// Makes the tokens. Cheap to clone.
+/// Builds tokens. Cheap to clone.
 #[derive(Clone)]
-pub struct SetMaker {
+pub struct SetBuilder {
     issuer: String,
     keyring: Keyring,
     state: State,
-    signed: Cache<Signed, Arc<str>>,
+    cache: Cache<CacheKey, Arc<str>>,
 }
 
-/// What a token says. Neither `sub` nor `exp`: it must be no ID token and no access token for anybody.
+/// Claims of a token. Without `sub` and `exp`, so that it passes neither as ID token nor as access token.
 #[derive(Serialize)]
 struct Claims<'e> {
     iss: &'e str,
@@ -63,88 +62,72 @@ struct Claims<'e> {
     events: BTreeMap<&'e str, &'e Map<String, Value>>,
 }
 
-impl SetMaker {
-    /// `issuer` is our `iss`.
-    #[must_use]
+impl SetBuilder {
     pub fn new(issuer: String, keyring: Keyring, state: State) -> Self {
-        Self { issuer, keyring, state, signed: cache() }
+        Self { issuer, keyring, state, cache: cache() }
     }
 
-    /// Our `iss`.
-    #[must_use]
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
     /// `jti` of an event for a stream.
-    #[must_use]
     pub fn jti(incarnation: Incarnation, stream_id: &str, id: EventId) -> String {
         format!("{incarnation}-{id}-{stream_id}")
     }
 
-    /// The event that a `jti` names, if it is one that this cluster has made for this stream: letter by letter, so
-    /// that no two spellings name one event.
-    #[must_use]
-    pub fn id_of(&self, jti: &str, stream_id: &str) -> Option<EventId> {
+    /// The event that a `jti` of this cluster and stream names. Only the canonical spelling is accepted, so that an
+    /// event has one `jti`.
+    pub fn event_id(&self, jti: &str, stream_id: &str) -> Option<EventId> {
         id_of(self.incarnation().ok()?, jti, stream_id)
     }
 
-    /// The signed token of an event for a stream, by the key that signs at `passed`, in elapsed time. A signature takes the better part of a millisecond: who makes
-    /// many lets others have their turn in between.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub fn make(&self, stream: &Stream, event: &OutboxEvent, passed: Timestamp) -> Result<Arc<str>, Error> {
+    /// The signed token of an event for a stream, with the key that is active at `elapsed`, in elapsed time. A
+    /// signature takes almost a millisecond: callers that build many yield in between.
+    pub fn build(&self, stream: &Stream, event: &OutboxEvent, elapsed: Timestamp) -> Result<Arc<str>, Error> {
         let config = &stream.config;
         let jti = Self::jti(self.incarnation()?, &config.stream_id, event.id);
-        let key = self.keyring.set_signing_key(passed).map_err(Error::NoKey)?;
-        let which = (config.stream_id.clone(), event.id, key.kid().to_owned());
-        if let Some(set) = self.signed.get(&which) {
+        let key = self.keyring.set_signing_key(elapsed).map_err(Error::NoKey)?;
+        let cache_key = (config.stream_id.clone(), event.id, key.kid().to_owned());
+        if let Some(set) = self.cache.get(&cache_key) {
             return Ok(set);
         }
         let set = sign(&key, &self.issuer, &jti, &config.aud, event).map_err(Error::Signature)?;
-        self.signed.insert(which, Arc::clone(&set));
+        self.cache.insert(cache_key, Arc::clone(&set));
         Ok(set)
     }
 
-    /// A verification event for a stream (SSF 1.0 §8.1.4) that is in no outbox: with it the transmitter finds out
-    /// whether a receiver takes anything. `drawn` must not have been used for this stream before; `at` is its `iat`, and
-    /// `passed` elapsed time, as in [`SetMaker::make`].
-    ///
-    /// # Errors
-    /// As [`Error`] says.
+    /// A verification event (SSF 1.0 §8.1.4) outside the outbox, with which the transmitter probes a failing receiver.
+    /// `nonce` must be unused for this stream; `at` is its `iat`, `elapsed` as in [`SetBuilder::build`].
     pub fn verification(
         &self,
         stream: &Stream,
-        drawn: u128,
+        nonce: u128,
         at: Timestamp,
-        passed: Timestamp,
+        elapsed: Timestamp,
     ) -> Result<Arc<str>, Error> {
         let config = &stream.config;
-        let jti = format!("{}-v{drawn:032x}-{}", self.incarnation()?, config.stream_id);
+        let jti = format!("{}-v{nonce:032x}-{}", self.incarnation()?, config.stream_id);
         let event = OutboxEvent {
             id: EventId::default(),
             event: SecurityEvent::of_stream(VERIFICATION, &config.stream_id, Map::new()),
             at,
-            elapsed: passed,
+            elapsed,
             stream_id: Some(config.stream_id.clone()),
         };
-        let key = self.keyring.set_signing_key(passed).map_err(Error::NoKey)?;
+        let key = self.keyring.set_signing_key(elapsed).map_err(Error::NoKey)?;
         sign(&key, &self.issuer, &jti, &config.aud, &event).map_err(Error::Signature)
     }
 
-    /// Which life of the cluster its tokens belong to.
-    ///
-    /// # Errors
-    /// [`Error::NotBootstrapped`].
+    /// The incarnation in every `jti`.
     pub fn incarnation(&self) -> Result<Incarnation, Error> {
         self.state.index().incarnation.ok_or(Error::NotBootstrapped)
     }
 }
 
-/// Bounded by bytes, those of the names among them.
-fn cache() -> Cache<Signed, Arc<str>> {
-    let weight = |(stream_id, _, kid): &Signed, set: &Arc<str>| {
+/// Bounded by bytes, including the cache keys.
+fn cache() -> Cache<CacheKey, Arc<str>> {
+    let weight = |(stream_id, _, kid): &CacheKey, set: &Arc<str>| {
         let bytes = stream_id.len() + size_of::<EventId>() + kid.len() + set.len();
         u32::try_from(bytes).unwrap_or(u32::MAX)
     };
@@ -158,16 +141,16 @@ fn sign(
     aud: &str,
     event: &OutboxEvent,
 ) -> Result<Arc<str>, signing_key::Error> {
-    let said = &event.event;
+    let event_claims = &event.event;
     let claims = Claims {
         iss,
         jti,
         iat: event.at.secs(),
         aud,
-        txn: said.txn.as_deref(),
-        svc_via: &said.via,
-        sub_id: &said.sub_id,
-        events: BTreeMap::from([(said.event_type.as_str(), &said.claims)]),
+        txn: event_claims.txn.as_deref(),
+        svc_via: &event_claims.via,
+        sub_id: &event_claims.sub_id,
+        events: BTreeMap::from([(event_claims.event_type.as_str(), &event_claims.claims)]),
     };
     key.sign(&claims, TYP).map(Into::into)
 }
@@ -184,13 +167,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::receiver::relay;
     use crate::state::SecurityEvent;
     use crate::token::event_types::EVENTS_SUPPORTED;
     use crate::token::jws::Compact;
     use crate::token::key_set::VerifyingKey;
-    use crate::token::security_event::{EventClaims, SecurityEventToken};
-    use crate::token::subject_id::SubjectId;
 
     const ISS: &str = "https://fabric.example";
     const AUD: &str = "https://receiver.example";
@@ -223,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_the_claims_of_the_profile_and_no_others() {
+    fn token_has_exactly_the_claims_of_the_profile() {
         let key = SetSigningKey::generate().expect("key");
         let set = sign(&key, ISS, "the-jti", AUD, &event()).expect("signed");
         assert_eq!(part(&set, 0), json!({"alg": "RS256", "typ": "secevent+jwt", "kid": key.kid()}));
@@ -237,7 +217,7 @@ mod tests {
         assert_eq!(part(&set, 1), claims);
         let public = VerifyingKey::from_jwk(key.public_jwk()).expect("public");
         Compact::parse(&set).expect("compact").verify(&public).expect("a good signature");
-        assert_eq!(sign(&key, ISS, "the-jti", AUD, &event()).expect("signed"), set, "the same again");
+        assert_eq!(sign(&key, ISS, "the-jti", AUD, &event()).expect("signed"), set, "deterministic");
         let mut silent = event();
         silent.event.txn = None;
         silent.event.via.clear();
@@ -245,47 +225,34 @@ mod tests {
         assert!(part(&set, 1).get("txn").is_none() && part(&set, 1).get("svc_via").is_none());
     }
 
-    /// Whatever others have a say in is as long as it may be, and is escaped where it can be.
+    /// Every part that others choose is as long as relayed events may be, and escaped where possible.
     #[test]
-    fn the_largest_event_makes_a_token_that_a_receiver_takes() {
-        let uri = EVENTS_SUPPORTED.into_iter().max_by_key(|uri| uri.len()).expect("a type");
-        let incoming = |claims: usize| SecurityEventToken {
-            iss: "https://idp.example".to_owned(),
-            jti: "1".to_owned(),
-            iat: Timestamp::from_secs(100),
-            aud: Vec::new(),
-            txn: Some("\"".repeat(limits::OPAQUE_BYTES_MAX)),
-            via: Vec::new(),
-            subject: SubjectId::Email("a@b.example".to_owned()),
-            sub_id: json!({"format": "email", "email": "a@b.example"}),
-            events: vec![EventClaims {
-                uri: uri.to_owned(),
-                claims: json!({"a": "x".repeat(claims)}).as_object().cloned().expect("object"),
-                happened_at: None,
-            }],
-        };
-        let fits = |claims: usize| relay::events(&incoming(claims)).is_ok();
-        let spare = (0..limits::EVENT_SAID_BYTES_MAX).rev().find(|claims| fits(*claims)).expect("fits");
-        assert!(!fits(spare + 1));
-        let said = relay::events(&incoming(spare)).expect("fits").remove(0);
+    fn largest_event_fits_in_a_token_that_receivers_accept() {
+        let event_type = EVENTS_SUPPORTED.into_iter().max_by_key(|uri| uri.len()).expect("a type").to_owned();
+        let txn = "\"".repeat(limits::OPAQUE_BYTES_MAX);
+        let empty = SecurityEvent { event_type, txn: Some(txn.clone()), ..event().event };
+        let used = [&empty.sub_id, &json!(txn), &json!(empty.via), &json!({"a": ""})];
+        let used: usize = used.map(|part| part.to_string().len()).iter().sum();
+        let claims = json!({"a": "x".repeat(limits::EVENT_SAID_BYTES_MAX - used)});
+        let largest = SecurityEvent { claims: claims.as_object().cloned().expect("object"), ..empty };
         let id = EventId { index: u64::MAX, number: u32::MAX };
-        let event = OutboxEvent { id, event: said, ..event() };
+        let event = OutboxEvent { id, event: largest, ..event() };
         let iss = format!("https://{}", "i".repeat(limits::URI_BYTES_MAX - "https://".len()));
         let aud = "\"".repeat(limits::URI_BYTES_MAX);
-        let jti = SetMaker::jti(incarnation(), &"f".repeat(32), id);
+        let jti = SetBuilder::jti(incarnation(), &"f".repeat(32), id);
         let key = SetSigningKey::generate().expect("key");
         let set = sign(&key, &iss, &jti, &aud, &event).expect("signed");
         assert!(Compact::parse(&set).is_ok(), "{} bytes", set.len());
-        // The limit is not much less than it could be.
+        // The limit is close to the possible maximum.
         assert!(set.len() > limits::TOKEN_BYTES_MAX - 1024, "{} bytes", set.len());
     }
 
     #[test]
-    fn a_jti_names_one_event_of_one_stream_and_is_read_letter_by_letter() {
+    fn jti_names_one_event_in_one_spelling() {
         let (stream, other) = ("0".repeat(32), "f".repeat(32));
         for (index, number) in [(0, 0), (12, 3), (u64::MAX, u32::MAX)] {
             let id = EventId { index, number };
-            let jti = SetMaker::jti(incarnation(), &stream, id);
+            let jti = SetBuilder::jti(incarnation(), &stream, id);
             assert_eq!(id_of(incarnation(), &jti, &stream), Some(id));
             assert_eq!(id_of(incarnation(), &jti, &other), None, "another stream's");
             let elsewhere = Incarnation::from_bytes([0xac; 16]);
@@ -318,18 +285,18 @@ mod tests {
     }
 
     #[test]
-    fn signed_tokens_are_kept_to_a_number_of_bytes() {
-        let kept = cache();
+    fn token_cache_is_bounded_by_bytes() {
+        let cache = cache();
         let set: Arc<str> = "a".repeat(100 * 1024).into();
         for at in 0..400 {
-            kept.insert(
+            cache.insert(
                 ("s".repeat(32), EventId { index: at, number: 0 }, "kid".to_owned()),
                 Arc::clone(&set),
             );
-            kept.run_pending_tasks();
-            assert!(kept.weighted_size() <= limits::SETS_CACHED_BYTES_MAX, "{}", kept.weighted_size());
+            cache.run_pending_tasks();
+            assert!(cache.weighted_size() <= limits::SETS_CACHED_BYTES_MAX, "{}", cache.weighted_size());
         }
         let each = 100 * 1024 + 64;
-        assert!(kept.weighted_size() > limits::SETS_CACHED_BYTES_MAX - 2 * each, "it is used");
+        assert!(cache.weighted_size() > limits::SETS_CACHED_BYTES_MAX - 2 * each, "it is used");
     }
 }

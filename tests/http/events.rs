@@ -539,7 +539,7 @@ async fn subscribers_are_limited_per_identity() {
         readers.push(assert_subscribed(node.feed(&gateway, "", &[]).await));
     }
     let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;
-    refused.is_refused(429, "access_denied", "too many read events with this identity");
+    refused.is_refused(429, "access_denied", "limit of feed subscribers of this caller reached");
     let watcher = format!("Bearer {}", node.own_token("agents", "watcher").await.token);
     let bearer = [("authorization", watcher.as_str())];
     let other = assert_subscribed(node.feed(&node.anonymous(), "", &bearer).await);

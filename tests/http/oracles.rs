@@ -120,7 +120,7 @@ fn sets_signed_by_joserfc_are_read_with_their_claims() {
         let said = &example["set"];
         let token = transmitter.sign(&json!({"alg": alg, "set": said}));
         let set = received(&jwks, &token).unwrap_or_else(|error| panic!("{}: {error}", example["name"]));
-        let read = serde_json::to_value(trust_fabric::receiver::set_input(&set)).expect("JSON");
+        let read = serde_json::to_value(trust_fabric::set_input(&set)).expect("JSON");
         assert_eq!(read, with(said, &json!({"aud": [said["aud"]]})), "{}", example["name"]);
     }
     // The oracle refuses invalid SETs.

@@ -333,7 +333,7 @@ async fn a_bad_poll_is_refused_and_its_member_named() {
         (json!({"returnImmediately": "yes"}), "returnImmediately: must be true or false"),
         (json!({"ack": many}), "ack: must be an array of at most 1000 strings"),
         (json!({"ack": [1]}), "ack: must be an array of at most 1000 strings"),
-        (json!({"setErrs": []}), "setErrs: must be an object of at most 1000 members"),
+        (json!({"setErrs": []}), "setErrs: must be an object of at most 1000 fields"),
         (json!({"setErrs": {"a": {}}}), "setErrs.err: must be 1 to 64 printable ASCII characters"),
         (json!({"setErrs": {"a": {"err": "x", "description": 1}}}), "setErrs.description: must be a string"),
         (json!([]), "body: must be an object"),

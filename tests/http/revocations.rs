@@ -707,7 +707,7 @@ async fn second_agent_scan_is_refused_and_revocation_never_waits() {
                 assert_eq!(answer.json()["counts"]["agents"], 601);
                 answered += 1;
             } else {
-                answer.is_refused(503, "server_error", "looking through the agents for others");
+                answer.is_refused(503, "server_error", "limit of concurrent agent scans");
                 refused += 1;
             }
         }
@@ -784,7 +784,7 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
             "email: must be 1 to 320",
         ),
         (json!({"agent": agent, "issuer": FABRIC}), "issuer: must not be given with agent"),
-        (json!({"client": agent}), "client: is an agent"),
+        (json!({"client": agent}), "client: names an agent"),
         (json!({"jti": ""}), "jti: must be 1 to 256 bytes"),
         (json!({"jti": "j".repeat(257)}), "jti: must be 1 to 256 bytes"),
         (json!({"jti": "a\u{0}"}), "jti: must be 1 to 256 bytes without control characters"),

@@ -365,7 +365,7 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
     let reason = |bytes: usize| json!({ "reason": "x".repeat(bytes - r#"{"reason":""}"#.len()) });
     let event = |uri: &str, bytes: usize| json!({ uri: reason(bytes) });
     let revoked = format!("{CAEP}/session-revoked");
-    let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be passed on";
+    let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be relayed";
 
     let said = set(&node, &workload(REPORTER), &event(&revoked, 5120));
     let text = format!("events.session-revoked: {rule}");
@@ -381,7 +381,7 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
         [part(&"a".repeat(2048)), part(&"b".repeat(2048)), part(&"c".repeat(2048)), part(&"d".repeat(2048))];
     let large =
         json!({ "sub_id": {"format": "aliases", "identifiers": parts}, "events": event(&revoked, 20) });
-    let rule = "sub_id: must be at most 5120 bytes as JSON, with txn and svc_via, to be passed on";
+    let rule = "sub_id: must be at most 5120 bytes as JSON, with txn and svc_via, to be relayed";
     send(&node, &with(&said, &large)).await.is_refused(400, "invalid_request", rule);
     node.granted(&reporter).await;
 

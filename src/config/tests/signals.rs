@@ -13,14 +13,14 @@ trust_domains = ["trust.example.com"]
 #[test]
 fn signal_issuer_has_stated_values_and_defaults() {
     let config = good(&format!("{PRODUCTION}{ISSUER}{SIGNALS}"));
-    let issuer = config.signals.of("https://idp.example.com").expect("configured");
+    let issuer = config.signals.get("https://idp.example.com").expect("configured");
     assert_eq!(issuer.keys, Some(KeySource::Url("https://idp.example.com/keys".to_owned())));
     assert_eq!(issuer.algorithms, crate::token::issuer::ALGORITHMS_DEFAULT);
     assert_eq!(issuer.audiences, ["https://trust.example.com"]);
     assert!(issuer.callers.is_empty());
     assert_eq!(issuer.authority.subject_issuers, ["https://idp.example.com"]);
     assert_eq!(issuer.revocations_per_minute, limits::REVOCATIONS_PER_MINUTE);
-    assert!(config.signals.of("https://idp.example.com/").is_none());
+    assert!(config.signals.get("https://idp.example.com/").is_none());
     assert!(good(&format!("{PRODUCTION}{ISSUER}")).signals.is_empty());
     let stated = format!(
         "{PRODUCTION}{ISSUER}[[signals]]\nissuer = \"https://idp.example.com\"\ndiscovery = true\n\
@@ -29,7 +29,7 @@ fn signal_issuer_has_stated_values_and_defaults() {
          revocations_per_minute = 1000000\n"
     );
     let config = good(&stated);
-    let issuer = config.signals.of("https://idp.example.com").expect("configured");
+    let issuer = config.signals.get("https://idp.example.com").expect("configured");
     assert_eq!(issuer.keys, Some(KeySource::TransmitterMetadata));
     assert_eq!(
         issuer.callers.iter().next().map(ToString::to_string).as_deref(),

@@ -1,4 +1,4 @@
-//! What streams are told of a signal.
+//! Relay of events to streams.
 
 use serde_json::json;
 
@@ -32,30 +32,33 @@ fn alice() -> Value {
     json!({"format": "opaque", "id": "alice"})
 }
 
-/// Claims that take so many bytes.
+/// Claims of exactly `bytes` bytes as JSON.
 fn claims(bytes: usize) -> Value {
     let empty = json!({"a": ""}).to_string().len();
     json!({"a": "x".repeat(bytes - empty)})
 }
 
 #[test]
-fn each_event_that_is_known_is_passed_on_as_it_was_said() {
-    let said = json!({"event_timestamp": 1.5, "reason_admin": {"en": "left"}, "extra": [null]});
+fn supported_events_are_relayed_unchanged() {
+    let claims = json!({"event_timestamp": 1.5, "reason_admin": {"en": "left"}, "extra": [null]});
     let nothing = json!({});
-    let set = set(&alice(), &[(RISK, &said), ("urn:other", &nothing), (SESSION_REVOKED, &nothing)]);
+    let set = set(&alice(), &[(RISK, &claims), ("urn:other", &nothing), (SESSION_REVOKED, &nothing)]);
     let sub_id = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
-    let told = |event_type: &str, claims: &Value| SecurityEvent {
+    let relayed = |event_type: &str, claims: &Value| SecurityEvent {
         event_type: event_type.to_owned(),
         sub_id: sub_id.clone(),
         claims: claims.as_object().expect("object").clone(),
         txn: Some("t-1".to_owned()),
         via: vec!["https://first.example".to_owned(), "https://idp.example".to_owned()],
     };
-    assert_eq!(events(&set).expect("is passed on"), [told(RISK, &said), told(SESSION_REVOKED, &nothing)]);
+    assert_eq!(
+        events(&set).expect("is relayed"),
+        [relayed(RISK, &claims), relayed(SESSION_REVOKED, &nothing)]
+    );
 }
 
 #[test]
-fn what_is_about_streams_themselves_or_not_known_is_not_passed_on() {
+fn stream_management_and_unknown_events_are_not_relayed() {
     for uri in [
         "https://schemas.openid.net/secevent/ssf/event-type/verification",
         "https://schemas.openid.net/secevent/ssf/event-type/stream-updated",
@@ -66,18 +69,18 @@ fn what_is_about_streams_themselves_or_not_known_is_not_passed_on() {
     }
 }
 
-/// `svc_via` of what is relayed of [`set`], as JSON.
+/// `svc_via` of a relayed [`set`], as JSON.
 const VIA: &str = r#"["https://first.example","https://idp.example"]"#;
 
-/// The part of the limit that `txn`, `svc_via` and a subject leave.
+/// The part of the limit that `txn`, `svc_via` and the subject leave.
 fn left_by(sub_id: &Value) -> usize {
     limits::EVENT_SAID_BYTES_MAX - sub_id.to_string().len() - r#""t-1""#.len() - VIA.len()
 }
 
 #[test]
-fn an_event_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
+fn event_at_limit_is_relayed_and_one_byte_more_is_refused() {
     assert_eq!(limits::EVENT_SAID_BYTES_MAX, 5120, "as the refusal says");
-    // As it is passed on.
+    // As it is relayed.
     let alice_of_idp = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
     let most = left_by(&alice_of_idp);
     let (full, more) = (claims(most), claims(most + 1));
@@ -85,49 +88,50 @@ fn an_event_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
     let refusal = events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &more)])).expect_err("refused");
     assert_eq!(
         refusal.to_string(),
-        "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be passed on"
+        "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be relayed"
     );
     let silent = SecurityEventToken { txn: None, ..set(&alice(), &[(RISK, &more)]) };
     assert!(events(&silent).is_ok(), "txn takes its part");
-    // What is not passed on may be as large as the signal itself.
+    // An event that is not relayed may be as large as the signal itself.
     assert_eq!(events(&set(&alice(), &[("urn:other", &more)])).expect("is accepted"), []);
 }
 
 #[test]
-fn a_subject_at_its_limit_is_passed_on_and_one_byte_more_is_refused_by_name() {
+fn subject_at_limit_is_relayed_and_one_byte_more_is_refused() {
     let iss_sub = |sub: usize| json!({"format": "iss_sub", "iss": "i".repeat(2048), "sub": "s".repeat(sub)});
     let nothing = json!({});
-    let about = |sub_id: &Value, uri: &str| events(&set(sub_id, &[(uri, &nothing)]));
+    let relay = |sub_id: &Value, uri: &str| events(&set(sub_id, &[(uri, &nothing)]));
     let two = |sub: usize| json!({"format": "aliases", "identifiers": [iss_sub(1), iss_sub(sub)]});
     let spare = left_by(&two(0));
-    assert!(about(&two(spare - nothing.to_string().len()), SESSION_REVOKED).is_ok());
-    let refusal = about(&two(spare), SESSION_REVOKED).expect_err("refused").to_string();
-    assert!(refusal.starts_with("events.session-revoked: "), "no room for what is said: {refusal}");
-    let refusal = about(&two(spare + 1), SESSION_REVOKED).expect_err("refused");
+    assert!(relay(&two(spare - nothing.to_string().len()), SESSION_REVOKED).is_ok());
+    let refusal = relay(&two(spare), SESSION_REVOKED).expect_err("refused").to_string();
+    assert!(refusal.starts_with("events.session-revoked: "), "no room for claims: {refusal}");
+    let refusal = relay(&two(spare + 1), SESSION_REVOKED).expect_err("refused");
     assert_eq!(
         refusal.to_string(),
-        "sub_id: must be at most 5120 bytes as JSON, with txn and svc_via, to be passed on"
+        "sub_id: must be at most 5120 bytes as JSON, with txn and svc_via, to be relayed"
     );
-    assert_eq!(about(&two(spare + 1), "urn:other").expect("is accepted"), []);
-    // Members that its format does not have are not passed on, and count for nothing.
+    assert_eq!(relay(&two(spare + 1), "urn:other").expect("is accepted"), []);
+    // Fields that the format does not have are not relayed and do not count.
     let wordy = json!({"format": "opaque", "id": "alice", "more": "x".repeat(limits::EVENT_SAID_BYTES_MAX)});
-    assert!(about(&wordy, SESSION_REVOKED).is_ok());
+    assert!(relay(&wordy, SESSION_REVOKED).is_ok());
 }
 
 #[test]
-fn the_types_that_are_passed_on_are_each_there_once() {
+fn supported_event_types_are_unique() {
     let types: std::collections::BTreeSet<&str> = EVENTS_SUPPORTED.into();
     assert_eq!(types.len(), EVENTS_SUPPORTED.len());
     assert_eq!(types.iter().filter(|uri| uri.contains("/caep/event-type/")).count(), 8);
     assert_eq!(SESSION_REVOKED, crate::state::SESSION_REVOKED);
 }
 
-/// Two fabrics that are receiver and stream of each other circulated an event for ever; each round moved the watermark.
+/// Two fabrics that are receiver and transmitter of each other relayed an event for ever; each round moved the
+/// watermark.
 #[test]
-fn signal_that_came_back_is_a_loop() {
+fn returned_signal_is_a_loop() {
     let nothing = json!({});
     let own = "https://fabric.example";
-    let through = |via: &[&str]| SecurityEventToken {
+    let relayed_by = |via: &[&str]| SecurityEventToken {
         via: via.iter().map(|issuer| (*issuer).to_owned()).collect(),
         ..set(&alice(), &[(SESSION_REVOKED, &nothing)])
     };
@@ -150,6 +154,6 @@ fn signal_that_came_back_is_a_loop() {
             true,
         ),
     ] {
-        assert_eq!(is_loop(&through(via), own), expected, "{via:?}");
+        assert_eq!(is_loop(&relayed_by(via), own), expected, "{via:?}");
     }
 }

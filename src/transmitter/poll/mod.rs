@@ -1,8 +1,7 @@
-//! Streams that are polled (RFC 8936): what was received is written down, and what is open is given, the same
-//! again until it is acknowledged.
+//! Poll delivery (RFC 8936): records acknowledgements, then returns open events, the same ones until they are
+//! acknowledged.
 //!
-//! Nothing is remembered of a poll but the cursor in the log and signed tokens that make a repetition cheap, so
-//! any node answers any poll.
+//! No state but the cursor in the log and a cache of signed tokens, so that any node serves any poll.
 
 mod poll_limit;
 mod request;
@@ -16,14 +15,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use request::{Refused, Request};
+pub use request::{PollRequest, RefusedSet};
 
 use self::poll_limit::PollLimiter;
-use self::scan::Found;
+use self::scan::Scan;
 use super::cursor;
 use super::obstacle::Obstacles;
-use super::set_builder;
-use super::set_builder::SetMaker;
+use super::set_builder::{self, SetBuilder};
 use crate::clock::Clock;
 use crate::limits;
 use crate::state::{
@@ -35,27 +33,22 @@ use crate::telemetry::Metrics;
 /// Why a poll was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A member of the request is not what it must be.
+    /// A field of the request breaks a rule.
     #[error("{field}: {rule}")]
-    Invalid {
-        /// Which.
-        field: &'static str,
-        /// What it must be.
-        rule: &'static str,
-    },
-    /// There is no such stream, or it is somebody else's: which of the two is not said.
+    Invalid { field: &'static str, rule: &'static str },
+    /// No such stream, or one of another owner; the caller cannot tell which.
     #[error("there is no stream with this stream_id")]
     UnknownStream,
-    /// The stream is not polled.
+    /// The stream uses push.
     #[error("stream_id: the stream is delivered by push")]
     DeliveredByPush,
-    /// Whoever asks is blocked.
+    /// The caller is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
-    /// Others advance the same stream, look through the outbox and sign, or wait.
-    #[error("too many polls at once, try again soon")]
+    /// A limit of concurrent polls is reached.
+    #[error("limit of concurrent polls reached; retry")]
     Busy,
-    /// A token could not be made.
+    /// No token could be built.
     #[error(transparent)]
     Set(#[from] set_builder::Error),
     /// The state refused, or could not be read or written.
@@ -63,62 +56,59 @@ pub enum Error {
     State(#[from] state::Error),
 }
 
-/// Who polls.
+/// Caller of a poll.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking<'c> {
-    /// Its identifier; `None` for nobody, whom only development mode lets in.
+pub struct PollCaller<'c> {
+    /// `None` for an anonymous caller, in development mode only.
     pub id: Option<&'c str>,
-    /// Whether it may see what others own.
+    /// Whether it may poll streams of other owners.
     pub is_operator: bool,
-    /// The facts by which the caller is judged when its commands are applied.
+    /// The facts that are checked when its commands are applied.
     pub facts: &'c CallerFacts,
 }
 
-/// What a poll is answered.
+/// Result of a poll.
 #[derive(Clone, Debug, Default)]
-pub struct Polled {
+pub struct PollResult {
     /// The tokens by `jti`, in the order of their events.
     pub sets: Vec<(String, Arc<str>)>,
-    /// Whether there are more; `None` where nobody looked.
+    /// Whether there are more; `None` if the outbox was not scanned.
     pub more_available: Option<bool>,
 }
 
-/// What polls are answered by.
+/// Serves polls.
 pub struct Poller {
-    /// Makes the tokens.
-    sets: SetMaker,
-    /// Finds streams that deliver nothing now.
+    sets: SetBuilder,
     obstacles: Obstacles,
     state: State,
     clock: Clock,
     metrics: Metrics,
-    /// Ends every wait.
+    /// Ends all waits.
     shutdown: CancellationToken,
     limiter: PollLimiter,
 }
 
-/// One poll.
+/// Context of one poll.
 #[derive(Clone, Copy)]
-struct Asked<'p> {
+struct PollContext<'p> {
     stream_id: &'p str,
-    asking: Asking<'p>,
+    caller: PollCaller<'p>,
 }
 
-/// Open events that are to be given.
+/// Open events for one response.
 #[derive(Default)]
-struct Taken {
+struct PollBatch {
     events: Vec<OutboxEvent>,
     bytes: usize,
     has_more: bool,
-    /// How many rows come before the first of them; all that were looked at, if there is none.
+    /// Rows scanned before the first of them, or in all if there is none.
     rows_before: usize,
 }
 
 impl Poller {
-    /// `shutdown` ends every wait.
-    #[must_use]
+    /// `shutdown` ends all waits.
     pub fn new(
-        sets: SetMaker,
+        sets: SetBuilder,
         obstacles: Obstacles,
         state: State,
         clock: Clock,
@@ -128,40 +118,42 @@ impl Poller {
         Self { sets, obstacles, state, clock, metrics, shutdown, limiter: PollLimiter::default() }
     }
 
-    /// Answers a poll: first what it says became of tokens is in the log, then it is given what is open. If that
-    /// is nothing, it waits for something, if it may.
-    ///
-    /// # Errors
-    /// As [`Error`] says. What was acknowledged may be in the log already; to say it again does no harm.
-    pub async fn poll(&self, stream_id: &str, asking: Asking<'_>, request: Request) -> Result<Polled, Error> {
+    /// Serves a poll: writes the acknowledgements to the log, then returns open events. Without any, it waits if the
+    /// request allows it. After an error, acknowledgements may be in the log already; a retry is harmless.
+    pub async fn poll(
+        &self,
+        stream_id: &str,
+        caller: PollCaller<'_>,
+        request: PollRequest,
+    ) -> Result<PollResult, Error> {
         let began = self.clock.boot();
-        // Before anything is looked up (design §4): every signal that was answered is seen by this poll.
+        // Before any read (design §4): this poll sees every signal that was acknowledged before.
         let fresh = self.state.fresh().await?;
-        self.check(&fresh, asking)?;
-        let asked = Asked { stream_id, asking };
-        // One that is not here may have been made through another node a moment ago.
+        self.check(&fresh, caller)?;
+        let context = PollContext { stream_id, caller };
+        // Another node may have just created a stream that is unknown here.
         self.state.confirmed(|| Ok::<_, Error>(self.state.stream(stream_id))).await?;
-        self.stream(asked)?;
-        let Request { events_max, returns_immediately, acknowledged, refused } = request;
-        // Not kept while it waits.
-        self.record(asked, acknowledged, refused).await?;
+        self.stream(context)?;
+        let PollRequest { events_max, returns_immediately, acknowledged, refused } = request;
+        // Recorded before the wait, so that the sets are not retained during it.
+        self.record(context, acknowledged, refused).await?;
         let wait_from = (!returns_immediately).then_some(began);
-        let answer = self.answer(asked, fresh, events_max, wait_from).await?;
-        self.metrics.polled_sets("returned", answer.sets.len());
-        Ok(answer)
+        let result = self.respond(context, fresh, events_max, wait_from).await?;
+        self.metrics.polled_sets("returned", result.sets.len());
+        Ok(result)
     }
 
-    /// Whoever is blocked hears nothing of others.
-    fn check(&self, fresh: &LeaseProof, asking: Asking<'_>) -> Result<(), Error> {
-        if self.state.refuses(fresh, asking.facts) {
+    /// A blocked caller receives no events.
+    fn check(&self, fresh: &LeaseProof, caller: PollCaller<'_>) -> Result<(), Error> {
+        if self.state.refuses(fresh, caller.facts) {
             return Err(Error::CallerBlocked);
         }
         Ok(())
     }
 
-    fn stream(&self, Asked { stream_id, asking }: Asked<'_>) -> Result<Arc<Stream>, Error> {
-        let answers = |stream: &Arc<Stream>| stream.answers(asking.id, asking.is_operator);
-        let stream = self.state.stream(stream_id).filter(answers).ok_or(Error::UnknownStream)?;
+    fn stream(&self, PollContext { stream_id, caller }: PollContext<'_>) -> Result<Arc<Stream>, Error> {
+        let is_visible = |stream: &Arc<Stream>| stream.answers(caller.id, caller.is_operator);
+        let stream = self.state.stream(stream_id).filter(is_visible).ok_or(Error::UnknownStream)?;
         if stream.config.endpoint_url.is_some() {
             return Err(Error::DeliveredByPush);
         }
@@ -172,47 +164,48 @@ impl Poller {
         self.state.stream_cursor(&stream.config.stream_id).ok_or(Error::UnknownStream)
     }
 
-    /// Writes down what became of tokens. A cursor is replaced only as it was read: of two pollers that do so at
-    /// once, one looks again.
+    /// Records acknowledgements. A cursor is replaced only at the version that was read: of two concurrent polls, one
+    /// retries.
     async fn record(
         &self,
-        asked: Asked<'_>,
+        context: PollContext<'_>,
         acknowledged: BTreeSet<String>,
-        refused: BTreeMap<String, Refused>,
+        refused: BTreeMap<String, RefusedSet>,
     ) -> Result<(), Error> {
-        // What has not happened was given to nobody, and is not looked for.
+        // An event of the future cannot have been delivered; it is not looked up.
         let end = *self.state.outbox_end().borrow();
-        let id_of = |jti: String| self.sets.id_of(&jti, asked.stream_id).filter(|id| *id < end);
+        let id_of = |jti: String| self.sets.event_id(&jti, context.stream_id).filter(|id| *id < end);
         let acknowledged: BTreeSet<EventId> = acknowledged.into_iter().filter_map(id_of).collect();
         let refused = refused.into_iter().filter_map(|(jti, refused)| Some((id_of(jti)?, refused)));
-        let refused: BTreeMap<EventId, Refused> = refused.collect();
+        let refused: BTreeMap<EventId, RefusedSet> = refused.collect();
         if acknowledged.is_empty() && refused.is_empty() {
             return Ok(());
         }
-        unless_overtaken(|| self.advance(asked, &acknowledged, &refused)).await
+        retry_if_overtaken(|| self.advance(context, &acknowledged, &refused)).await
     }
 
     async fn advance(
         &self,
-        asked: Asked<'_>,
+        context: PollContext<'_>,
         acknowledged: &BTreeSet<EventId>,
-        refused: &BTreeMap<EventId, Refused>,
+        refused: &BTreeMap<EventId, RefusedSet>,
     ) -> Result<(), Error> {
-        let stream = self.stream(asked)?;
+        let stream = self.stream(context)?;
         let mut cursor = self.cursor(&stream)?;
-        let (found, mut letters) = self.look_for(asked, (&stream, &cursor), acknowledged, refused).await?;
+        let (scan, mut letters) =
+            self.scan_acknowledged(context, (&stream, &cursor), acknowledged, refused).await?;
         loop {
-            let dead = cursor::open(&cursor, &found.matching).filter(|id| letters.contains_key(id));
-            // Letters may be large: so many in one command.
+            let dead = cursor::open_events(&cursor, &scan.matching).filter(|id| letters.contains_key(id));
+            // Dead letters may be large: limited per command.
             let dead: BTreeSet<EventId> = dead.take(limits::DEAD_LETTERS_AT_ONCE_MAX).collect();
             let advanced =
-                cursor::with_dead_letters(&cursor, &found.matching, found.up_to, acknowledged, &dead);
+                cursor::advance_with_dead_letters(&cursor, &scan.matching, scan.up_to, acknowledged, &dead);
             let delivered = advanced.delivered.saturating_sub(cursor.delivered);
             if delivered == 0 && dead.is_empty() {
                 return Ok(());
             }
             let dead: Vec<NewDeadLetter> = dead.iter().filter_map(|id| letters.remove(id)).collect();
-            let state = self.state.on_behalf_of(asked.asking.facts);
+            let state = self.state.on_behalf_of(context.caller.facts);
             state.advance_stream(&stream, advanced, dead.clone()).await?;
             self.count(&stream, delivered, &dead);
             cursor = self.cursor(&stream)?;
@@ -229,179 +222,179 @@ impl Poller {
         }
     }
 
-    /// What lies up to the last token of which something became, and the letters of those that were refused.
-    async fn look_for(
+    /// The stream's events up to the last acknowledged or refused one, and the dead letters of the refused.
+    async fn scan_acknowledged(
         &self,
-        asked: Asked<'_>,
+        context: PollContext<'_>,
         (stream, cursor): (&Stream, &StreamCursor),
         acknowledged: &BTreeSet<EventId>,
-        refused: &BTreeMap<EventId, Refused>,
-    ) -> Result<(Found, BTreeMap<EventId, NewDeadLetter>), Error> {
-        let (mut found, mut letters) = (Found::from(cursor), BTreeMap::new());
+        refused: &BTreeMap<EventId, RefusedSet>,
+    ) -> Result<(Scan, BTreeMap<EventId, NewDeadLetter>), Error> {
+        let (mut scan, mut letters) = (Scan::from(cursor), BTreeMap::new());
         let last = acknowledged.last().copied().max(refused.keys().last().copied());
         let Some(last) = last.filter(|last| *last >= cursor.next) else {
-            return Ok((found, letters));
+            return Ok((scan, letters));
         };
-        // What is done behind them is passed with them, up to what stays open.
+        // Events that are done after them are passed with them, up to the first that stays open.
         let furthest = cursor.done.last().copied().max(Some(last));
-        let _permit = self.limiter.scan(asked.asking.id).await?;
-        let (mut seen, mut stays_open) = (0, false);
+        let _permit = self.limiter.scan(context.caller.id).await?;
+        let (mut seen, mut leaves_open) = (0, false);
         let mut take = |_, event: OutboxEvent| {
             seen += 1;
             let id = event.id;
             if let Some(refused) = refused.get(&id) {
-                letters.insert(id, letter(event, refused));
+                letters.insert(id, dead_letter(event, refused));
             } else if !acknowledged.contains(&id) && !cursor.done.contains(&id) {
-                stays_open = true;
+                leaves_open = true;
             }
-            // What is open is among these, and what is done already.
-            let is_enough =
-                Some(id) >= furthest || (stays_open && id >= last) || seen >= 2 * limits::STREAM_WINDOW;
-            if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            // Twice the window covers all open and all done events.
+            let is_complete =
+                Some(id) >= furthest || (leaves_open && id >= last) || seen >= 2 * limits::STREAM_WINDOW;
+            if is_complete { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        scan::look(&self.state, stream, &mut found, &mut take).await.map_err(state::Error::from)?;
-        Ok((found, letters))
+        scan::scan(&self.state, stream, &mut scan, &mut take).await.map_err(state::Error::from)?;
+        Ok((scan, letters))
     }
 
-    /// What is open; if that is nothing, it waits for something, unless there is no time from which to wait.
-    async fn answer(
+    /// The open events; without any, waits from `wait_from` on, if there is one.
+    async fn respond(
         &self,
-        asked: Asked<'_>,
+        context: PollContext<'_>,
         mut fresh: LeaseProof,
         events_max: usize,
         wait_from: Option<Duration>,
-    ) -> Result<Polled, Error> {
+    ) -> Result<PollResult, Error> {
         if events_max == 0 {
-            return Ok(Polled::default());
+            return Ok(PollResult::default());
         }
         let (mut end, mut changes) = (self.state.outbox_end(), self.state.stream_changes());
-        let mut before: Option<(Arc<Stream>, u64, Found)> = None;
+        let mut previous: Option<(Arc<Stream>, u64, Scan)> = None;
         loop {
-            let permit = self.limiter.scan(asked.asking.id).await?;
-            // What happens from here on wakes this poll, whether it is looked at now or not.
+            let permit = self.limiter.scan(context.caller.id).await?;
+            // An event from here on wakes this poll, whether or not the scan sees it.
             end.mark_unchanged();
             changes.mark_unchanged();
-            // As it is now: it may have been paused, changed or deleted while this poll waited.
-            let stream = self.stream(asked)?;
-            if stream.status != StreamStatus::Enabled || self.obstacles.of(&fresh, &stream).is_some() {
+            // Read anew: it may have been paused, changed or deleted during the wait.
+            let stream = self.stream(context)?;
+            if stream.status != StreamStatus::Enabled || self.obstacles.find(&fresh, &stream).is_some() {
                 drop(permit);
-                // Whoever was answered at once would ask again at once.
+                // An immediate response would be followed by an immediate poll.
                 if let Some(began) = wait_from
-                    && let Some(now) = self.wait(asked, &mut changes, began).await?
+                    && let Some(now) = self.wait(context, &mut changes, began).await?
                 {
                     fresh = now;
                     continue;
                 }
-                return Ok(Polled::default());
+                return Ok(PollResult::default());
             }
             let cursor = self.cursor(&stream)?;
-            // What was looked at before had nothing to give, and has not got any since.
-            let is_same = |(known, version, _): &(Arc<Stream>, u64, Found)| {
-                Arc::ptr_eq(known, &stream) && *version == cursor.version
+            // The earlier scan found no open event, and the stream has not changed.
+            let is_same = |(scanned, version, _): &(Arc<Stream>, u64, Scan)| {
+                Arc::ptr_eq(scanned, &stream) && *version == cursor.version
             };
-            let found = before.take().filter(is_same);
-            let mut found = found.map_or_else(|| Found::from(&cursor), |(.., found)| found);
+            let previous_scan = previous.take().filter(is_same);
+            let mut scan = previous_scan.map_or_else(|| Scan::from(&cursor), |(.., scan)| scan);
 
-            let taken = self.take(&stream, &cursor, &mut found, events_max).await?;
-            let sets = self.sign(&stream, &taken.events).await?;
+            let batch = self.collect(&stream, &cursor, &mut scan, events_max).await?;
+            let sets = self.sign(&stream, &batch.events).await?;
             drop(permit);
-            self.pass(&stream, &cursor, &found, taken.rows_before).await;
-            if let Some(began) = wait_from.filter(|_| sets.is_empty() && found.is_at_end)
-                && let Some(now) = self.wait(asked, &mut end, began).await?
+            self.skip(&stream, &cursor, &scan, batch.rows_before).await;
+            if let Some(began) = wait_from.filter(|_| sets.is_empty() && scan.is_at_end)
+                && let Some(now) = self.wait(context, &mut end, began).await?
             {
                 fresh = now;
-                before = Some((stream, cursor.version, found));
+                previous = Some((stream, cursor.version, scan));
                 continue;
             }
-            let more_available = Some(taken.has_more || !found.is_at_end);
-            return Ok(Polled { sets, more_available });
+            let more_available = Some(batch.has_more || !scan.is_at_end);
+            return Ok(PollResult { sets, more_available });
         }
     }
 
-    /// Open events from where `found` ends on.
-    async fn take(
+    /// Open events from the end of `scan` on.
+    async fn collect(
         &self,
         stream: &Stream,
         cursor: &StreamCursor,
-        found: &mut Found,
+        scan: &mut Scan,
         events_max: usize,
-    ) -> Result<Taken, Error> {
-        let (mut taken, mut first_at) = (Taken::default(), None);
-        // How many can be open, as `cursor::open` has it.
-        let places = limits::STREAM_WINDOW.saturating_sub(cursor.done.len()).max(1);
+    ) -> Result<PollBatch, Error> {
+        let (mut batch, mut first_at) = (PollBatch::default(), None);
+        // As many as `cursor::open_events` allows.
+        let capacity = limits::STREAM_WINDOW.saturating_sub(cursor.done.len()).max(1);
         let mut take = |rows, event: OutboxEvent| {
             if cursor.done.contains(&event.id) {
                 return ControlFlow::Continue(());
             }
-            let is_full =
-                taken.events.len() >= events_max.min(places) || taken.bytes >= limits::POLL_ANSWER_BYTES_FULL;
+            let is_full = batch.events.len() >= events_max.min(capacity)
+                || batch.bytes >= limits::POLL_ANSWER_BYTES_FULL;
             if is_full {
-                taken.has_more = true;
+                batch.has_more = true;
                 return ControlFlow::Break(());
             }
             first_at.get_or_insert(rows);
-            taken.bytes = taken.bytes.saturating_add(bytes_of(&event));
-            taken.events.push(event);
+            batch.bytes = batch.bytes.saturating_add(bytes_of(&event));
+            batch.events.push(event);
             ControlFlow::Continue(())
         };
-        scan::look(&self.state, stream, found, &mut take).await.map_err(state::Error::from)?;
-        taken.rows_before = first_at.unwrap_or(found.rows);
-        Ok(taken)
+        scan::scan(&self.state, stream, scan, &mut take).await.map_err(state::Error::from)?;
+        batch.rows_before = first_at.unwrap_or(scan.rows);
+        Ok(batch)
     }
 
-    /// Lets the cursor pass what the stream is not for, so that it is not looked at again and again; not for a few
-    /// rows, which cost less than a write. Nobody depends on it: what could not be written is passed later.
-    async fn pass(&self, stream: &Stream, cursor: &StreamCursor, found: &Found, rows_before: usize) {
+    /// Moves the cursor past events of other streams, so that they are not scanned repeatedly; a few rows cost less
+    /// than a write. Best effort: after a failed write the next poll tries.
+    async fn skip(&self, stream: &Stream, cursor: &StreamCursor, scan: &Scan, rows_before: usize) {
         if rows_before < limits::POLL_ROWS_PASSED_MIN {
             return;
         }
         let stream_id = &stream.config.stream_id;
-        let passed = cursor::advance(cursor, &found.matching, found.up_to, &BTreeSet::new());
-        match self.state.as_node().advance_stream(stream, passed, Vec::new()).await {
+        let advanced = cursor::advance(cursor, &scan.matching, scan.up_to, &BTreeSet::new());
+        match self.state.as_node().advance_stream(stream, advanced, Vec::new()).await {
             Ok(()) | Err(state::Error::StreamChanged | state::Error::UnknownStream) => {}
-            Err(error) => tracing::warn!(%error, stream_id, "let a stream pass what it is not for"),
+            Err(error) => tracing::warn!(%error, stream_id, "failed to advance a stream past other events"),
         }
     }
 
     async fn sign(&self, stream: &Stream, events: &[OutboxEvent]) -> Result<Vec<(String, Arc<str>)>, Error> {
-        let passed = self.state.elapsed_time();
+        let elapsed = self.state.elapsed_time();
         let incarnation = self.sets.incarnation()?;
         let mut sets = Vec::with_capacity(events.len());
         for event in events {
-            let jti = SetMaker::jti(incarnation, &stream.config.stream_id, event.id);
-            sets.push((jti, self.sets.make(stream, event, passed)?));
-            // A signature takes the better part of a millisecond.
+            let jti = SetBuilder::jti(incarnation, &stream.config.stream_id, event.id);
+            sets.push((jti, self.sets.build(stream, event, elapsed)?));
+            // A signature takes almost a millisecond.
             tokio::task::yield_now().await;
         }
         Ok(sets)
     }
 
-    /// Waits until something happens; if that is in time, whoever asks may still be answered, by what is known then.
+    /// Waits for `changes`; returns a new lease proof if it came in time and the caller is still admitted.
     async fn wait<T>(
         &self,
-        asked: Asked<'_>,
-        happens: &mut watch::Receiver<T>,
+        context: PollContext<'_>,
+        changes: &mut watch::Receiver<T>,
         began: Duration,
     ) -> Result<Option<LeaseProof>, Error> {
         let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
-        let permit = self.limiter.wait(asked.asking.id)?;
+        let permit = self.limiter.wait(context.caller.id)?;
         let counted = self.metrics.poll_waits();
-        let has_happened = tokio::select! {
-            has_happened = happened(happens, left) => has_happened,
+        let has_changed = tokio::select! {
+            has_changed = changed_within(changes, left) => has_changed,
             () = self.shutdown.cancelled() => false,
         };
         drop((permit, counted));
-        if !has_happened {
+        if !has_changed {
             return Ok(None);
         }
         let fresh = self.state.fresh().await?;
-        self.check(&fresh, asked.asking)?;
+        self.check(&fresh, context.caller)?;
         Ok(Some(fresh))
     }
 }
 
-/// Tries again while others are faster, so often and no more.
-async fn unless_overtaken<F>(attempt: impl Fn() -> F) -> Result<(), Error>
+/// Retries while concurrent polls win, up to [`limits::POLL_ADVANCES_MAX`] times.
+async fn retry_if_overtaken<F>(attempt: impl Fn() -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>>,
 {
@@ -415,12 +408,12 @@ where
     Err(Error::Busy)
 }
 
-/// Waits until something happens, no longer than `left`.
-async fn happened<T>(happens: &mut watch::Receiver<T>, left: Duration) -> bool {
-    matches!(tokio::time::timeout(left, happens.changed()).await, Ok(Ok(())))
+/// Waits for a change, up to `left`.
+async fn changed_within<T>(changes: &mut watch::Receiver<T>, left: Duration) -> bool {
+    matches!(tokio::time::timeout(left, changes.changed()).await, Ok(Ok(())))
 }
 
-fn letter(event: OutboxEvent, refused: &Refused) -> NewDeadLetter {
+fn dead_letter(event: OutboxEvent, refused: &RefusedSet) -> NewDeadLetter {
     NewDeadLetter {
         id: event.id,
         err: refused.err.clone(),
@@ -430,7 +423,7 @@ fn letter(event: OutboxEvent, refused: &Refused) -> NewDeadLetter {
     }
 }
 
-/// How many of these there can be is bounded by the events of the stream.
+/// The number of these lines is bounded by the events of the stream.
 fn log_refused(stream_id: &str, letter: &NewDeadLetter) {
     tracing::warn!(
         stream_id,
@@ -438,11 +431,11 @@ fn log_refused(stream_id: &str, letter: &NewDeadLetter) {
         event_type = letter.event_type,
         err = letter.err,
         description = letter.description,
-        "a receiver refused a security event"
+        "receiver refused a security event"
     );
 }
 
-/// About how long an event's token is.
+/// Approximate length of an event's token.
 fn bytes_of(event: &OutboxEvent) -> usize {
     let text = |value: &serde_json::Value| value.to_string().len();
     let claims = event.event.claims.iter().map(|(name, value)| name.len() + text(value));

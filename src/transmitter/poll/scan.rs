@@ -1,5 +1,4 @@
-//! Looking through the outbox for what a stream is for: in order, so many rows at once, and never more than a
-//! number of them for one poll.
+//! Scan of the outbox for a stream's events: in order, in steps, with a limit of rows per poll.
 
 use std::ops::ControlFlow;
 
@@ -8,12 +7,9 @@ use crate::limits;
 use crate::state::{EventId, OutboxEvent, State, Stream, StreamCursor};
 use crate::transmitter::matching;
 
-/// Where events are read from.
+/// Source of events.
 pub trait Outbox {
-    /// Visits the events from `from` on, in order, until `visit` answers false.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if a row is not what was written.
+    /// Visits the events from `from` on, in order, until `visit` returns false.
     fn visit(&self, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bool) -> Result<(), Corrupt>;
 }
 
@@ -23,61 +19,56 @@ impl Outbox for State {
     }
 }
 
-/// What was found from a cursor on; a later look goes on where this one ended.
+/// State of a scan from a cursor on; a later scan resumes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// What the stream is for, in order.
+pub struct Scan {
+    /// The stream's events, in order.
     pub matching: Vec<EventId>,
-    /// Behind the last row that was looked at.
+    /// After the last scanned row.
     pub up_to: EventId,
-    /// How many rows were looked at.
+    /// Number of scanned rows.
     pub rows: usize,
-    /// Whether that was the end of the outbox.
+    /// Whether the outbox ended there.
     pub is_at_end: bool,
 }
 
-impl Found {
-    /// Nothing yet.
-    #[must_use]
+impl Scan {
+    /// Nothing scanned.
     pub fn from(cursor: &StreamCursor) -> Self {
         Self { matching: Vec::new(), up_to: cursor.next, rows: 0, is_at_end: false }
     }
 }
 
-/// Looks on, until `take` breaks off, the outbox ends or [`limits::POLL_ROWS_SEEN_MAX`] more rows were looked at.
-/// `take` is given what the stream is for, with how many rows were looked at before it. Others have their turn in
-/// between.
-///
-/// # Errors
-/// [`Corrupt`] if a row is not what was written.
-pub async fn look(
+/// Scans until `take` breaks, the outbox ends or [`limits::POLL_ROWS_SEEN_MAX`] more rows are scanned. `take` gets each
+/// of the stream's events with the number of rows before it. Yields between steps.
+pub async fn scan(
     outbox: &(impl Outbox + Sync),
     stream: &Stream,
-    found: &mut Found,
+    state: &mut Scan,
     take: &mut (dyn FnMut(usize, OutboxEvent) -> ControlFlow<()> + Send),
 ) -> Result<(), Corrupt> {
-    let most = found.rows.saturating_add(limits::POLL_ROWS_SEEN_MAX);
-    found.is_at_end = false;
-    while found.rows < most {
-        let at_once = limits::POLL_ROWS_AT_ONCE.min(most - found.rows);
+    let rows_max = state.rows.saturating_add(limits::POLL_ROWS_SEEN_MAX);
+    state.is_at_end = false;
+    while state.rows < rows_max {
+        let step = limits::POLL_ROWS_AT_ONCE.min(rows_max - state.rows);
         let mut seen = 0;
-        let mut goes_on = ControlFlow::Continue(());
-        let Found { matching, up_to, rows, .. } = found;
+        let mut flow = ControlFlow::Continue(());
+        let Scan { matching, up_to, rows, .. } = state;
         outbox.visit(*up_to, &mut |event| {
             *up_to = event.id.next();
-            if matching::is_for(stream, &event) {
+            if matching::matches(stream, &event) {
                 matching.push(event.id);
-                goes_on = take(*rows + seen, event);
+                flow = take(*rows + seen, event);
             }
             seen += 1;
-            goes_on.is_continue() && seen < at_once
+            flow.is_continue() && seen < step
         })?;
-        found.rows += seen;
-        if goes_on.is_break() {
+        state.rows += seen;
+        if flow.is_break() {
             return Ok(());
         }
-        if seen < at_once {
-            found.is_at_end = true;
+        if seen < step {
+            state.is_at_end = true;
             return Ok(());
         }
         tokio::task::yield_now().await;
@@ -94,13 +85,13 @@ mod tests {
     use crate::clock::Timestamp;
     use crate::state::{Added, SecurityEvent, StreamConfig, StreamStatus};
 
-    /// Events that are for the stream, or are not.
+    /// Whether each event is for the stream.
     struct Rows(Vec<bool>);
 
     impl Outbox for Rows {
         fn visit(&self, from: EventId, visit: &mut dyn FnMut(OutboxEvent) -> bool) -> Result<(), Corrupt> {
-            for (at, is_wanted) in self.0.iter().enumerate() {
-                if id(at) >= from && !visit(event(id(at), *is_wanted)) {
+            for (at, matches) in self.0.iter().enumerate() {
+                if id(at) >= from && !visit(event(id(at), *matches)) {
                     break;
                 }
             }
@@ -112,8 +103,8 @@ mod tests {
         EventId { index: at as u64, number: 0 }
     }
 
-    fn event(id: EventId, is_wanted: bool) -> OutboxEvent {
-        let event_type = if is_wanted { "urn:wanted" } else { "urn:other" };
+    fn event(id: EventId, matches: bool) -> OutboxEvent {
+        let event_type = if matches { "urn:wanted" } else { "urn:other" };
         OutboxEvent {
             id,
             event: SecurityEvent {
@@ -153,64 +144,63 @@ mod tests {
         }
     }
 
-    /// A look that takes `most`, and what it took.
-    async fn take(rows: &Rows, found: &mut Found, most: usize) -> Vec<EventId> {
-        let mut taken = Vec::new();
+    /// Takes at most `most` events.
+    async fn take(rows: &Rows, state: &mut Scan, most: usize) -> Vec<EventId> {
+        let mut events = Vec::new();
         let mut take = |rows: usize, event: OutboxEvent| {
-            assert_eq!(event.id, id(rows), "so many came before it");
-            taken.push(event.id);
-            if taken.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            assert_eq!(event.id, id(rows), "the rows before it");
+            events.push(event.id);
+            if events.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        look(rows, &stream(), found, &mut take).await.expect("rows");
-        taken
+        scan(rows, &stream(), state, &mut take).await.expect("rows");
+        events
     }
 
-    fn none() -> Found {
-        Found::from(&StreamCursor::default())
+    fn start() -> Scan {
+        Scan::from(&StreamCursor::default())
     }
 
     #[tokio::test]
-    async fn what_a_stream_is_for_is_found_in_order_to_the_end() {
+    async fn scan_returns_events_in_order_to_the_end() {
         let rows = Rows(vec![true, false, false, true, true, false]);
-        let mut found = none();
-        assert_eq!(take(&rows, &mut found, 9).await, [id(0), id(3), id(4)]);
-        let all =
-            Found { matching: vec![id(0), id(3), id(4)], up_to: id(5).next(), rows: 6, is_at_end: true };
-        assert_eq!(found, all);
-        // Nothing is looked at twice.
-        assert!(take(&rows, &mut found, 9).await.is_empty());
-        assert_eq!(found, all);
+        let mut state = start();
+        assert_eq!(take(&rows, &mut state, 9).await, [id(0), id(3), id(4)]);
+        let all = Scan { matching: vec![id(0), id(3), id(4)], up_to: id(5).next(), rows: 6, is_at_end: true };
+        assert_eq!(state, all);
+        // No row is scanned twice.
+        assert!(take(&rows, &mut state, 9).await.is_empty());
+        assert_eq!(state, all);
         let rows = Rows([rows.0, vec![true]].concat());
-        assert_eq!(take(&rows, &mut found, 9).await, [id(6)]);
-        assert_eq!((found.rows, found.matching.len()), (7, 4));
+        assert_eq!(take(&rows, &mut state, 9).await, [id(6)]);
+        assert_eq!((state.rows, state.matching.len()), (7, 4));
     }
 
     #[tokio::test]
-    async fn a_look_that_has_enough_goes_no_further() {
+    async fn scan_stops_at_enough_events() {
         let rows = Rows(vec![false, true, true, true]);
-        let mut found = none();
-        assert_eq!(take(&rows, &mut found, 2).await, [id(1), id(2)]);
-        assert_eq!((found.up_to, found.rows, found.is_at_end), (id(2).next(), 3, false));
+        let mut state = start();
+        assert_eq!(take(&rows, &mut state, 2).await, [id(1), id(2)]);
+        assert_eq!((state.up_to, state.rows, state.is_at_end), (id(2).next(), 3, false));
     }
 
     #[tokio::test]
-    async fn only_so_many_rows_are_looked_at_for_one_poll() {
+    async fn rows_per_scan_are_limited() {
         let most = limits::POLL_ROWS_SEEN_MAX;
         let mut rows = Rows(vec![false; most]);
         rows.0.push(true);
-        let mut found = none();
-        assert!(take(&rows, &mut found, 1).await.is_empty());
-        assert_eq!((found.rows, found.is_at_end), (most, false));
-        assert_eq!(take(&rows, &mut found, 1).await, [id(most)]);
+        let mut state = start();
+        assert!(take(&rows, &mut state, 1).await.is_empty());
+        assert_eq!((state.rows, state.is_at_end), (most, false));
+        assert_eq!(take(&rows, &mut state, 1).await, [id(most)]);
     }
 
     #[tokio::test]
-    async fn others_have_their_turn_while_many_rows_are_looked_at() {
+    async fn scan_yields_between_steps() {
         let turns = |rows: usize| {
-            let (rows, mut found) = (Rows(vec![false; rows]), none());
-            let mut looking = Box::pin(async move { take(&rows, &mut found, 1).await });
+            let (rows, mut state) = (Rows(vec![false; rows]), start());
+            let mut scanning = Box::pin(async move { take(&rows, &mut state, 1).await });
             let mut turns = 0;
-            while looking.as_mut().now_or_never().is_none() {
+            while scanning.as_mut().now_or_never().is_none() {
                 turns += 1;
             }
             turns

@@ -1,4 +1,4 @@
-//! Polls over a real core: what is given, what is written down, and how much of it at once.
+//! Polls over a single-node cluster.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,22 +16,22 @@ use crate::state::{CallerFacts, DeadLetter, STREAM_UPDATED, SecurityEvent, Signa
 
 const WANTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 const OTHER: &str = "https://schemas.openid.net/secevent/caep/event-type/credential-change";
-const NOBODY: Asking<'_> = Asking { id: None, is_operator: true, facts: &CallerFacts::ANONYMOUS };
+const ANONYMOUS: PollCaller<'_> = PollCaller { id: None, is_operator: true, facts: &CallerFacts::ANONYMOUS };
 
-/// A core with one stream that is for one type of events, and a poller over it.
-struct Bench {
-    core: TestNode,
+/// A node with one stream for one event type, and its poller.
+struct Harness {
+    node: TestNode,
     poller: Poller,
     metrics: Metrics,
     stream_id: String,
     signals: AtomicUsize,
 }
 
-async fn start() -> Bench {
-    let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
+async fn start() -> Harness {
+    let node = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
     let metrics = Metrics::new().expect("metrics");
-    let (state, clock) = (core.state.clone(), core.clock.clone());
-    let sets = SetMaker::new("https://fabric.example".to_owned(), core.keyring().await, state.clone());
+    let (state, clock) = (node.state.clone(), node.clock.clone());
+    let sets = SetBuilder::new("https://fabric.example".to_owned(), node.keyring().await, state.clone());
     let obstacles = Obstacles::new(
         "https://fabric.example".to_owned(),
         Arc::new(|_: &str| true),
@@ -52,7 +52,7 @@ async fn start() -> Bench {
         description: None,
     };
     state.as_node().create_stream(config, None).await.expect("created");
-    Bench { core, poller, metrics, stream_id, signals: AtomicUsize::new(0) }
+    Harness { node, poller, metrics, stream_id, signals: AtomicUsize::new(0) }
 }
 
 fn event(event_type: &str, claims: Map<String, Value>) -> SecurityEvent {
@@ -62,16 +62,16 @@ fn event(event_type: &str, claims: Map<String, Value>) -> SecurityEvent {
 
 fn at_once(more: &Value) -> Value {
     let mut value = json!({"returnImmediately": true});
-    for (name, member) in more.as_object().expect("object") {
-        value[name] = member.clone();
+    for (name, field) in more.as_object().expect("object") {
+        value[name] = field.clone();
     }
     value
 }
 
-impl Bench {
+impl Harness {
     async fn end(self) {
         drop(self.poller);
-        self.core.end().await;
+        self.node.end().await;
     }
 
     async fn append(&self, events: Vec<SecurityEvent>) {
@@ -87,38 +87,38 @@ impl Bench {
             events,
             subject: "a@b.example".to_owned(),
         };
-        assert!(self.core.state.as_node().accept_signal(signal).await.expect("accepted"));
+        assert!(self.node.state.as_node().accept_signal(signal).await.expect("accepted"));
     }
 
-    /// So many in one entry.
+    /// Appends `count` events in one log entry.
     async fn append_many(&self, event_type: &str, count: usize) {
         self.append(vec![event(event_type, Map::new()); count]).await;
     }
 
-    async fn polled(&self, request: &Value) -> Result<Polled, Error> {
-        self.poller.poll(&self.stream_id, NOBODY, Request::read(request).expect("a request")).await
+    async fn polled(&self, request: &Value) -> Result<PollResult, Error> {
+        self.poller.poll(&self.stream_id, ANONYMOUS, PollRequest::parse(request).expect("a request")).await
     }
 
-    async fn poll(&self, more: &Value) -> Polled {
+    async fn poll(&self, more: &Value) -> PollResult {
         self.polled(&at_once(more)).await.expect("polled")
     }
 
     fn cursor(&self) -> StreamCursor {
-        StreamCursor::clone(&self.core.state.stream_cursor(&self.stream_id).expect("a cursor"))
+        StreamCursor::clone(&self.node.state.stream_cursor(&self.stream_id).expect("a cursor"))
     }
 
     fn stream(&self) -> Arc<Stream> {
-        self.core.state.stream(&self.stream_id).expect("a stream")
+        self.node.state.stream(&self.stream_id).expect("a stream")
     }
 
-    /// As its transmitter.
+    /// Pauses as the transmitter.
     async fn pause(&self, reason: &str) {
-        self.core.state.pause_stream(&self.stream(), reason).await.expect("paused");
+        self.node.state.pause_stream(&self.stream(), reason).await.expect("paused");
     }
 
     async fn enable(&self) {
         let status = StreamStatus::Enabled;
-        self.core
+        self.node
             .state
             .as_node()
             .set_stream_status(&self.stream_id, status, String::new())
@@ -127,19 +127,19 @@ impl Bench {
     }
 
     fn dead_letters(&self) -> Vec<DeadLetter> {
-        self.core.state.dead_letters(&self.stream_id, None, 100).expect("rows").0
+        self.node.state.dead_letters(&self.stream_id, None, 100).expect("rows").0
     }
 
-    fn shows(&self, line: &str) -> bool {
+    fn has_metric(&self, line: &str) -> bool {
         self.metrics.render().expect("page").lines().any(|shown| shown == line)
     }
 }
 
-fn jtis(polled: &Polled) -> Vec<&str> {
+fn jtis(polled: &PollResult) -> Vec<&str> {
     polled.sets.iter().map(|(jti, _)| jti.as_str()).collect()
 }
 
-/// What a token says happened.
+/// `events` of a token.
 fn events(set: &str) -> Value {
     let payload = set.split('.').nth(1).expect("three parts");
     let payload = URL_SAFE_NO_PAD.decode(payload).expect("base64url");
@@ -147,333 +147,334 @@ fn events(set: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_acknowledged_is_not_given_again_and_the_rest_is_the_same() {
-    let bench = start().await;
-    bench.append_many(WANTED, 5).await;
-    bench.append_many(OTHER, 2).await;
-    let first = bench.poll(&json!({"maxEvents": 3})).await;
+async fn acknowledged_events_are_not_returned_again() {
+    let harness = start().await;
+    harness.append_many(WANTED, 5).await;
+    harness.append_many(OTHER, 2).await;
+    let first = harness.poll(&json!({"maxEvents": 3})).await;
     assert_eq!((first.sets.len(), first.more_available), (3, Some(true)));
-    let again = bench.poll(&json!({"maxEvents": 3})).await;
-    assert_eq!(again.sets, first.sets, "text by text");
-    let all = bench.poll(&json!({})).await;
+    let retry = harness.poll(&json!({"maxEvents": 3})).await;
+    assert_eq!(retry.sets, first.sets, "byte for byte");
+    let all = harness.poll(&json!({})).await;
     assert_eq!((&all.sets[..3], all.sets.len(), all.more_available), (&first.sets[..], 5, Some(false)));
-    // The second and the fourth, and what is nothing of this stream.
-    let others = bench.stream_id.replace('5', "6");
-    let strange = jtis(&all)[0].replace(&bench.stream_id, &others);
+    // The second and the fourth, and `jti`s that are not of this stream.
+    let others = harness.stream_id.replace('5', "6");
+    let strange = jtis(&all)[0].replace(&harness.stream_id, &others);
     let ack = [jtis(&all)[1], jtis(&all)[3], &strange, "", "x", &format!(" {}", jtis(&all)[0])];
-    let left = bench.poll(&json!({"ack": ack})).await;
+    let left = harness.poll(&json!({"ack": ack})).await;
     assert_eq!(jtis(&left), [jtis(&all)[0], jtis(&all)[2], jtis(&all)[4]]);
-    assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (2, 2));
-    let version = bench.cursor().version;
-    bench.poll(&json!({"ack": ack})).await;
-    assert_eq!(bench.cursor().version, version, "what is known already is not written");
-    let none = bench.poll(&json!({"ack": jtis(&all), "maxEvents": 0})).await;
+    assert_eq!((harness.cursor().delivered, harness.cursor().done.len()), (2, 2));
+    let version = harness.cursor().version;
+    harness.poll(&json!({"ack": ack})).await;
+    assert_eq!(harness.cursor().version, version, "a repeated acknowledgement is not written");
+    let none = harness.poll(&json!({"ack": jtis(&all), "maxEvents": 0})).await;
     assert_eq!((none.sets.len(), none.more_available), (0, None));
-    assert!(bench.poll(&json!({})).await.sets.is_empty());
-    assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (5, 0));
-    assert!(bench.shows(r#"svc_polled_sets_total{result="acknowledged"} 5"#));
-    bench.end().await;
+    assert!(harness.poll(&json!({})).await.sets.is_empty());
+    assert_eq!((harness.cursor().delivered, harness.cursor().done.len()), (5, 0));
+    assert!(harness.has_metric(r#"svc_polled_sets_total{result="acknowledged"} 5"#));
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn what_is_refused_is_a_dead_letter_once_and_not_given_again() {
-    let bench = start().await;
-    bench.append_many(WANTED, 3).await;
-    let all = bench.poll(&json!({})).await;
-    let said = json!({"err": "invalid_key", "description": "who\u{7}?"});
-    let errors = json!({jtis(&all)[1]: said, "x": said});
-    let left = bench.poll(&json!({"setErrs": errors, "ack": [jtis(&all)[0]]})).await;
+async fn refused_event_becomes_one_dead_letter() {
+    let harness = start().await;
+    harness.append_many(WANTED, 3).await;
+    let all = harness.poll(&json!({})).await;
+    let error = json!({"err": "invalid_key", "description": "who\u{7}?"});
+    let errors = json!({jtis(&all)[1]: error, "x": error});
+    let left = harness.poll(&json!({"setErrs": errors, "ack": [jtis(&all)[0]]})).await;
     assert_eq!(jtis(&left), [jtis(&all)[2]]);
-    bench.poll(&json!({"setErrs": errors})).await;
-    let letters = bench.dead_letters();
+    harness.poll(&json!({"setErrs": errors})).await;
+    let letters = harness.dead_letters();
     let [letter] = letters.as_slice() else { panic!("{letters:?}") };
     assert_eq!((letter.err.as_str(), letter.description.as_str()), ("invalid_key", "who??"));
     assert_eq!((letter.event_type.as_str(), letter.sub_id.contains("a@b.example")), (WANTED, true));
-    let cursor = bench.cursor();
+    let cursor = harness.cursor();
     assert_eq!((cursor.delivered, cursor.dead_letters, cursor.done.len()), (1, 1, 0));
-    // What was acknowledged is not refused any more.
-    bench.poll(&json!({"setErrs": {jtis(&all)[0]: said}})).await;
-    assert_eq!(bench.dead_letters().len(), 1);
-    assert!(bench.shows(r#"svc_polled_sets_total{result="refused"} 1"#));
-    bench.end().await;
+    // An acknowledged event can no longer be refused.
+    harness.poll(&json!({"setErrs": {jtis(&all)[0]: error}})).await;
+    assert_eq!(harness.dead_letters().len(), 1);
+    assert!(harness.has_metric(r#"svc_polled_sets_total{result="refused"} 1"#));
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn several_that_acknowledge_at_once_are_all_heard() {
-    let bench = start().await;
-    bench.append_many(WANTED, 60).await;
-    let all = bench.poll(&json!({})).await;
+async fn concurrent_acknowledgements_are_all_recorded() {
+    let harness = start().await;
+    harness.append_many(WANTED, 60).await;
+    let all = harness.poll(&json!({})).await;
     let polls = jtis(&all).into_iter().map(|jti| {
         let request = at_once(&json!({"ack": [jti], "maxEvents": 0}));
-        let bench = &bench;
-        // Who was overtaken too often says it again.
-        async move { while matches!(bench.polled(&request).await, Err(Error::Busy)) {} }
+        let harness = &harness;
+        // A poll that was overtaken too often retries.
+        async move { while matches!(harness.polled(&request).await, Err(Error::Busy)) {} }
     });
     join_all(polls).await;
-    let cursor = bench.cursor();
+    let cursor = harness.cursor();
     assert_eq!((cursor.delivered, cursor.done.len()), (60, 0));
-    assert!(bench.poll(&json!({})).await.sets.is_empty());
-    bench.end().await;
+    assert!(harness.poll(&json!({})).await.sets.is_empty());
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn whoever_never_acknowledges_is_given_the_same_window_and_nothing_beyond() {
-    let bench = start().await;
+async fn without_acknowledgement_only_one_window_is_delivered() {
+    let harness = start().await;
     let window = limits::STREAM_WINDOW;
-    bench.append_many(WANTED, window + 50).await;
-    let first = bench.poll(&json!({})).await;
+    harness.append_many(WANTED, window + 50).await;
+    let first = harness.poll(&json!({})).await;
     assert_eq!((first.sets.len(), first.more_available), (limits::POLL_EVENTS_MAX, Some(true)));
     for _ in 0..5 {
-        assert_eq!(bench.poll(&json!({})).await.sets, first.sets);
+        assert_eq!(harness.poll(&json!({})).await.sets, first.sets);
     }
     // All but the first are acknowledged, page by page.
     let oldest = jtis(&first)[0].to_owned();
-    let mut given = first;
-    while given.sets.len() > 1 {
-        given = bench.poll(&json!({"ack": &jtis(&given)[1..]})).await;
-        assert_eq!(jtis(&given)[0], oldest);
+    let mut batch = first;
+    while batch.sets.len() > 1 {
+        batch = harness.poll(&json!({"ack": &jtis(&batch)[1..]})).await;
+        assert_eq!(jtis(&batch)[0], oldest);
     }
-    let cursor = bench.cursor();
-    assert_eq!((cursor.done.len(), given.more_available), (window - 1, Some(true)));
-    let rest = bench.poll(&json!({"ack": [oldest]})).await;
+    let cursor = harness.cursor();
+    assert_eq!((cursor.done.len(), batch.more_available), (window - 1, Some(true)));
+    let rest = harness.poll(&json!({"ack": [oldest]})).await;
     assert_eq!((rest.sets.len(), rest.more_available), (50, Some(false)));
-    assert_eq!((bench.cursor().delivered, bench.cursor().done.len()), (window as u64, 0));
-    bench.end().await;
+    assert_eq!((harness.cursor().delivered, harness.cursor().done.len()), (window as u64, 0));
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn large_events_come_in_several_answers() {
-    let bench = start().await;
+async fn large_events_are_split_over_responses() {
+    let harness = start().await;
     let large = || {
         let text = "a".repeat(limits::EVENT_SAID_BYTES_MAX - 100);
         event(WANTED, json!({ "reason": text }).as_object().cloned().expect("object"))
     };
     let most = limits::POLL_EVENTS_MAX;
-    bench.append((0..most).map(|_| large()).collect()).await;
-    let first = bench.poll(&json!({})).await;
-    let said = limits::POLL_ANSWER_BYTES_FULL.div_ceil(limits::EVENT_SAID_BYTES_MAX);
-    assert!((said..said + 5).contains(&first.sets.len()), "{}", first.sets.len());
+    harness.append((0..most).map(|_| large()).collect()).await;
+    let first = harness.poll(&json!({})).await;
+    let expected = limits::POLL_ANSWER_BYTES_FULL.div_ceil(limits::EVENT_SAID_BYTES_MAX);
+    assert!((expected..expected + 5).contains(&first.sets.len()), "{}", first.sets.len());
     assert_eq!(first.more_available, Some(true));
-    let second = bench.poll(&json!({"ack": jtis(&first)})).await;
+    let second = harness.poll(&json!({"ack": jtis(&first)})).await;
     assert_eq!((first.sets.len() + second.sets.len(), second.more_available), (most, Some(false)));
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_is_for_little_passes_the_rest_once() {
-    let bench = start().await;
+async fn cursor_passes_other_events_once() {
+    let harness = start().await;
     let few = limits::POLL_ROWS_PASSED_MIN - 1;
-    let start = bench.cursor();
-    bench.append_many(OTHER, few).await;
-    assert!(bench.poll(&json!({})).await.sets.is_empty());
-    assert_eq!(bench.cursor(), start, "no write for a few rows");
-    bench.append_many(OTHER, 1).await;
-    assert_eq!(bench.poll(&json!({})).await.more_available, Some(false));
-    let passed = bench.cursor();
-    assert!(passed.next > start.next, "{passed:?}");
-    assert_eq!((passed.version, passed.delivered), (start.version + 1, 0));
-    bench.poll(&json!({})).await;
-    assert_eq!(bench.cursor(), passed, "once");
-    // Nothing is passed behind what is open.
-    bench.append_many(WANTED, 1).await;
-    bench.append_many(OTHER, 2 * few).await;
-    let open = bench.poll(&json!({})).await;
-    assert_eq!((open.sets.len(), &bench.cursor()), (1, &passed));
-    bench.poll(&json!({"ack": jtis(&open)})).await;
-    assert_eq!(bench.cursor().delivered, 1);
-    bench.end().await;
+    let start = harness.cursor();
+    harness.append_many(OTHER, few).await;
+    assert!(harness.poll(&json!({})).await.sets.is_empty());
+    assert_eq!(harness.cursor(), start, "no write for a few rows");
+    harness.append_many(OTHER, 1).await;
+    assert_eq!(harness.poll(&json!({})).await.more_available, Some(false));
+    let advanced = harness.cursor();
+    assert!(advanced.next > start.next, "{advanced:?}");
+    assert_eq!((advanced.version, advanced.delivered), (start.version + 1, 0));
+    harness.poll(&json!({})).await;
+    assert_eq!(harness.cursor(), advanced, "once");
+    // No event after an open one is passed.
+    harness.append_many(WANTED, 1).await;
+    harness.append_many(OTHER, 2 * few).await;
+    let open = harness.poll(&json!({})).await;
+    assert_eq!((open.sets.len(), &harness.cursor()), (1, &advanced));
+    harness.poll(&json!({"ack": jtis(&open)})).await;
+    assert_eq!(harness.cursor().delivered, 1);
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn a_poll_that_waits_looks_only_at_what_is_new_and_goes_by_the_stream_as_it_is_then() {
-    let bench = start().await;
-    bench.append_many(OTHER, 3).await;
-    let asked = json!({});
-    let mut waiting = Box::pin(bench.polled(&asked));
+async fn waiting_poll_scans_new_events_by_the_current_stream() {
+    let harness = start().await;
+    harness.append_many(OTHER, 3).await;
+    let request = json!({});
+    let mut waiting = Box::pin(harness.polled(&request));
     let until_it_waits = async |waiting: &mut std::pin::Pin<Box<_>>| {
-        while !bench.shows("svc_polls_waiting 1") {
+        while !harness.has_metric("svc_polls_waiting 1") {
             assert!(futures::poll!(&mut *waiting).is_pending());
             tokio::task::yield_now().await;
         }
     };
     until_it_waits(&mut waiting).await;
-    bench.append_many(OTHER, 1).await;
-    assert!(futures::poll!(&mut waiting).is_pending(), "not for what it is not for");
-    bench.append_many(WANTED, 1).await;
+    harness.append_many(OTHER, 1).await;
+    assert!(futures::poll!(&mut waiting).is_pending(), "not for other events");
+    harness.append_many(WANTED, 1).await;
     let woken = waiting.await.expect("polled");
     assert_eq!((woken.sets.len(), woken.more_available), (1, Some(false)));
-    bench.poll(&json!({"ack": jtis(&woken)})).await;
+    harness.poll(&json!({"ack": jtis(&woken)})).await;
 
-    let mut waiting = Box::pin(bench.polled(&asked));
+    let mut waiting = Box::pin(harness.polled(&request));
     until_it_waits(&mut waiting).await;
-    bench.pause("for a test").await;
-    bench.append_many(WANTED, 1).await;
+    harness.pause("for a test").await;
+    harness.append_many(WANTED, 1).await;
     for _ in 0..100 {
         assert!(futures::poll!(&mut waiting).is_pending(), "paused meanwhile");
         tokio::task::yield_now().await;
     }
-    bench.enable().await;
-    assert_eq!(waiting.await.expect("polled").sets.len(), 2, "what was held, and what became of it");
-    bench.end().await;
+    harness.enable().await;
+    assert_eq!(waiting.await.expect("polled").sets.len(), 2, "the retained event and stream-updated");
+    harness.end().await;
 }
 
-/// Its client would ask again at once, for as long as it is paused.
+/// An immediate response would be followed by an immediate poll, for as long as the stream is paused.
 #[tokio::test]
-async fn a_poll_of_a_stream_that_is_not_enabled_waits_until_it_is() {
-    let bench = start().await;
-    let asked = json!({});
+async fn poll_of_a_paused_stream_waits_until_enabled() {
+    let harness = start().await;
+    let request = json!({});
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
-        bench
-            .core
+        harness
+            .node
             .state
             .as_node()
-            .set_stream_status(&bench.stream_id, status, String::new())
+            .set_stream_status(&harness.stream_id, status, String::new())
             .await
             .expect("set");
-        let mut waiting = Box::pin(bench.polled(&asked));
-        while !bench.shows("svc_polls_waiting 1") {
+        let mut waiting = Box::pin(harness.polled(&request));
+        while !harness.has_metric("svc_polls_waiting 1") {
             assert!(futures::poll!(&mut waiting).is_pending());
             tokio::task::yield_now().await;
         }
-        let at_once = bench.poll(&json!({})).await;
-        assert_eq!((at_once.sets.len(), at_once.more_available), (0, None), "who does not wait is told");
-        bench.enable().await;
-        bench.append_many(WANTED, 1).await;
-        let given = waiting.await.expect("polled");
-        assert_eq!(given.sets.len(), 1);
-        bench.poll(&json!({"ack": jtis(&given)})).await;
+        let at_once = harness.poll(&json!({})).await;
+        assert_eq!((at_once.sets.len(), at_once.more_available), (0, None), "without a wait");
+        harness.enable().await;
+        harness.append_many(WANTED, 1).await;
+        let batch = waiting.await.expect("polled");
+        assert_eq!(batch.sets.len(), 1);
+        harness.poll(&json!({"ack": jtis(&batch)})).await;
     }
-    bench.end().await;
+    harness.end().await;
 }
 
-/// It had looked for one type when the receiver asked for another one too, and an event of that came.
+/// The poll scanned for one type; then the receiver requested another type, and an event of that type arrived.
 #[tokio::test]
-async fn a_poll_that_looked_for_other_events_passes_nothing_of_what_was_added() {
-    let bench = start().await;
+async fn scan_with_old_filter_does_not_move_the_cursor() {
+    let harness = start().await;
     let many = limits::POLL_ROWS_PASSED_MIN;
-    bench.append_many(OTHER, many).await;
-    let (stream, cursor) = (bench.stream(), bench.cursor());
+    harness.append_many(OTHER, many).await;
+    let (stream, cursor) = (harness.stream(), harness.cursor());
     let mut config = stream.config.clone();
     config.events_delivered.push(OTHER.to_owned());
-    bench.core.state.as_node().update_stream(config, stream.revision).await.expect("updated");
-    bench.append_many(OTHER, 1).await;
-    let mut found = Found::from(&cursor);
+    harness.node.state.as_node().update_stream(config, stream.revision).await.expect("updated");
+    harness.append_many(OTHER, 1).await;
+    let mut scan = Scan::from(&cursor);
     let mut take = |_, _| ControlFlow::Continue(());
-    scan::look(&bench.core.state, &stream, &mut found, &mut take).await.expect("rows");
-    bench.poller.pass(&stream, &cursor, &found, found.rows).await;
-    assert_eq!(bench.cursor(), cursor);
-    // And nothing of what was before it was asked for.
-    assert_eq!(bench.poll(&json!({})).await.sets.len(), 1);
-    bench.end().await;
+    scan::scan(&harness.node.state, &stream, &mut scan, &mut take).await.expect("rows");
+    harness.poller.skip(&stream, &cursor, &scan, scan.rows).await;
+    assert_eq!(harness.cursor(), cursor);
+    // Nor are events from before the request delivered.
+    assert_eq!(harness.poll(&json!({})).await.sets.len(), 1);
+    harness.end().await;
 }
 
-/// Each would have been looked for through the whole outbox, and nothing of it been written down.
+/// Each would cause a scan of the whole outbox without a write.
 #[tokio::test]
-async fn an_attack_with_names_of_events_that_have_not_happened_has_nothing_looked_for() {
-    let bench = start().await;
-    bench.append_many(WANTED, 1).await;
-    let end = *bench.core.state.outbox_end().borrow();
-    let forged = SetMaker::jti(bench.poller.sets.incarnation().expect("bootstrapped"), &bench.stream_id, end);
+async fn attack_with_future_event_ids_causes_no_scan() {
+    let harness = start().await;
+    harness.append_many(WANTED, 1).await;
+    let end = *harness.node.state.outbox_end().borrow();
+    let forged =
+        SetBuilder::jti(harness.poller.sets.incarnation().expect("bootstrapped"), &harness.stream_id, end);
     let mut permits = Vec::new();
     for _ in 0..limits::POLL_LOOKS_MAX {
-        permits.push(bench.poller.limiter.scan(None).await.expect("a permit"));
+        permits.push(harness.poller.limiter.scan(None).await.expect("a permit"));
     }
-    let only = |members: &Value| {
-        let mut members = at_once(members);
-        members["maxEvents"] = 0.into();
-        members
+    let only = |fields: &Value| {
+        let mut fields = at_once(fields);
+        fields["maxEvents"] = 0.into();
+        fields
     };
-    for members in [json!({"ack": [forged]}), json!({"setErrs": {forged.as_str(): {"err": "x"}}})] {
-        assert!(bench.polled(&only(&members)).await.is_ok(), "nobody looks for {members}");
+    for fields in [json!({"ack": [forged]}), json!({"setErrs": {forged.as_str(): {"err": "x"}}})] {
+        assert!(harness.polled(&only(&fields)).await.is_ok(), "no scan for {fields}");
     }
     drop(permits);
-    let given = bench.poll(&json!({})).await;
-    bench.poll(&json!({"ack": [jtis(&given)[0], forged.as_str()]})).await;
-    assert_eq!(bench.cursor().delivered, 1, "what is named beside it counts");
-    bench.end().await;
+    let batch = harness.poll(&json!({})).await;
+    harness.poll(&json!({"ack": [jtis(&batch)[0], forged.as_str()]})).await;
+    assert_eq!(harness.cursor().delivered, 1, "the valid one counts");
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn a_receiver_that_refuses_more_than_one_command_takes_is_heard_to_the_end() {
-    let bench = start().await;
+async fn refusals_beyond_one_command_are_all_recorded() {
+    let harness = start().await;
     let most = limits::DEAD_LETTERS_AT_ONCE_MAX;
-    bench.append_many(WANTED, most + 5).await;
-    let given = bench.poll(&json!({})).await;
-    let names = jtis(&given);
+    harness.append_many(WANTED, most + 5).await;
+    let batch = harness.poll(&json!({})).await;
+    let names = jtis(&batch);
     let (ack, refused) = names.split_at(2);
     let errors: Map<_, _> = refused.iter().map(|jti| ((*jti).to_owned(), json!({"err": "x"}))).collect();
-    let version = bench.cursor().version;
-    assert!(bench.poll(&json!({"ack": ack, "setErrs": errors})).await.sets.is_empty());
-    let cursor = bench.cursor();
+    let version = harness.cursor().version;
+    assert!(harness.poll(&json!({"ack": ack, "setErrs": errors})).await.sets.is_empty());
+    let cursor = harness.cursor();
     assert_eq!((cursor.delivered, cursor.dead_letters, cursor.done.len()), (2, most as u64 + 3, 0));
     assert_eq!(cursor.version, version + 2, "in two commands");
-    assert_eq!(bench.dead_letters().len(), most + 3);
+    assert_eq!(harness.dead_letters().len(), most + 3);
     for line in [
         r#"svc_stream_events_total{result="delivered"} 2"#,
         r#"svc_stream_events_total{result="dead_letter"} 67"#,
     ] {
-        assert!(bench.shows(line), "{line}");
+        assert!(harness.has_metric(line), "{line}");
     }
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_we_paused_is_told_so_when_it_is_enabled_again() {
-    let bench = start().await;
-    bench.append_many(WANTED, 1).await;
-    bench.pause("it is behind").await;
-    bench.append_many(WANTED, 1).await;
-    let paused = bench.poll(&json!({})).await;
+async fn stream_updated_follows_when_a_paused_stream_is_enabled() {
+    let harness = start().await;
+    harness.append_many(WANTED, 1).await;
+    harness.pause("it is behind").await;
+    harness.append_many(WANTED, 1).await;
+    let paused = harness.poll(&json!({})).await;
     assert_eq!((paused.sets.len(), paused.more_available), (0, None));
-    bench.enable().await;
-    // What was held, and then what became of the stream, which is not among what it delivers.
-    let given = bench.poll(&json!({})).await;
-    let events = given.sets.iter().map(|(_, set)| events(set)).collect::<Vec<_>>();
-    let [_, _, told] = events.as_slice() else { panic!("{events:?}") };
-    assert_eq!(told[STREAM_UPDATED]["status"], "enabled", "{told}");
+    harness.enable().await;
+    // The retained events, then stream-updated, which is not a delivered type.
+    let batch = harness.poll(&json!({})).await;
+    let events = batch.sets.iter().map(|(_, set)| events(set)).collect::<Vec<_>>();
+    let [_, _, updated] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(updated[STREAM_UPDATED]["status"], "enabled", "{updated}");
     assert!(events[..2].iter().all(|event| event.get(WANTED).is_some()), "{events:?}");
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn a_node_that_stops_answers_polls_that_wait() {
-    let bench = start().await;
-    let asked = json!({});
-    let mut waiting = Box::pin(bench.polled(&asked));
-    while !bench.shows("svc_polls_waiting 1") {
+async fn shutdown_ends_waiting_polls() {
+    let harness = start().await;
+    let request = json!({});
+    let mut waiting = Box::pin(harness.polled(&request));
+    while !harness.has_metric("svc_polls_waiting 1") {
         assert!(futures::poll!(&mut waiting).is_pending());
         tokio::task::yield_now().await;
     }
-    bench.poller.shutdown.cancel();
+    harness.poller.shutdown.cancel();
     let stopped = waiting.await.expect("polled");
     assert_eq!((stopped.sets.len(), stopped.more_available), (0, Some(false)));
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poll_waits_until_something_happens_and_no_longer_than_it_may() {
+async fn poll_waits_for_a_change_up_to_its_limit() {
     let (sender, mut end) = watch::channel(EventId::default());
     let (longest, almost) = (limits::POLL_WAIT_MAX, limits::POLL_WAIT_MAX.mul_f64(0.999));
-    assert!(tokio::time::timeout(almost, happened(&mut end, longest)).await.is_err(), "it still waits");
-    assert!(!happened(&mut end, longest).await, "no longer");
+    assert!(tokio::time::timeout(almost, changed_within(&mut end, longest)).await.is_err(), "it still waits");
+    assert!(!changed_within(&mut end, longest).await, "no longer");
     let append = async {
         tokio::task::yield_now().await;
         sender.send_replace(EventId { index: 1, number: 0 });
     };
-    let (woken, ()) = tokio::join!(happened(&mut end, longest), append);
+    let (woken, ()) = tokio::join!(changed_within(&mut end, longest), append);
     assert!(woken);
-    // What came since it began to look.
+    // A change since the scan began.
     sender.send_replace(EventId { index: 2, number: 0 });
-    assert!(happened(&mut end, Duration::ZERO).await);
+    assert!(changed_within(&mut end, Duration::ZERO).await);
     drop(sender);
-    assert!(!happened(&mut end, longest).await, "the node is gone");
+    assert!(!changed_within(&mut end, longest).await, "the node is gone");
 }
 
 #[tokio::test]
-async fn a_poll_that_others_overtake_tries_so_often_and_no_more() {
+async fn overtaken_poll_retries_a_limited_number_of_times() {
     let overtaken_until = async |last: usize| {
         let attempts = AtomicUsize::new(0);
-        let outcome = unless_overtaken(async || {
+        let outcome = retry_if_overtaken(async || {
             let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
             if attempt < last { Err(state::Error::StreamChanged.into()) } else { Ok(()) }
         });
@@ -486,6 +487,6 @@ async fn a_poll_that_others_overtake_tries_so_often_and_no_more() {
     assert_eq!((outcome.is_ok(), attempts), (true, most));
     let (outcome, attempts) = overtaken_until(most + 1).await;
     assert_eq!((matches!(outcome, Err(Error::Busy)), attempts), (true, most));
-    let gone = unless_overtaken(async || Err(state::Error::UnknownStream.into())).await;
+    let gone = retry_if_overtaken(async || Err(state::Error::UnknownStream.into())).await;
     assert!(matches!(gone, Err(Error::UnknownStream)));
 }

@@ -1,99 +1,93 @@
-//! One push of one event: given a place, read, signed, sent, judged.
+//! One attempt to push one event: permit, read, sign, send, classify.
 
 use std::sync::Arc;
 
 use super::Shared;
-use super::response::{Unsent, Verdict};
+use super::response::{PushResponse, Unsent};
 use crate::outbound::client::PushPermit;
 use crate::state::{EventId, OutboxEvent, Stream};
 
-/// What is to be pushed where.
-pub struct Delivery {
-    /// What all pushes share.
+/// An attempt.
+pub struct Attempt {
     pub shared: Arc<Shared>,
-    /// To whom.
     pub stream: Arc<Stream>,
-    /// Which event.
     pub id: EventId,
-    /// Whose answer it will be.
+    /// The worker's epoch: an outcome of an earlier epoch is ignored.
     pub epoch: u64,
 }
 
-/// What came of it.
-pub struct Pushed {
-    /// Which event.
+/// A completed attempt.
+pub struct AttemptResult {
     pub id: EventId,
-    /// As it was when the push began.
+    /// The epoch at its start.
     pub epoch: u64,
-    /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
 }
 
-/// How a push ended.
-pub enum Outcome {
-    /// The event was sent, or its receiver is none that is sent to.
-    Answered(Box<OutboxEvent>, Verdict),
-    /// The event was not sent, which says nothing of its receiver.
+/// Outcome of an attempt.
+pub enum AttemptOutcome {
+    /// The event was sent, or its endpoint is not allowed.
+    Answered(Box<OutboxEvent>, PushResponse),
+    /// The event was not sent; no statement about the receiver.
     Unsent(Unsent),
-    /// The event is not in the outbox any more.
-    Gone,
+    /// The event is no longer in the outbox.
+    Missing,
 }
 
-impl Delivery {
-    /// Pushes the event.
-    pub async fn push(self) -> Pushed {
-        let outcome = self.outcome().await.unwrap_or_else(Outcome::Unsent);
+impl Attempt {
+    pub async fn push(self) -> AttemptResult {
+        let outcome = self.outcome().await.unwrap_or_else(AttemptOutcome::Unsent);
         match &outcome {
-            Outcome::Answered(_, verdict) => self.shared.metrics.push(verdict.result()),
-            Outcome::Unsent(unsent) => self.shared.metrics.push(unsent.result()),
-            Outcome::Gone => {}
+            AttemptOutcome::Answered(_, response) => self.shared.metrics.push(response.result()),
+            AttemptOutcome::Unsent(unsent) => self.shared.metrics.push(unsent.result()),
+            AttemptOutcome::Missing => {}
         }
-        Pushed { id: self.id, epoch: self.epoch, outcome }
+        AttemptResult { id: self.id, epoch: self.epoch, outcome }
     }
 
-    async fn outcome(&self) -> Result<Outcome, Unsent> {
+    async fn outcome(&self) -> Result<AttemptOutcome, Unsent> {
         let Self { shared, stream, id, .. } = self;
-        // A stream that delivers nothing takes no place of others. It is judged again when the push begins.
+        // A stream that delivers nothing must not occupy permits. Checked again right before the push.
         let fresh = shared.state.fresh().await.map_err(|_| Unsent::Stale)?;
-        if let Some(obstacle) = shared.obstacles.of(&fresh, stream) {
+        if let Some(obstacle) = shared.obstacles.find(&fresh, stream) {
             return Err(Unsent::Withheld(obstacle));
         }
-        // Before the event is read: those that wait are many, and may be large.
-        let place = place_for(shared, stream).await?;
+        // Before the event is read: many attempts queue here, and events may be large.
+        let permit = permit_for(shared, stream).await?;
         let event = shared.event(*id).map_err(|error| {
-            tracing::error!(%error, %id, "read the outbox");
+            tracing::error!(%error, %id, "failed to read the outbox");
             Unsent::Unread
         })?;
-        let Some(event) = event else { return Ok(Outcome::Gone) };
-        let verdict = match place {
-            Some(place) => {
-                shared.deliver(place, stream, |passed| shared.sets.make(stream, &event, passed)).await?
+        let Some(event) = event else { return Ok(AttemptOutcome::Missing) };
+        let response = match permit {
+            Some(permit) => {
+                shared.deliver(permit, stream, |elapsed| shared.sets.build(stream, &event, elapsed)).await?
             }
-            None => Verdict::address_refused(),
+            None => PushResponse::address_refused(),
         };
-        Ok(Outcome::Answered(Box::new(event), verdict))
+        Ok(AttemptOutcome::Answered(Box::new(event), response))
     }
 }
 
-/// Pushes a verification event: whether the receiver takes anything from this fabric.
-pub async fn verify(shared: Arc<Shared>, stream: Arc<Stream>, drawn: u128) -> Result<Verdict, Unsent> {
+/// Pushes a verification event, to find out whether the receiver accepts any event of this fabric.
+pub async fn verify(shared: Arc<Shared>, stream: Arc<Stream>, nonce: u128) -> Result<PushResponse, Unsent> {
     let at = shared.state.cluster_time();
-    let verdict = match place_for(&shared, &stream).await? {
-        // One `iat` under one `jti`, also by another key.
-        Some(place) => {
-            let make = |passed| shared.sets.verification(&stream, drawn, at, passed);
-            shared.deliver(place, &stream, make).await?
+    let response = match permit_for(&shared, &stream).await? {
+        // One `iat` per `jti`, whichever key signs.
+        Some(permit) => {
+            let build = |elapsed| shared.sets.verification(&stream, nonce, at, elapsed);
+            shared.deliver(permit, &stream, build).await?
         }
-        None => Verdict::address_refused(),
+        None => PushResponse::address_refused(),
     };
-    shared.metrics.push(verdict.result());
-    Ok(verdict)
+    shared.metrics.push(response.result());
+    Ok(response)
 }
 
-/// A place for a push to the receiver of a stream; `None` if its address is none that is pushed to.
-async fn place_for(shared: &Shared, stream: &Stream) -> Result<Option<PushPermit>, Unsent> {
+/// Permit for a push to the receiver of a stream; `None` if its endpoint is not allowed.
+async fn permit_for(shared: &Shared, stream: &Stream) -> Result<Option<PushPermit>, Unsent> {
     let url = stream.config.endpoint_url.as_deref().map(|url| shared.client.guard().push_url(url));
     let Some(Ok(url)) = url else { return Ok(None) };
-    let place = shared.client.push_permit(url, &stream.config.owner).await;
-    place.map(Some).map_err(|_| Unsent::NoPlace)
+    let permit = shared.client.push_permit(url, &stream.config.owner).await;
+    permit.map(Some).map_err(|_| Unsent::NoPermit)
 }

@@ -1,49 +1,47 @@
-//! Streams that are counted from an earlier event on than the others: one group after the other, so that
-//! however many change, the outbox is read for all of a group at once.
+//! Catch-up of streams whose count begins before the dispatcher's position: in groups, so that however many streams
+//! change, the outbox is read once per group.
 
 use std::collections::BTreeMap;
 
 use crate::state::EventId;
 
-/// Which streams are counted from where.
+/// Streams that catch up, with their start.
 #[derive(Debug, Default)]
-pub struct Behind {
-    /// Those that are being counted, and how far that is.
+pub struct CatchUp {
+    /// The group that is being read, up to `position`.
     group: BTreeMap<String, EventId>,
     position: EventId,
-    /// Those that are next.
-    waiting: BTreeMap<String, EventId>,
+    /// The next group.
+    next_group: BTreeMap<String, EventId>,
 }
 
-impl Behind {
-    /// Has a stream counted from there on, instead of what was to be counted of it.
-    pub fn put(&mut self, stream_id: &str, from: EventId) {
+impl CatchUp {
+    /// Catches a stream up from `from`, instead of any earlier request.
+    pub fn start(&mut self, stream_id: &str, from: EventId) {
         self.group.remove(stream_id);
-        self.waiting.insert(stream_id.to_owned(), from);
+        self.next_group.insert(stream_id.to_owned(), from);
     }
 
-    /// It is not counted any more.
+    /// Stops catching a stream up.
     pub fn remove(&mut self, stream_id: &str) {
         self.group.remove(stream_id);
-        self.waiting.remove(stream_id);
+        self.next_group.remove(stream_id);
     }
 
-    /// Whether a stream is not where the others are.
-    #[must_use]
-    pub fn holds(&self, stream_id: &str) -> bool {
-        self.group.contains_key(stream_id) || self.waiting.contains_key(stream_id)
+    /// Whether a stream has not caught up.
+    pub fn contains(&self, stream_id: &str) -> bool {
+        self.group.contains_key(stream_id) || self.next_group.contains_key(stream_id)
     }
 
-    /// Whether a stream is being counted.
-    #[must_use]
-    pub fn is_counted(&self, stream_id: &str) -> bool {
+    /// Whether a stream is in the group that is being read.
+    pub fn is_reading(&self, stream_id: &str) -> bool {
         self.group.contains_key(stream_id)
     }
 
-    /// Where to read next, if any stream is behind `end`, where the others are.
+    /// Where to read next, if any stream is before `end`.
     pub fn next(&mut self, end: EventId) -> Option<EventId> {
         if self.group.is_empty() || self.position >= end {
-            self.group = std::mem::take(&mut self.waiting);
+            self.group = std::mem::take(&mut self.next_group);
             self.position = self.group.values().min().copied().unwrap_or(end);
         }
         if self.position >= end {
@@ -52,7 +50,7 @@ impl Behind {
         (!self.group.is_empty()).then_some(self.position)
     }
 
-    /// Everything before it was read. A group that has come to `end`, where the others are, is not behind any more.
+    /// Records that everything before `position` was read. A group at `end` has caught up.
     pub fn read_up_to(&mut self, position: EventId, end: EventId) {
         self.position = self.position.max(position);
         if self.position >= end {
@@ -60,9 +58,8 @@ impl Behind {
         }
     }
 
-    /// Whether no group is being read now.
-    #[must_use]
-    pub fn is_at_rest(&self) -> bool {
+    /// Whether no group is being read.
+    pub fn is_idle(&self) -> bool {
         self.group.is_empty()
     }
 }
@@ -76,48 +73,48 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_read_from_its_earliest_stream_to_where_the_others_are() {
-        let mut behind = Behind::default();
-        assert_eq!(behind.next(id(9)), None);
-        behind.put("a", id(5));
-        behind.put("b", id(3));
-        assert!(behind.holds("a") && !behind.is_counted("a"));
-        assert_eq!(behind.next(id(9)), Some(id(3)));
-        assert!(behind.is_counted("a") && behind.is_counted("b"));
-        behind.read_up_to(id(7), id(9));
-        assert!(!behind.is_at_rest());
-        behind.put("c", id(1));
-        assert_eq!(behind.next(id(12)), Some(id(7)), "the others have gone on");
-        assert!(!behind.is_counted("c"), "it came too late for this group");
-        behind.read_up_to(id(12), id(12));
-        assert!(behind.is_at_rest() && !behind.holds("a"));
-        assert_eq!(behind.next(id(12)), Some(id(1)));
-        assert!(!behind.holds("a") && behind.is_counted("c"));
-        behind.read_up_to(id(12), id(12));
-        assert_eq!(behind.next(id(12)), None);
-        assert!(!behind.holds("c"));
+    fn group_is_read_from_its_earliest_stream_to_the_end() {
+        let mut catch_up = CatchUp::default();
+        assert_eq!(catch_up.next(id(9)), None);
+        catch_up.start("a", id(5));
+        catch_up.start("b", id(3));
+        assert!(catch_up.contains("a") && !catch_up.is_reading("a"));
+        assert_eq!(catch_up.next(id(9)), Some(id(3)));
+        assert!(catch_up.is_reading("a") && catch_up.is_reading("b"));
+        catch_up.read_up_to(id(7), id(9));
+        assert!(!catch_up.is_idle());
+        catch_up.start("c", id(1));
+        assert_eq!(catch_up.next(id(12)), Some(id(7)), "the end has moved");
+        assert!(!catch_up.is_reading("c"), "too late for this group");
+        catch_up.read_up_to(id(12), id(12));
+        assert!(catch_up.is_idle() && !catch_up.contains("a"));
+        assert_eq!(catch_up.next(id(12)), Some(id(1)));
+        assert!(!catch_up.contains("a") && catch_up.is_reading("c"));
+        catch_up.read_up_to(id(12), id(12));
+        assert_eq!(catch_up.next(id(12)), None);
+        assert!(!catch_up.contains("c"));
     }
 
     #[test]
-    fn what_is_to_be_counted_again_is_counted_with_the_next_group_only() {
-        let mut behind = Behind::default();
-        behind.put("a", id(1));
-        behind.put("b", id(1));
-        assert_eq!(behind.next(id(9)), Some(id(1)));
-        behind.read_up_to(id(4), id(9));
-        behind.put("a", id(2));
-        assert!(behind.holds("a") && !behind.is_counted("a"));
-        behind.remove("b");
-        assert_eq!(behind.next(id(9)), Some(id(2)), "nobody is left in the first group");
-        behind.remove("a");
-        assert_eq!(behind.next(id(9)), None);
+    fn restarted_stream_joins_the_next_group() {
+        let mut catch_up = CatchUp::default();
+        catch_up.start("a", id(1));
+        catch_up.start("b", id(1));
+        assert_eq!(catch_up.next(id(9)), Some(id(1)));
+        catch_up.read_up_to(id(4), id(9));
+        catch_up.start("a", id(2));
+        assert!(catch_up.contains("a") && !catch_up.is_reading("a"));
+        catch_up.remove("b");
+        assert_eq!(catch_up.next(id(9)), Some(id(2)), "the first group is empty");
+        catch_up.remove("a");
+        assert_eq!(catch_up.next(id(9)), None);
     }
 
     #[test]
-    fn a_stream_that_begins_where_the_others_are_is_not_behind() {
-        let mut behind = Behind::default();
-        behind.put("a", id(9));
-        assert_eq!(behind.next(id(9)), None);
-        assert!(!behind.holds("a"));
+    fn stream_at_the_end_has_caught_up() {
+        let mut catch_up = CatchUp::default();
+        catch_up.start("a", id(9));
+        assert_eq!(catch_up.next(id(9)), None);
+        assert!(!catch_up.contains("a"));
     }
 }

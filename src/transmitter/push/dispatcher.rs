@@ -1,5 +1,5 @@
-//! Reads each event once and tells the streams that want it, keeps a worker for each stream that is pushed, and
-//! looks after what all streams hold.
+//! Reads each event once and dispatches it to the streams that it matches, runs a worker per pushed stream, and sweeps
+//! the retention of all streams.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::backlog::Backlog;
 use super::backoff::Jitter;
-use super::catch_up::Behind;
+use super::catch_up::CatchUp;
 use super::inbox::Inbox;
-use super::retention::{Held, Holding};
-use super::subscriptions::{Change, Streams, Tracked, change};
+use super::retention::{Enforced, Enforcement};
+use super::subscriptions::{Change, Subscription, Subscriptions, change};
 use super::worker::Worker;
 use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
@@ -23,130 +23,130 @@ use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::{EventId, OutboxEvent, Stream, StreamStatus};
 
-/// Streams by their ids.
 type StreamMap = Arc<BTreeMap<String, Arc<Stream>>>;
 
-/// What runs while this node leads.
-pub struct Engine {
+/// Runs while this node leads.
+pub struct Dispatcher {
     shared: Arc<Shared>,
     seeds: Jitter,
-    /// As they were when they were looked at last.
-    known: StreamMap,
-    streams: Streams,
-    /// Everything before it was told to all streams but those that are behind.
+    /// The streams of the last comparison.
+    streams: StreamMap,
+    subscriptions: Subscriptions,
+    /// Everything before it was dispatched to all streams but those that catch up.
     position: EventId,
-    behind: Behind,
-    /// Rows that were read since streams were told how far.
+    catch_up: CatchUp,
+    /// Rows read since positions were last passed to workers.
     rows: usize,
     workers: JoinSet<()>,
     stream_ids: HashMap<Id, String>,
-    holding: FuturesUnordered<Work<Held>>,
-    passing: Passing,
+    enforcing: FuturesUnordered<Work<Enforced>>,
+    elapsed_time: ElapsedTime,
 }
 
-/// Time that has passed: the log says how much until its last entry, the boot clock how much since that was seen.
-struct Passing {
-    of_entry: Timestamp,
-    seen: Duration,
+/// Elapsed time: log time up to the last entry, boot clock since that entry was seen.
+struct ElapsedTime {
+    at_last_entry: Timestamp,
+    seen_at: Duration,
 }
 
-impl Engine {
-    /// Begins with what the streams hold now.
+impl Dispatcher {
+    /// Starts with the current streams.
     pub fn new(shared: Arc<Shared>, seed: [u8; 16]) -> Self {
         let [seed, salt] =
             [&seed[..8], &seed[8..]].map(|half| half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-        // Whoever leads again begins with other numbers.
+        // A node that leads again draws other numbers.
         let seeds = Jitter::new(seed ^ salt.wrapping_mul(shared.state.cluster().applied()));
-        let passing = Passing { of_entry: shared.state.index().elapsed, seen: shared.clock.boot() };
+        let elapsed_time =
+            ElapsedTime { at_last_entry: shared.state.index().elapsed, seen_at: shared.clock.boot() };
         Self {
             seeds,
-            known: StreamMap::default(),
-            streams: Streams::default(),
+            streams: StreamMap::default(),
+            subscriptions: Subscriptions::default(),
             position: EventId::default(),
-            behind: Behind::default(),
+            catch_up: CatchUp::default(),
             rows: 0,
             workers: JoinSet::new(),
             stream_ids: HashMap::new(),
-            holding: FuturesUnordered::new(),
-            passing,
+            enforcing: FuturesUnordered::new(),
+            elapsed_time,
             shared,
         }
     }
 
-    /// Goes on for ever. Its workers end when it is dropped.
+    /// Never returns. Dropping it ends the workers.
     pub async fn run(mut self) {
         let mut end = self.shared.state.outbox_end();
         let mut changes = self.shared.state.stream_changes();
-        let mut look = interval(self.shared.limits.look_interval);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sweep = interval(self.shared.limits.sweep_interval);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.position = *end.borrow_and_update();
         loop {
             changes.borrow_and_update();
             self.follow_streams();
             end.borrow_and_update();
             let has_more = self.read().unwrap_or_else(|error| {
-                tracing::error!(%error, "read the outbox");
+                tracing::error!(%error, "failed to read the outbox");
                 false
             });
             tokio::select! {
                 () = tokio::task::yield_now(), if has_more => {}
-                // Neither ends before the core, which ends with the node.
+                // Both senders live until the node ends.
                 Ok(()) = end.changed() => {}
                 Ok(()) = changes.changed() => {}
-                _ = look.tick() => self.look(),
-                Some(held) = self.holding.next() => self.held(&held),
+                _ = sweep.tick() => self.sweep(),
+                Some(enforced) = self.enforcing.next() => self.enforced(&enforced),
                 Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
             }
         }
     }
 
-    /// Takes up what has changed about streams.
+    /// Applies changes of the streams.
     fn follow_streams(&mut self) {
         let now = self.shared.state.streams();
-        if Arc::ptr_eq(&now, &self.known) {
+        if Arc::ptr_eq(&now, &self.streams) {
             return;
         }
-        let before = std::mem::replace(&mut self.known, Arc::clone(&now));
+        let before = std::mem::replace(&mut self.streams, Arc::clone(&now));
         for stream_id in before.keys().filter(|stream_id| !now.contains_key(*stream_id)) {
-            self.forget(stream_id);
+            self.unsubscribe(stream_id);
         }
         for (stream_id, stream) in now.iter() {
             let change = match before.get(stream_id) {
                 Some(before) if Arc::ptr_eq(before, stream) => continue,
                 Some(before) => change(before, stream),
-                None if stream.status == StreamStatus::Disabled => Change::Holds,
-                None => Change::Counts,
+                None if stream.status == StreamStatus::Disabled => Change::Removed,
+                None => Change::Recounted,
             };
             match change {
-                Change::Holds => self.forget(stream_id),
-                Change::Counts => self.take_up(stream),
-                Change::Wakes => match self.streams.get_mut(stream_id) {
-                    Some(tracked) => {
-                        tracked.is_suspect = true;
-                        tracked.stream = Arc::clone(stream);
-                        tracked.inbox.wake();
+                Change::Removed => self.unsubscribe(stream_id),
+                Change::Recounted => self.subscribe(stream),
+                Change::Woken => match self.subscriptions.get_mut(stream_id) {
+                    Some(subscription) => {
+                        subscription.is_suspect = true;
+                        subscription.stream = Arc::clone(stream);
+                        subscription.inbox.wake();
                     }
                     // It was disabled.
-                    None => self.take_up(stream),
+                    None => self.subscribe(stream),
                 },
             }
         }
     }
 
-    fn forget(&mut self, stream_id: &str) {
-        self.streams.remove(stream_id);
-        self.behind.remove(stream_id);
+    fn unsubscribe(&mut self, stream_id: &str) {
+        self.subscriptions.remove(stream_id);
+        self.catch_up.remove(stream_id);
     }
 
-    /// Counts what waits for a stream from its cursor on, and pushes it if it is pushed.
-    fn take_up(&mut self, stream: &Arc<Stream>) {
+    /// Counts the backlog of a stream from its cursor on, and starts a worker if it is pushed.
+    fn subscribe(&mut self, stream: &Arc<Stream>) {
         let stream_id = &stream.config.stream_id;
         let cursor = self.shared.state.stream_cursor(stream_id).as_deref().cloned().unwrap_or_default();
         let backlog = Backlog::new(cursor);
-        self.behind.put(stream_id, backlog.begin());
+        self.catch_up.start(stream_id, backlog.begin());
         let inbox = Arc::<Inbox>::default();
-        // Its worker first, which may be at work on the stream as it was.
-        self.streams.remove(stream_id);
+        // First ends its worker, which may be working with the old stream.
+        self.subscriptions.remove(stream_id);
         let worker = stream.config.endpoint_url.is_some().then(|| {
             let (shared, seed) = (Arc::clone(&self.shared), self.seeds.draw());
             let worker = Worker::new(shared, Arc::clone(stream), Arc::clone(&inbox), seed);
@@ -155,11 +155,11 @@ impl Engine {
             worker
         });
         let stream = Arc::clone(stream);
-        self.streams.put(Tracked::new(stream, backlog, inbox, worker));
+        self.subscriptions.put(Subscription::new(stream, backlog, inbox, worker));
     }
 
-    /// A worker ends by itself only when its stream is not pushed any more. If that has changed meanwhile, or
-    /// the worker has failed, the next one begins where the cursor is.
+    /// A worker ends by itself only when its stream is no longer pushed. If that has changed again, or the worker
+    /// failed, the sweep starts the next one at the cursor.
     fn worker_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = match &ended {
             Ok((id, ())) => *id,
@@ -167,164 +167,172 @@ impl Engine {
         };
         let Some(stream_id) = self.stream_ids.remove(&id) else { return };
         if let Some(error) = ended.err().filter(JoinError::is_panic) {
-            tracing::error!(%error, stream_id, "a worker has failed");
+            tracing::error!(%error, stream_id, "push worker failed; restarting from its cursor");
         }
-        if let Some(tracked) = self.streams.get_mut(&stream_id)
-            && tracked.worker.as_ref().is_some_and(|worker| worker.id() == id)
+        if let Some(subscription) = self.subscriptions.get_mut(&stream_id)
+            && subscription.worker.as_ref().is_some_and(|worker| worker.id() == id)
         {
-            // At the next look: one that fails at once must not be all that happens here.
-            tracked.worker = None;
+            // At the next sweep: a worker that fails at once must not occupy this loop.
+            subscription.worker = None;
         }
     }
 
-    /// Reads the next events of both kinds, a few at once; whether there are more.
+    /// Reads a few events at the position and of the catch-up; returns whether there are more.
     fn read(&mut self) -> Result<bool, Corrupt> {
-        let Self { shared, streams, position, behind, .. } = self;
+        let Self { shared, subscriptions, position, catch_up, .. } = self;
         let mut turn = Turn::default();
         shared.state.outbox(*position, &mut |event| {
-            let told = tell(shared, streams, &event, |stream_id| !behind.holds(stream_id));
+            let dispatched =
+                dispatch(shared, subscriptions, &event, |stream_id| !catch_up.contains(stream_id));
             *position = event.id.next();
-            turn.goes_on(told)
+            turn.has_capacity(dispatched)
         })?;
-        let mut has_more = turn.is_over();
+        let mut has_more = turn.is_exhausted();
         let mut rows = turn.rows;
-        if let Some(from) = behind.next(*position) {
+        if let Some(from) = catch_up.next(*position) {
             let mut read_up_to = *position;
             let mut turn = Turn::default();
             shared.state.outbox(from, &mut |event| {
                 if event.id >= *position {
                     return false;
                 }
-                let told = tell(shared, streams, &event, |stream_id| behind.is_counted(stream_id));
-                let goes_on = turn.goes_on(told);
-                if !goes_on {
+                let dispatched =
+                    dispatch(shared, subscriptions, &event, |stream_id| catch_up.is_reading(stream_id));
+                let has_capacity = turn.has_capacity(dispatched);
+                if !has_capacity {
                     read_up_to = event.id.next();
                 }
-                goes_on
+                has_capacity
             })?;
-            behind.read_up_to(read_up_to, *position);
+            catch_up.read_up_to(read_up_to, *position);
             rows += turn.rows;
-            // The next group, or to find that there is none.
+            // The next group, or to detect that there is none.
             has_more = true;
         }
         self.rows = self.rows.saturating_add(rows);
-        self.pass();
+        self.publish_position();
         Ok(has_more)
     }
 
-    /// Tells streams how far they were told everything, once in a while: those that nothing is for have no other
-    /// way to know, and whoever leads next would read all of it again.
-    fn pass(&mut self) {
-        if self.rows < limits::POLL_ROWS_PASSED_MIN || !self.behind.is_at_rest() {
+    /// Passes the position to workers occasionally: a stream without matching events has no other way to advance, and
+    /// the next leader would read all of it again.
+    fn publish_position(&mut self) {
+        if self.rows < limits::POLL_ROWS_PASSED_MIN || !self.catch_up.is_idle() {
             return;
         }
         self.rows = 0;
-        for (stream_id, tracked) in self.streams.iter_mut() {
-            if tracked.worker.is_some() && !self.behind.holds(stream_id) {
-                tracked.inbox.pass(self.position);
+        for (stream_id, subscription) in self.subscriptions.iter_mut() {
+            if subscription.worker.is_some() && !self.catch_up.contains(stream_id) {
+                subscription.inbox.set_position(self.position);
             }
         }
     }
 
-    /// Looks at what all streams hold, and has what is too much dropped. And begins again what has failed.
-    fn look(&mut self) {
-        let passed = self.passed();
-        // If it cannot be read, neither can what is counted by it.
+    /// Sweeps the retention of all streams and restarts failed workers.
+    fn sweep(&mut self) {
+        let elapsed = self.elapsed();
+        // Without the begin, counts are not doubted.
         let begin = self.shared.state.outbox_begin().unwrap_or_default();
         let (mut sum, mut most) = (0_u64, 0_u64);
-        let mut unmanned = Vec::new();
-        for (stream_id, tracked) in self.streams.iter_mut() {
+        let mut without_worker = Vec::new();
+        for (stream_id, subscription) in self.subscriptions.iter_mut() {
             let Some(cursor) = self.shared.state.stream_cursor(stream_id) else { continue };
-            let waiting = tracked.backlog.waiting(&cursor);
-            sum = sum.saturating_add(waiting);
-            most = most.max(waiting);
-            if tracked.worker.is_none() && tracked.stream.config.endpoint_url.is_some() {
-                unmanned.push(Arc::clone(&tracked.stream));
+            let undelivered = subscription.backlog.undelivered(&cursor);
+            sum = sum.saturating_add(undelivered);
+            most = most.max(undelivered);
+            if subscription.worker.is_none() && subscription.stream.config.endpoint_url.is_some() {
+                without_worker.push(Arc::clone(&subscription.stream));
             }
-            if tracked.is_enforced || self.behind.holds(stream_id) {
+            if subscription.is_enforced || self.catch_up.contains(stream_id) {
                 continue;
             }
-            let was_recounted = std::mem::take(&mut tracked.is_recounted);
-            let Some(excess) = tracked.backlog.excess(&self.shared.limits.holds, waiting, passed) else {
+            let was_recounted = std::mem::take(&mut subscription.is_recounted);
+            let Some(excess) =
+                subscription.backlog.excess(&self.shared.limits.retention, undelivered, elapsed)
+            else {
                 continue;
             };
-            let is_doubtful = std::mem::take(&mut tracked.is_suspect) || tracked.backlog.is_cut_off(begin);
+            let is_doubtful =
+                std::mem::take(&mut subscription.is_suspect) || subscription.backlog.is_truncated(begin);
             if is_doubtful && !was_recounted {
-                // Nothing is dropped because of what was counted and does not wait.
-                tracked.is_recounted = true;
-                tracked.backlog = Backlog::new(cursor.as_ref().clone());
-                self.behind.put(stream_id, tracked.backlog.begin());
+                // An event that was counted but is no longer undelivered must not cause a drop.
+                subscription.is_recounted = true;
+                subscription.backlog = Backlog::new(cursor.as_ref().clone());
+                self.catch_up.start(stream_id, subscription.backlog.begin());
                 continue;
             }
-            tracked.is_enforced = true;
-            let holding =
-                Holding { shared: Arc::clone(&self.shared), stream: Arc::clone(&tracked.stream), excess };
-            self.holding.push(Box::pin(holding.enforce()));
+            subscription.is_enforced = true;
+            let enforcement = Enforcement {
+                shared: Arc::clone(&self.shared),
+                stream: Arc::clone(&subscription.stream),
+                excess,
+            };
+            self.enforcing.push(Box::pin(enforcement.enforce()));
         }
         self.shared.metrics.set_stream_backlog(sum, most);
-        for stream in unmanned {
-            self.take_up(&stream);
+        for stream in without_worker {
+            self.subscribe(&stream);
         }
     }
 
-    fn held(&mut self, held: &Held) {
-        let Some(tracked) = self.streams.get_mut(&held.stream_id) else { return };
-        tracked.is_enforced = false;
-        if let Some(oldest) = held.oldest {
-            tracked.backlog.is_not_older_than(oldest);
+    fn enforced(&mut self, enforced: &Enforced) {
+        let Some(subscription) = self.subscriptions.get_mut(&enforced.stream_id) else { return };
+        subscription.is_enforced = false;
+        if let Some(oldest) = enforced.oldest {
+            subscription.backlog.set_oldest(oldest);
         }
-        tracked.inbox.wake();
+        subscription.inbox.wake();
     }
 
-    fn passed(&mut self) -> Timestamp {
-        let (of_entry, now) = (self.shared.state.index().elapsed, self.shared.clock.boot());
-        if of_entry > self.passing.of_entry {
-            self.passing = Passing { of_entry, seen: now };
+    fn elapsed(&mut self) -> Timestamp {
+        let (at_last_entry, now) = (self.shared.state.index().elapsed, self.shared.clock.boot());
+        if at_last_entry > self.elapsed_time.at_last_entry {
+            self.elapsed_time = ElapsedTime { at_last_entry, seen_at: now };
         }
-        self.passing.of_entry.plus(now.saturating_sub(self.passing.seen))
+        self.elapsed_time.at_last_entry.plus(now.saturating_sub(self.elapsed_time.seen_at))
     }
 }
 
-/// How much was done before others have their turn.
+/// Work done before yielding.
 #[derive(Default)]
 struct Turn {
     rows: usize,
-    told: usize,
+    dispatched: usize,
 }
 
 impl Turn {
-    /// A row was read and so many streams were told; whether there may be another one.
-    const fn goes_on(&mut self, told: usize) -> bool {
+    /// Counts a row that was dispatched to `dispatched` streams; returns whether to continue.
+    const fn has_capacity(&mut self, dispatched: usize) -> bool {
         self.rows += 1;
-        self.told = self.told.saturating_add(told);
-        !self.is_over()
+        self.dispatched = self.dispatched.saturating_add(dispatched);
+        !self.is_exhausted()
     }
 
-    const fn is_over(&self) -> bool {
-        self.rows >= limits::OUTBOX_ROWS_PER_TURN || self.told >= limits::OUTBOX_TOLD_PER_TURN
+    const fn is_exhausted(&self) -> bool {
+        self.rows >= limits::OUTBOX_ROWS_PER_TURN || self.dispatched >= limits::OUTBOX_TOLD_PER_TURN
     }
 }
 
-/// Tells an event to the streams that want it, of those that are asked; how many want it.
-fn tell(
+/// Dispatches an event to the matching streams for which `is_selected`; returns how many match.
+fn dispatch(
     shared: &Shared,
-    streams: &mut Streams,
+    subscriptions: &mut Subscriptions,
     event: &OutboxEvent,
-    mut is_asked: impl FnMut(&str) -> bool,
+    mut is_selected: impl FnMut(&str) -> bool,
 ) -> usize {
     let mut subject = None;
-    streams.visit(event, |stream_id, tracked| {
-        if !is_asked(stream_id) {
+    subscriptions.visit(event, |stream_id, subscription| {
+        if !is_selected(stream_id) {
             return;
         }
         if let Some(cursor) = shared.state.stream_cursor(stream_id)
-            && tracked.backlog.waiting(&cursor) == 0
+            && subscription.backlog.undelivered(&cursor) == 0
         {
-            tracked.backlog.emptied(&cursor);
+            subscription.backlog.reset(&cursor);
         }
-        if tracked.backlog.arrived(event.id, event.elapsed) && tracked.worker.is_some() {
+        if subscription.backlog.count(event.id, event.elapsed) && subscription.worker.is_some() {
             let subject = subject.get_or_insert_with(|| subject_of(event));
-            tracked.inbox.put(event.id, *subject);
+            subscription.inbox.put(event.id, *subject);
         }
     })
 }

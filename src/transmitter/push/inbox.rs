@@ -1,5 +1,5 @@
-//! Between the engine and a stream's worker: what the engine has seen for the stream and the worker has not.
-//! Bounded: what is too much for it stays in the outbox, where the worker finds it.
+//! Bounded queue from the dispatcher to one stream worker. On overflow, events stay in the outbox and the worker reads
+//! them from there.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,85 +10,84 @@ use crate::id::Digest128;
 use crate::limits;
 use crate::state::EventId;
 
-/// An event, and whom it is about.
-pub type Known = (EventId, Digest128);
+/// An event and its subject.
+pub type QueuedEvent = (EventId, Digest128);
 
-/// What is new for one stream.
+/// Queue to one stream's worker.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    known: Mutex<Events>,
+    queue: Mutex<Queue>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Events {
-    /// In order.
-    first: VecDeque<Known>,
-    /// The last event that found no place behind them.
-    left_out: Option<EventId>,
-    /// Nothing else for the stream is before it.
-    passed: Option<EventId>,
+struct Queue {
+    events: VecDeque<QueuedEvent>,
+    /// The last event that overflowed.
+    overflow: Option<EventId>,
+    /// Everything before it was put.
+    position: Option<EventId>,
 }
 
 impl Inbox {
-    /// Puts an event behind all others.
+    /// Appends an event.
     pub fn put(&self, id: EventId, subject: Digest128) {
-        let mut events = self.events();
-        if events.left_out.is_some() || events.first.len() >= limits::STREAM_WINDOW {
-            events.left_out = Some(id);
+        let mut queue = self.queue();
+        if queue.overflow.is_some() || queue.events.len() >= limits::STREAM_WINDOW {
+            queue.overflow = Some(id);
         } else {
-            events.first.push_back((id, subject));
+            queue.events.push_back((id, subject));
         }
-        drop(events);
+        drop(queue);
         self.changed.notify_one();
     }
 
-    /// Tells the worker that everything before `end` was put here which is for its stream.
-    pub fn pass(&self, end: EventId) {
-        self.events().passed = Some(end);
+    /// Records that all of the stream's events before `end` were put.
+    pub fn set_position(&self, end: EventId) {
+        self.queue().position = Some(end);
         self.changed.notify_one();
     }
 
-    /// What was told so, if the worker has taken everything.
-    pub fn passed(&self) -> Option<EventId> {
-        let mut events = self.events();
-        let is_empty = events.first.is_empty() && events.left_out.is_none();
-        events.passed.take_if(|_| is_empty)
+    /// That `end`, once the queue is empty.
+    pub fn take_position(&self) -> Option<EventId> {
+        let mut queue = self.queue();
+        let is_empty = queue.events.is_empty() && queue.overflow.is_none();
+        queue.position.take_if(|_| is_empty)
     }
 
-    /// Tells the worker that its stream, or its cursor, has changed.
+    /// Wakes the worker after a change of its stream or cursor.
     pub fn wake(&self) {
         self.changed.notify_one();
     }
 
-    /// Waits until something has changed since the last time.
+    /// Waits for a change since the last call.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Takes the first events, at most so many.
-    pub fn take(&self, most: usize) -> Vec<Known> {
-        let mut events = self.events();
-        let most = most.min(events.first.len());
-        events.first.drain(..most).collect()
+    /// Takes the first events, at most `max`.
+    pub fn take(&self, max: usize) -> Vec<QueuedEvent> {
+        let mut queue = self.queue();
+        let max = max.min(queue.events.len());
+        queue.events.drain(..max).collect()
     }
 
-    /// Whether there are events in the outbox that found no place here, behind all that were taken.
-    pub fn leaves_out(&self) -> bool {
-        let events = self.events();
-        events.first.is_empty() && events.left_out.is_some()
+    /// Whether the queue is empty and events after it overflowed.
+    pub fn has_overflow(&self) -> bool {
+        let queue = self.queue();
+        queue.events.is_empty() && queue.overflow.is_some()
     }
 
-    /// The worker has found everything before `end` in the outbox.
-    pub fn found(&self, end: EventId) {
-        let mut events = self.events();
-        if events.first.is_empty() && events.left_out.is_some_and(|last| last < end) {
-            events.left_out = None;
+    /// Records that the worker has read the outbox up to `end`.
+    pub fn read_up_to(&self, end: EventId) {
+        let mut queue = self.queue();
+        if queue.events.is_empty() && queue.overflow.is_some_and(|last| last < end) {
+            queue.overflow = None;
         }
     }
 
-    fn events(&self) -> MutexGuard<'_, Events> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,60 +96,60 @@ mod tests {
     use super::*;
     use crate::id::DigestKind;
 
-    fn known(index: u64) -> Known {
-        (EventId { index, number: 0 }, Digest128::of(DigestKind::Subject, b"", b"somebody"))
+    fn event(index: u64) -> QueuedEvent {
+        (EventId { index, number: 0 }, Digest128::of(DigestKind::Subject, b"", b"subject"))
     }
 
     fn put(inbox: &Inbox, events: std::ops::Range<u64>) {
-        for (id, subject) in events.map(known) {
+        for (id, subject) in events.map(event) {
             inbox.put(id, subject);
         }
     }
 
     #[test]
-    fn events_are_taken_in_their_order_and_once() {
+    fn events_are_taken_once_in_order() {
         let inbox = Inbox::default();
         put(&inbox, 0..5);
-        assert_eq!(inbox.take(2), [known(0), known(1)]);
-        assert_eq!(inbox.take(9), [known(2), known(3), known(4)]);
-        assert_eq!((inbox.take(9), inbox.leaves_out()), (vec![], false));
+        assert_eq!(inbox.take(2), [event(0), event(1)]);
+        assert_eq!(inbox.take(9), [event(2), event(3), event(4)]);
+        assert_eq!((inbox.take(9), inbox.has_overflow()), (vec![], false));
     }
 
     #[test]
-    fn what_finds_no_place_is_to_be_found_in_the_outbox_and_nothing_comes_before_it() {
+    fn overflow_is_read_from_outbox_before_later_events() {
         let inbox = Inbox::default();
         let window = limits::STREAM_WINDOW as u64;
         put(&inbox, 0..window + 5);
-        assert!(!inbox.leaves_out(), "those before it come first");
+        assert!(!inbox.has_overflow(), "queued events come first");
         assert_eq!(inbox.take(usize::MAX).len(), limits::STREAM_WINDOW);
-        assert!(inbox.leaves_out());
-        // One that comes now would overtake those that were left out.
+        assert!(inbox.has_overflow());
+        // An event that is put now would overtake the overflow.
         put(&inbox, window + 5..window + 6);
         assert_eq!(inbox.take(usize::MAX), []);
-        inbox.found(known(window + 5).0);
-        assert!(inbox.leaves_out(), "the last one was not found yet");
-        inbox.found(known(window + 5).0.next());
-        assert!(!inbox.leaves_out());
+        inbox.read_up_to(event(window + 5).0);
+        assert!(inbox.has_overflow(), "the last one was not read yet");
+        inbox.read_up_to(event(window + 5).0.next());
+        assert!(!inbox.has_overflow());
         put(&inbox, window + 6..window + 7);
-        assert_eq!(inbox.take(usize::MAX), [known(window + 6)]);
+        assert_eq!(inbox.take(usize::MAX), [event(window + 6)]);
     }
 
     #[test]
-    fn nothing_is_passed_before_it_is_taken_or_found() {
+    fn position_is_passed_only_after_all_events() {
         let inbox = Inbox::default();
         let window = limits::STREAM_WINDOW as u64;
         put(&inbox, 0..window + 1);
-        let end = known(window + 7).0;
-        inbox.pass(end);
-        assert_eq!(inbox.passed(), None);
+        let end = event(window + 7).0;
+        inbox.set_position(end);
+        assert_eq!(inbox.take_position(), None);
         assert_eq!(inbox.take(usize::MAX).len(), limits::STREAM_WINDOW);
-        assert_eq!(inbox.passed(), None, "one was left out");
-        inbox.found(end);
-        assert_eq!((inbox.passed(), inbox.passed()), (Some(end), None));
+        assert_eq!(inbox.take_position(), None, "one overflowed");
+        inbox.read_up_to(end);
+        assert_eq!((inbox.take_position(), inbox.take_position()), (Some(end), None));
     }
 
     #[tokio::test]
-    async fn a_change_that_came_before_the_wait_is_not_missed() {
+    async fn change_before_the_wait_is_not_missed() {
         let inbox = Inbox::default();
         put(&inbox, 0..3);
         inbox.changed().await;

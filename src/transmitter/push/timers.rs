@@ -1,4 +1,4 @@
-//! What a worker waits for, if it does.
+//! Timers of a worker.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -7,39 +7,36 @@ use tokio::time::{Sleep, sleep};
 
 use super::Work;
 
-/// Nothing is sent until then.
-pub struct Cooling {
-    /// Until then.
+/// Backoff: no push until it ends.
+pub struct BackoffTimer {
     pub sleep: Pin<Box<Sleep>>,
-    /// The receiver asked for it.
-    pub is_asked: bool,
+    /// Whether the receiver requested it.
+    pub is_requested: bool,
 }
 
-/// When the next proposal is due.
-pub struct Due {
-    /// Then.
+/// Timer of the next proposal.
+pub struct ProposalTimer {
     pub sleep: Pin<Box<Sleep>>,
-    /// However many events come together meanwhile: the last one came to nothing.
-    pub is_held: bool,
+    /// The last proposal failed: accumulated events do not bring the next one forward.
+    pub is_retry: bool,
 }
 
-impl Due {
-    /// After a wait.
-    pub fn after(wait: Duration, is_held: bool) -> Self {
-        Self { sleep: Box::pin(sleep(wait)), is_held }
+impl ProposalTimer {
+    pub fn after(wait: Duration, is_retry: bool) -> Self {
+        Self { sleep: Box::pin(sleep(wait)), is_retry }
     }
 }
 
-/// Ends with the wait; never without one.
-pub async fn rested(sleep: Option<&mut Pin<Box<Sleep>>>) {
+/// Completes with the timer; never without one.
+pub async fn elapsed(sleep: Option<&mut Pin<Box<Sleep>>>) {
     match sleep {
         Some(sleep) => sleep.await,
         None => std::future::pending().await,
     }
 }
 
-/// Ends with the work; never without any.
-pub async fn ended<T>(work: &mut Option<Work<T>>) -> T {
+/// Completes with the work; never without any.
+pub async fn finished<T>(work: &mut Option<Work<T>>) -> T {
     match work {
         Some(work) => work.await,
         None => std::future::pending().await,

@@ -1,61 +1,62 @@
-//! Which of a stream's events may be sent next: never two of one subject at once, and no later one of a
-//! subject before the earlier one is done. Pure.
+//! Send order of a stream's open events: one subject never has two events in flight, and no event of a subject is sent
+//! before an earlier one is done. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::id::Digest128;
 use crate::state::EventId;
 
-/// The events of one stream that are known and not done.
+/// Open events of one stream.
 #[derive(Debug, Default)]
 pub struct Window {
-    events: BTreeMap<EventId, Event>,
-    /// Those of each subject, in order.
+    events: BTreeMap<EventId, PendingDelivery>,
+    /// Open events per subject, in order.
     subjects: HashMap<Digest128, BTreeSet<EventId>>,
-    /// Those that wait and are the first of their subject.
+    /// Waiting events that are the first of their subject.
     ready: BTreeSet<EventId>,
-    under_way: usize,
-    /// How many the receiver took.
-    taken: u64,
-    /// Since it took the last one, it did not take one that it had not refused before.
+    in_flight: usize,
+    /// Number of events that the receiver accepted.
+    accepted: u64,
+    /// Since the last accepted event, an event failed that had no earlier failure.
     is_outage: bool,
 }
 
 #[derive(Debug)]
-struct Event {
+struct PendingDelivery {
     subject: Digest128,
-    place: Place,
+    state: DeliveryState,
     failures: u32,
-    /// How many were taken before it failed for the first time.
-    taken_before: Option<u64>,
+    /// Number of accepted events before it first failed.
+    accepted_before: Option<u64>,
     alone: u32,
     refusals: u32,
 }
 
-/// How often an event was not taken by now.
+/// Failures of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// In all, since that was forgiven.
+    /// All since [`Window::reset_failures`].
     pub failures: u32,
-    /// While the receiver took others.
+    /// Those while the receiver accepted other events.
     pub alone: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DeliveryState {
     Waiting,
-    UnderWay,
+    InFlight,
     Resting,
 }
 
 impl Window {
-    /// Takes up an event, later than those of its subject that are known. One that is known is left as it is.
+    /// Adds an event, which must be later than the known ones of its subject. A known event is unchanged.
     pub fn add(&mut self, id: EventId, subject: Digest128) {
         if self.events.contains_key(&id) {
             return;
         }
-        let (place, failures, alone, refusals) = (Place::Waiting, 0, 0, 0);
-        self.events.insert(id, Event { subject, place, failures, taken_before: None, alone, refusals });
+        let (state, failures, alone, refusals) = (DeliveryState::Waiting, 0, 0, 0);
+        self.events
+            .insert(id, PendingDelivery { subject, state, failures, accepted_before: None, alone, refusals });
         let of_subject = self.subjects.entry(subject).or_default();
         of_subject.insert(id);
         if of_subject.first() == Some(&id) {
@@ -63,151 +64,149 @@ impl Window {
         }
     }
 
-    /// The earliest event that may be sent while no more than `at_once` are under way; it is under way then.
-    pub fn next(&mut self, at_once: usize) -> Option<EventId> {
-        if self.under_way >= at_once {
+    /// Takes the earliest event that may be sent, unless `in_flight_max` are in flight.
+    pub fn next(&mut self, in_flight_max: usize) -> Option<EventId> {
+        if self.in_flight >= in_flight_max {
             return None;
         }
         let id = self.ready.pop_first()?;
-        self.put(id, Place::UnderWay);
+        self.set_state(id, DeliveryState::InFlight);
         Some(id)
     }
 
-    /// It is over with an event, and the next of its subject may be sent.
+    /// Removes an event; the next of its subject may be sent.
     pub fn done(&mut self, id: EventId) {
         let Some(event) = self.events.remove(&id) else { return };
-        if event.place == Place::UnderWay {
-            self.under_way -= 1;
+        if event.state == DeliveryState::InFlight {
+            self.in_flight -= 1;
         }
         self.ready.remove(&id);
         let Some(of_subject) = self.subjects.get_mut(&event.subject) else { return };
         of_subject.remove(&id);
         match of_subject.first() {
             None => drop(self.subjects.remove(&event.subject)),
-            Some(&next) if self.events.get(&next).is_some_and(|event| event.place == Place::Waiting) => {
+            Some(&next)
+                if self.events.get(&next).is_some_and(|event| event.state == DeliveryState::Waiting) =>
+            {
                 self.ready.insert(next);
             }
             Some(_) => {}
         }
     }
 
-    /// The receiver took an event, or said why it never will: whatever else it does not take, it is there.
-    pub fn taken(&mut self, id: EventId) {
-        self.taken = self.taken.saturating_add(1);
+    /// The receiver accepted or permanently rejected an event: it is reachable, whatever else it fails.
+    pub fn accepted(&mut self, id: EventId) {
+        self.accepted = self.accepted.saturating_add(1);
         self.is_outage = false;
         self.done(id);
     }
 
-    /// An event was not taken, and rests; how often that happened to it by now.
+    /// An event failed and rests.
     pub fn failed(&mut self, id: EventId) -> Failed {
         self.rest(id);
         let Some(event) = self.events.get_mut(&id) else { return Failed { failures: 0, alone: 0 } };
         event.failures = event.failures.saturating_add(1);
-        let others = self.taken - *event.taken_before.get_or_insert(self.taken);
+        let others = self.accepted - *event.accepted_before.get_or_insert(self.accepted);
         if others == 0 {
             self.is_outage = true;
         } else if !self.is_outage && u64::from(event.alone) < others {
-            // For each that was taken meanwhile once at the most: an outage may have begun behind the last of them.
+            // At most one per accepted event: an outage may have begun after the last of them.
             event.alone += 1;
         }
         Failed { failures: event.failures, alone: event.alone }
     }
 
-    /// An event was refused as one of this sender; how often by now.
+    /// An event was refused as one of this sender; returns how often.
     pub fn refused(&mut self, id: EventId) -> u32 {
         let Some(event) = self.events.get_mut(&id) else { return 0 };
         event.refusals = event.refusals.saturating_add(1);
         event.refusals
     }
 
-    /// The receiver may think otherwise of what it refused.
-    pub fn forget_refusals(&mut self) {
+    /// The receiver may decide differently from now on.
+    pub fn reset_refusals(&mut self) {
         for event in self.events.values_mut() {
             event.refusals = 0;
         }
     }
 
-    /// Whether an event is known and no push of it is under way.
-    #[must_use]
-    pub fn is_held(&self, id: EventId) -> bool {
-        self.events.get(&id).is_some_and(|event| event.place != Place::UnderWay)
+    /// Whether an event is open and not in flight.
+    pub fn is_idle(&self, id: EventId) -> bool {
+        self.events.get(&id).is_some_and(|event| event.state != DeliveryState::InFlight)
     }
 
-    /// An event was not sent, and rests.
+    /// An event was not sent and rests.
     pub fn rest(&mut self, id: EventId) {
-        self.put(id, Place::Resting);
+        self.set_state(id, DeliveryState::Resting);
     }
 
-    /// An event was not sent, and may be at once.
+    /// An event was not sent and may be sent at once.
     pub fn unsent(&mut self, id: EventId) {
         self.rest(id);
-        self.rested(id);
+        self.wake(id);
     }
 
-    /// An event that rested may be sent again.
-    pub fn rested(&mut self, id: EventId) {
-        if self.events.get(&id).is_some_and(|event| event.place == Place::Resting) {
-            self.put(id, Place::Waiting);
-            // What rests was under way, so that it is the first of its subject.
+    /// Ends the rest of an event.
+    pub fn wake(&mut self, id: EventId) {
+        if self.events.get(&id).is_some_and(|event| event.state == DeliveryState::Resting) {
+            self.set_state(id, DeliveryState::Waiting);
+            // A resting event was in flight, so that it is the first of its subject.
             self.ready.insert(id);
         }
     }
 
-    /// All that rested may be sent again, as if they had never failed.
-    pub fn forgive(&mut self) {
+    /// Ends the rest of all events and forgets their failures.
+    pub fn reset_failures(&mut self) {
         let resting: Vec<_> = self
             .events
             .iter()
-            .filter(|(_, event)| event.place == Place::Resting)
+            .filter(|(_, event)| event.state == DeliveryState::Resting)
             .map(|(id, _)| *id)
             .collect();
         for id in resting {
-            self.rested(id);
+            self.wake(id);
         }
         for event in self.events.values_mut() {
             event.failures = 0;
         }
     }
 
-    /// Forgets what is not to be sent any more. What is under way stays until it is over: a later event of its
-    /// subject must not overtake it.
+    /// Removes events that are not to be sent. Those in flight stay until they end: a later event of their subject
+    /// must not overtake them.
     pub fn retain(&mut self, mut keep: impl FnMut(EventId) -> bool) {
-        let gone: Vec<_> = self
+        let removed: Vec<_> = self
             .events
             .iter()
-            .filter(|(id, event)| event.place != Place::UnderWay && !keep(**id))
+            .filter(|(id, event)| event.state != DeliveryState::InFlight && !keep(**id))
             .map(|(id, _)| *id)
             .collect();
-        for id in gone {
+        for id in removed {
             self.done(id);
         }
     }
 
-    /// All that are not done, in order.
+    /// The open events, in order.
     pub fn ids(&self) -> impl Iterator<Item = EventId> {
         self.events.keys().copied()
     }
 
-    /// How many are not done.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// How many could be sent at once.
-    #[must_use]
+    /// Number of events that may be sent.
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    fn put(&mut self, id: EventId, place: Place) {
+    fn set_state(&mut self, id: EventId, state: DeliveryState) {
         let Some(event) = self.events.get_mut(&id) else { return };
-        match (event.place, place) {
-            (Place::UnderWay, Place::Waiting | Place::Resting) => self.under_way -= 1,
-            (Place::Waiting | Place::Resting, Place::UnderWay) => self.under_way += 1,
+        match (event.state, state) {
+            (DeliveryState::InFlight, DeliveryState::Waiting | DeliveryState::Resting) => self.in_flight -= 1,
+            (DeliveryState::Waiting | DeliveryState::Resting, DeliveryState::InFlight) => self.in_flight += 1,
             _ => {}
         }
-        event.place = place;
+        event.state = state;
     }
 }
 
@@ -226,7 +225,7 @@ mod tests {
         Digest128::of(DigestKind::Subject, b"", &[name])
     }
 
-    /// Events 0, 1, 2 … of these subjects.
+    /// Event n has the n-th subject.
     fn window(subjects: &[u8]) -> Window {
         let mut window = Window::default();
         for (index, name) in (0..).zip(subjects) {
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn different_subjects_are_sent_at_once_and_one_subject_in_its_order() {
+    fn subjects_are_parallel_and_each_is_in_order() {
         let mut window = window(b"aabca");
         assert_eq!(window.next(8), Some(id(0)));
         assert_eq!(window.next(8), Some(id(2)), "1 waits for 0");
@@ -250,112 +249,112 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_under_way_than_is_allowed() {
+    fn events_in_flight_are_limited() {
         let mut window = window(b"abcd");
         assert_eq!((window.next(2), window.next(2), window.next(2)), (Some(id(0)), Some(id(1)), None));
         window.failed(id(0));
-        assert_eq!(window.next(2), Some(id(2)), "what rests takes no place");
+        assert_eq!(window.next(2), Some(id(2)), "a resting event is not in flight");
         assert_eq!(window.next(2), None);
     }
 
     #[test]
-    fn what_failed_rests_with_all_that_come_behind_it() {
+    fn failed_event_rests_and_blocks_its_subject() {
         let mut window = window(b"aab");
         assert_eq!(window.next(8), Some(id(0)));
         assert_eq!(window.failed(id(0)).failures, 1);
-        assert_eq!(window.next(8), Some(id(2)), "the other subject goes on");
+        assert_eq!(window.next(8), Some(id(2)), "the other subject continues");
         assert_eq!(window.next(8), None);
-        window.rested(id(0));
-        window.rested(id(1));
+        window.wake(id(0));
+        window.wake(id(1));
         assert_eq!(window.next(8), Some(id(0)));
         assert_eq!(window.failed(id(0)).failures, 2);
-        window.forgive();
+        window.reset_failures();
         assert_eq!(window.next(8), Some(id(0)));
-        assert_eq!(window.failed(id(0)).failures, 1, "what it was forgiven does not count");
+        assert_eq!(window.failed(id(0)).failures, 1, "forgiven failures do not count");
     }
 
     #[test]
-    fn what_was_not_sent_may_be_sent_again_before_all_that_come_behind_it() {
+    fn unsent_event_is_sent_before_later_ones_of_its_subject() {
         let mut window = window(b"aab");
         assert_eq!(window.next(8), Some(id(0)));
         window.unsent(id(0));
         assert_eq!((window.next(8), window.next(8), window.next(8)), (Some(id(0)), Some(id(2)), None));
         window.rest(id(0));
         assert_eq!(window.next(8), None);
-        window.rested(id(0));
+        window.wake(id(0));
         assert_eq!(window.next(8), Some(id(0)));
-        assert_eq!(window.failed(id(0)).failures, 1, "not being sent is no failure");
+        assert_eq!(window.failed(id(0)).failures, 1, "unsent is no failure");
     }
 
-    /// Sends an event that is not taken.
+    /// Sends an event, which fails.
     fn fail(window: &mut Window, index: u64) -> u32 {
-        window.forgive();
+        window.reset_failures();
         while window.next(8).is_some() {}
         window.failed(id(index)).alone
     }
 
     #[test]
-    fn an_event_fails_alone_while_the_receiver_takes_others() {
+    fn event_fails_alone_while_others_are_accepted() {
         let mut window = window(b"abcdef");
         assert_eq!(fail(&mut window, 0), 0);
-        assert_eq!(fail(&mut window, 0), 0, "nothing was taken since");
-        window.taken(id(1));
-        assert_eq!((fail(&mut window, 0), fail(&mut window, 0)), (1, 1), "one was taken since");
-        // One that fails for the first time may be the begin of an outage.
+        assert_eq!(fail(&mut window, 0), 0, "none was accepted since");
+        window.accepted(id(1));
+        assert_eq!((fail(&mut window, 0), fail(&mut window, 0)), (1, 1), "one was accepted since");
+        // A first failure may be the begin of an outage.
         assert_eq!((fail(&mut window, 2), fail(&mut window, 0)), (0, 1));
-        window.taken(id(3));
+        window.accepted(id(3));
         assert_eq!(
             (fail(&mut window, 0), fail(&mut window, 2), fail(&mut window, 0)),
             (2, 1, 2),
-            "two of them"
+            "two were accepted"
         );
     }
 
-    /// One hiccup, another event that was taken, and then an outage: each try in it counted as if others were taken
-    /// meanwhile, and after half a minute the event was lost as a dead letter.
+    /// After one failure, another event was accepted, then an outage began: each retry in it counted as if others were
+    /// accepted, and half a minute later the event was lost as a dead letter.
     #[test]
-    fn an_event_that_failed_before_an_outage_does_not_fail_alone_in_it() {
+    fn failure_before_an_outage_does_not_count_as_alone_in_it() {
         let mut window = window(b"ab");
         assert_eq!(fail(&mut window, 0), 0);
-        window.taken(id(1));
+        window.accepted(id(1));
         for _ in 0..100 {
             assert_eq!(fail(&mut window, 0), 1);
         }
     }
 
     #[test]
-    fn in_an_outage_no_event_fails_alone() {
+    fn no_event_fails_alone_in_an_outage() {
         let mut window = window(b"abcdef");
         assert_eq!(fail(&mut window, 0), 0);
-        window.taken(id(1));
+        window.accepted(id(1));
         for _ in 0..100 {
             assert_eq!((fail(&mut window, 2), fail(&mut window, 3), fail(&mut window, 0)), (0, 0, 0));
         }
     }
 
     #[test]
-    fn what_is_given_up_while_it_is_under_way_is_not_overtaken() {
+    fn removed_event_in_flight_is_not_overtaken() {
         let mut window = window(b"aab");
         assert_eq!(window.next(8), Some(id(0)));
         window.retain(|id| id.index > 0);
-        assert_eq!(window.next(8), Some(id(2)), "1 still waits for 0");
+        assert_eq!(window.next(8), Some(id(2)), "1 waits for 0");
         assert_eq!(window.next(8), None);
         window.done(id(0));
         assert_eq!(window.next(8), Some(id(1)));
         window.done(id(0));
-        assert_eq!(window.len(), 2, "what is done is done once");
+        assert_eq!(window.len(), 2, "an event is done once");
     }
 
-    /// What a receiver, a clock and a cursor do to a window.
+    /// Action of a receiver, a timer or a cursor.
     #[derive(Clone, Debug)]
     enum Step {
         Add(u8),
         Next,
         Done(usize),
         Failed(usize),
-        Rested,
-        Forgive,
-        GiveUp(u64),
+        Wake,
+        Reset,
+        Drop(u64),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -364,24 +363,24 @@ mod tests {
             6 => Just(Step::Next),
             4 => any::<usize>().prop_map(Step::Done),
             2 => any::<usize>().prop_map(Step::Failed),
-            2 => Just(Step::Rested),
-            1 => Just(Step::Forgive),
-            1 => (0..40_u64).prop_map(Step::GiveUp),
+            2 => Just(Step::Wake),
+            1 => Just(Step::Reset),
+            1 => (0..40_u64).prop_map(Step::Drop),
         ];
         proptest::collection::vec(step, 1..200)
     }
 
     proptest! {
         #[test]
-        fn order_is_kept_nothing_is_lost_and_no_more_are_under_way_than_allowed(steps in steps()) {
+        fn any_steps_keep_order_lose_nothing_and_respect_the_limit(steps in steps()) {
             const AT_ONCE: usize = 3;
             let mut window = Window::default();
-            let (mut added, mut over) = (Vec::new(), BTreeSet::new());
-            let (mut under_way, mut resting) = (Vec::<EventId>::new(), Vec::new());
+            let (mut added, mut done) = (Vec::new(), BTreeSet::new());
+            let (mut in_flight, mut resting) = (Vec::<EventId>::new(), Vec::new());
             let subject_of = |added: &[u8], id: EventId| added[usize::try_from(id.index).expect("small")];
             let mut all = steps;
-            // And then a receiver that takes everything.
-            all.extend([Step::Forgive]);
+            // Finally a receiver that accepts everything.
+            all.extend([Step::Reset]);
             all.extend((0..1000).map(|n| if n % 2 == 0 { Step::Next } else { Step::Done(0) }));
             for step in all {
                 match step {
@@ -392,44 +391,44 @@ mod tests {
                     Step::Next => {
                         let Some(sent) = window.next(AT_ONCE) else { continue };
                         let name = subject_of(&added, sent);
-                        for other in &under_way {
+                        for other in &in_flight {
                             prop_assert_ne!(subject_of(&added, *other), name, "two of one subject at once");
                         }
                         let earlier = (0..sent.index).map(id).filter(|id| subject_of(&added, *id) == name);
                         for id in earlier {
-                            prop_assert!(over.contains(&id), "{id:?} was overtaken by {sent:?}");
+                            prop_assert!(done.contains(&id), "{id:?} was overtaken by {sent:?}");
                         }
-                        prop_assert!(!over.contains(&sent), "sent after it was done");
-                        under_way.push(sent);
-                        prop_assert!(under_way.len() <= AT_ONCE);
+                        prop_assert!(!done.contains(&sent), "sent after it was done");
+                        in_flight.push(sent);
+                        prop_assert!(in_flight.len() <= AT_ONCE);
                     }
-                    Step::Done(at) if !under_way.is_empty() => {
-                        let id = under_way.remove(at % under_way.len());
+                    Step::Done(at) if !in_flight.is_empty() => {
+                        let id = in_flight.remove(at % in_flight.len());
                         window.done(id);
-                        over.insert(id);
+                        done.insert(id);
                     }
-                    Step::Failed(at) if !under_way.is_empty() => {
-                        let id = under_way.remove(at % under_way.len());
+                    Step::Failed(at) if !in_flight.is_empty() => {
+                        let id = in_flight.remove(at % in_flight.len());
                         window.failed(id);
                         resting.push(id);
                     }
-                    Step::Rested if !resting.is_empty() => window.rested(resting.remove(0)),
-                    Step::Forgive => {
-                        window.forgive();
+                    Step::Wake if !resting.is_empty() => window.wake(resting.remove(0)),
+                    Step::Reset => {
+                        window.reset_failures();
                         resting.clear();
                     }
-                    Step::GiveUp(before) => {
+                    Step::Drop(before) => {
                         window.retain(|id| id.index >= before);
                         let gone = (0..before.min(added.len() as u64)).map(id);
-                        let gone: Vec<_> = gone.filter(|id| !under_way.contains(id)).collect();
+                        let gone: Vec<_> = gone.filter(|id| !in_flight.contains(id)).collect();
                         resting.retain(|id| !gone.contains(id));
-                        over.extend(gone);
+                        done.extend(gone);
                     }
-                    Step::Done(_) | Step::Failed(_) | Step::Rested => {}
+                    Step::Done(_) | Step::Failed(_) | Step::Wake => {}
                 }
             }
-            prop_assert_eq!(over.len(), added.len(), "something was never sent");
-            prop_assert_eq!((window.len(), window.ready(), window.under_way), (0, 0, 0));
+            prop_assert_eq!(done.len(), added.len(), "something was never sent");
+            prop_assert_eq!((window.len(), window.ready(), window.in_flight), (0, 0, 0));
             prop_assert!(window.subjects.is_empty());
         }
     }

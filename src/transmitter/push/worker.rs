@@ -1,7 +1,7 @@
-//! Pushes the events of one stream, one worker for each: what its receiver does to it is done to nobody else.
+//! Pushes the events of one stream. A failing receiver affects its own worker only.
 //!
-//! A worker keeps the numbers of at most [`limits::STREAM_WINDOW`] events, and reads an event only to send it.
-//! It ends when there is nothing to push any more: the stream is deleted, disabled, or polled.
+//! A worker stores the ids of at most [`limits::STREAM_WINDOW`] events and reads an event only to send it. It ends when
+//! its stream is deleted, disabled or polled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::sleep;
 
-use super::attempt::{Delivery, Outcome, Pushed};
+use super::attempt::{Attempt, AttemptOutcome, AttemptResult};
 use super::backoff::Jitter;
 use super::inbox::Inbox;
-use super::response::{Unsent, Verdict};
-use super::timers::{Cooling, Due, ended, rested};
-use super::uncommitted::{Ledger, Proposal};
+use super::response::{PushResponse, Unsent};
+use super::timers::{BackoffTimer, ProposalTimer, elapsed, finished};
+use super::uncommitted::{Proposal, Uncommitted};
 use super::window::{Failed, Window};
 use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
@@ -27,52 +27,51 @@ use crate::transmitter::matching;
 
 mod rejection;
 
-use rejection::letter;
+use rejection::dead_letter;
 
-/// So many failures in a row, each after a wait, are an outage of the receiver and not of one event: when it is
-/// over, nothing waits any longer.
-const FAILURES_OF_AN_OUTAGE: u32 = 3;
+/// So many failures in a row, each after a backoff, are an outage of the receiver, not of one event: its end also ends
+/// the rests of all events.
+const OUTAGE_FAILURES: u32 = 3;
 
-/// `err` of the dead letter of an event that its receiver never took while it took others.
+/// `err` of the dead letter of an event that failed while others were accepted.
 const UNDELIVERABLE: &str = "undeliverable";
 
-/// What pushes one stream.
 pub struct Worker {
     shared: Arc<Shared>,
     stream: Arc<Stream>,
     inbox: Arc<Inbox>,
     jitter: Jitter,
     window: Window,
-    ledger: Ledger,
-    under_way: FuturesUnordered<Work<Pushed>>,
+    uncommitted: Uncommitted,
+    in_flight: FuturesUnordered<Work<AttemptResult>>,
     resting: FuturesUnordered<Work<EventId>>,
-    /// Nothing is sent until then.
-    cooling: Option<Cooling>,
-    /// In a row, those at once counted as one.
+    /// Backoff: no push until it ends.
+    backoff: Option<BackoffTimer>,
+    /// In a row; concurrent ones count once.
     failures: u32,
     failing: Option<Failing>,
-    /// What was sent before the receiver changed its stream says nothing about it as it is now.
+    /// Responses of an earlier epoch say nothing about the stream since its last change.
     epoch: u64,
-    /// When a change of its stream ended its waits last.
-    freed: Option<Duration>,
-    advancing: Option<(Proposed, Work<Result<(), state::Error>>)>,
-    due: Option<Due>,
+    /// Boot time at which a change of the stream last ended its backoff.
+    backoff_reset: Option<Duration>,
+    proposing: Option<(Proposed, Work<Result<(), state::Error>>)>,
+    due: Option<ProposalTimer>,
     pausing: Option<Work<Result<(), state::Error>>>,
-    /// Events that were refused so often that a verification event decides; dead letters, if the receiver takes that.
-    doubted: BTreeMap<EventId, NewDeadLetter>,
-    /// The verification event that is under way, with the epoch in which it was begun.
-    verifying: Option<Work<(u64, Result<Verdict, Unsent>)>>,
-    is_odd: bool,
+    /// Dead letters of events that were refused too often, if the receiver accepts the verification event.
+    refused: BTreeMap<EventId, NewDeadLetter>,
+    /// The verification event in flight, with its epoch.
+    verifying: Option<Work<(u64, Result<PushResponse, Unsent>)>>,
+    is_nonconforming: bool,
 }
 
-/// Since when a receiver has taken nothing, by the boot clock and by the wall clock.
+/// Begin of an uninterrupted failure, by boot clock and by wall clock.
 #[derive(Clone, Copy)]
 struct Failing {
     since: Duration,
     at: Timestamp,
 }
 
-/// What is counted when a proposal is applied.
+/// Counts for the metrics when a proposal is applied.
 #[derive(Clone, Copy)]
 struct Proposed {
     delivered: u64,
@@ -81,7 +80,7 @@ struct Proposed {
 }
 
 impl Worker {
-    /// For a stream that is pushed and stands there.
+    /// Begins at the cursor of a pushed stream.
     pub fn new(shared: Arc<Shared>, stream: Arc<Stream>, inbox: Arc<Inbox>, seed: u64) -> Self {
         let cursor = shared.state.stream_cursor(&stream.config.stream_id);
         Self {
@@ -90,41 +89,40 @@ impl Worker {
             inbox,
             jitter: Jitter::new(seed),
             window: Window::default(),
-            ledger: Ledger::new(cursor.as_deref().cloned().unwrap_or_default()),
-            under_way: FuturesUnordered::new(),
+            uncommitted: Uncommitted::new(cursor.as_deref().cloned().unwrap_or_default()),
+            in_flight: FuturesUnordered::new(),
             resting: FuturesUnordered::new(),
-            cooling: None,
+            backoff: None,
             failures: 0,
             failing: None,
             epoch: 0,
-            freed: None,
-            advancing: None,
+            backoff_reset: None,
+            proposing: None,
             due: None,
             pausing: None,
-            doubted: BTreeMap::new(),
+            refused: BTreeMap::new(),
             verifying: None,
-            is_odd: false,
+            is_nonconforming: false,
         }
     }
 
-    /// Pushes until there is nothing to push any more. May be given up at any point: what was not recorded is
-    /// pushed again.
+    /// Pushes until the stream is no longer pushed. Cancel-safe: events that were not recorded are pushed again.
     pub async fn run(mut self) {
-        while self.look_at_stream() {
-            self.look_at_cursor();
-            // Until a verification event is answered, more attempts would say nothing new.
+        while self.refresh_stream() {
+            self.refresh_cursor();
+            // More attempts before the response to the verification event would add no information.
             let is_waiting = self.pausing.is_some() || self.verifying.is_some();
             let is_sending = self.stream.status == StreamStatus::Enabled && !is_waiting;
             if is_sending {
                 if let Err(error) = self.fill().await {
-                    tracing::error!(%error, stream_id = self.stream_id(), "read the outbox");
-                    self.cool(self.shared.limits.waits.max, false);
+                    tracing::error!(%error, stream_id = self.stream_id(), "failed to read the outbox");
+                    self.back_off(self.shared.limits.backoff.max, false);
                 }
                 self.send();
             }
-            self.pass();
-            self.record();
-            self.until_something_happens().await;
+            self.skip();
+            self.propose();
+            self.wait().await;
         }
     }
 
@@ -132,170 +130,171 @@ impl Worker {
         &self.stream.config.stream_id
     }
 
-    /// The stream as it is now; whether it is still pushed.
-    fn look_at_stream(&mut self) -> bool {
+    /// Re-reads the stream; returns whether it is still pushed.
+    fn refresh_stream(&mut self) -> bool {
         let Some(now) = self.shared.state.stream(self.stream_id()) else { return false };
         let before = std::mem::replace(&mut self.stream, now);
         let now = &self.stream;
         if before.filter != now.filter {
-            // What was told and looked up is not all that it is for: another worker begins at the cursor.
+            // Events known here are not all that match: a new worker begins at the cursor.
             return false;
         }
         if before.status != now.status || before.config.endpoint_url != now.config.endpoint_url {
-            // Another URL is another receiver, and one that resumes is there.
-            self.begin_anew();
+            // Another URL is another receiver; a receiver that enables its stream is available.
+            self.start_epoch();
         }
         self.stream.config.endpoint_url.is_some() && self.stream.status != StreamStatus::Disabled
     }
 
-    /// What was answered until now says nothing of what will be. A stream that is pushed waits no longer, once in
-    /// the longest wait: whoever changes it again and again is waited for like any other.
-    fn begin_anew(&mut self) {
-        self.forget_answers();
-        let (now, wait) = (self.shared.clock.boot(), self.shared.limits.waits.max);
-        let is_freed = self.freed.is_some_and(|freed| now.saturating_sub(freed) < wait);
-        if self.stream.status == StreamStatus::Enabled && !is_freed {
-            self.freed = Some(now);
-            (self.cooling, self.failures) = (None, 0);
-            self.forgive();
+    /// Starts a new epoch. An enabled stream also ends its backoff, but at most once per maximum backoff: otherwise an
+    /// owner that toggles it repeatedly would get pushes without backoff.
+    fn start_epoch(&mut self) {
+        self.forget_responses();
+        let (now, wait) = (self.shared.clock.boot(), self.shared.limits.backoff.max);
+        let was_reset =
+            self.backoff_reset.is_some_and(|backoff_reset| now.saturating_sub(backoff_reset) < wait);
+        if self.stream.status == StreamStatus::Enabled && !was_reset {
+            self.backoff_reset = Some(now);
+            (self.backoff, self.failures) = (None, 0);
+            self.reset_failures();
         }
     }
 
-    fn forget_answers(&mut self) {
+    fn forget_responses(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.failing = None;
-        self.doubted.clear();
-        self.window.forget_refusals();
+        self.refused.clear();
+        self.window.reset_refusals();
     }
 
-    fn forgive(&mut self) {
+    fn reset_failures(&mut self) {
         self.resting.clear();
-        self.window.forgive();
+        self.window.reset_failures();
     }
 
-    /// The cursor as the log has it, if somebody else moved it.
-    fn look_at_cursor(&mut self) {
-        if self.advancing.is_some() {
+    /// Takes over the cursor of the log, if it was moved elsewhere.
+    fn refresh_cursor(&mut self) {
+        if self.proposing.is_some() {
             return;
         }
         let Some(now) = self.shared.state.stream_cursor(self.stream_id()) else { return };
-        if now.version != self.ledger.version() {
-            self.ledger.recorded(now.as_ref().clone());
-            let ledger = &self.ledger;
-            self.window.retain(|id| !ledger.is_over(id));
+        if now.version != self.uncommitted.version() {
+            self.uncommitted.committed(now.as_ref().clone());
+            let uncommitted = &self.uncommitted;
+            self.window.retain(|id| !uncommitted.is_completed(id));
         }
     }
 
-    /// Takes up as many events as there is room for, if there are few to be sent: first those that the engine
-    /// knows, then those that were too many for it.
+    /// Fills the window while few events may be sent: first from the inbox, then from the outbox if the inbox
+    /// overflowed.
     async fn fill(&mut self) -> Result<(), Corrupt> {
-        let enough = self.shared.limits.at_once.saturating_mul(4);
+        let enough = self.shared.limits.in_flight_max.saturating_mul(4);
         while self.window.ready() < enough {
-            let known = self.inbox.take(enough.min(self.ledger.room(self.window.len())));
-            if known.is_empty() {
+            let queued = self.inbox.take(enough.min(self.uncommitted.capacity(self.window.len())));
+            if queued.is_empty() {
                 break;
             }
-            for (id, subject) in known {
-                if id >= self.ledger.looked_up_to() && !self.ledger.is_over(id) {
+            for (id, subject) in queued {
+                if id >= self.uncommitted.scanned_to() && !self.uncommitted.is_completed(id) {
                     self.window.add(id, subject);
                 }
-                self.ledger.look_up_to(id.next());
+                self.uncommitted.set_scanned_to(id.next());
             }
         }
-        while self.inbox.leaves_out()
+        while self.inbox.has_overflow()
             && self.window.ready() < enough
-            && self.ledger.room(self.window.len()) > 0
+            && self.uncommitted.capacity(self.window.len()) > 0
         {
             self.fill_from_outbox()?;
-            self.inbox.found(self.ledger.looked_up_to());
+            self.inbox.read_up_to(self.uncommitted.scanned_to());
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
     fn fill_from_outbox(&mut self) -> Result<(), Corrupt> {
-        // Read first: everything before it can be seen then.
+        // Read before the scan, which then sees everything before it.
         let end = *self.shared.state.outbox_end().borrow();
-        let mut room = self.ledger.room(self.window.len());
+        let mut capacity = self.uncommitted.capacity(self.window.len());
         let mut rows = 0;
-        let (window, ledger, stream) = (&mut self.window, &mut self.ledger, &self.stream);
-        self.shared.state.outbox(ledger.looked_up_to(), &mut |event| {
-            if matching::is_for(stream, &event) && !ledger.is_over(event.id) {
+        let (window, uncommitted, stream) = (&mut self.window, &mut self.uncommitted, &self.stream);
+        self.shared.state.outbox(uncommitted.scanned_to(), &mut |event| {
+            if matching::matches(stream, &event) && !uncommitted.is_completed(event.id) {
                 window.add(event.id, subject_of(&event));
-                room -= 1;
+                capacity -= 1;
             }
-            ledger.look_up_to(event.id.next());
+            uncommitted.set_scanned_to(event.id.next());
             rows += 1;
-            room > 0 && rows < limits::OUTBOX_ROWS_PER_TURN
+            capacity > 0 && rows < limits::OUTBOX_ROWS_PER_TURN
         })?;
-        if room > 0 && rows < limits::OUTBOX_ROWS_PER_TURN {
-            ledger.look_up_to(end);
+        if capacity > 0 && rows < limits::OUTBOX_ROWS_PER_TURN {
+            uncommitted.set_scanned_to(end);
         }
         Ok(())
     }
 
-    /// Leaves behind what the stream is not for, if it holds nothing: whoever begins again reads from its cursor.
-    fn pass(&mut self) {
+    /// Moves past events that do not match, if none is open: a new worker begins at the cursor.
+    fn skip(&mut self) {
         if self.window.len() == 0
-            && let Some(end) = self.inbox.passed()
+            && let Some(end) = self.inbox.take_position()
         {
-            self.ledger.pass(end);
+            self.uncommitted.skip_to(end);
         }
     }
 
     fn send(&mut self) {
-        let at_once = match (&self.cooling, self.failures) {
+        let in_flight_max = match (&self.backoff, self.failures) {
             (Some(_), _) => 0,
-            (None, 0) => self.shared.limits.at_once,
-            // One is enough to see whether the receiver is back.
+            (None, 0) => self.shared.limits.in_flight_max,
+            // One suffices to see whether the receiver is back.
             (None, _) => 1,
         };
-        while let Some(id) = self.window.next(at_once) {
-            let delivery = Delivery {
+        while let Some(id) = self.window.next(in_flight_max) {
+            let attempt = Attempt {
                 shared: Arc::clone(&self.shared),
                 stream: Arc::clone(&self.stream),
                 id,
                 epoch: self.epoch,
             };
-            self.under_way.push(Box::pin(delivery.push()));
+            self.in_flight.push(Box::pin(attempt.push()));
         }
     }
 
-    /// Proposes what is over, if so much came together or it is due.
-    fn record(&mut self) {
-        let unrecorded = self.ledger.unrecorded();
-        if self.advancing.is_some() || (unrecorded == 0 && !self.ledger.is_passing()) {
+    /// Proposes completed events, once they are many enough or the timer is due.
+    fn propose(&mut self) {
+        let unrecorded = self.uncommitted.len();
+        if self.proposing.is_some() || (unrecorded == 0 && !self.uncommitted.is_skip_due()) {
             return;
         }
         let limits = &self.shared.limits;
-        let due = self.due.get_or_insert_with(|| Due::after(limits.advance_interval, false));
-        if !due.sleep.is_elapsed() && (due.is_held || unrecorded < limits.advance_events) {
+        let due = self.due.get_or_insert_with(|| ProposalTimer::after(limits.advance_interval, false));
+        if !due.sleep.is_elapsed() && (due.is_retry || unrecorded < limits.advance_events) {
             return;
         }
         self.due = None;
-        let Proposal { cursor, dead, delivered, lost } = self.ledger.proposal(self.window.ids());
+        let Proposal { cursor, dead, delivered, lost } = self.uncommitted.proposal(self.window.ids());
         let proposed = Proposed { delivered, dead: dead.len() as u64, lost };
         let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
         let work = async move { state.as_node().advance_stream(&stream, cursor, dead).await };
-        self.advancing = Some((proposed, Box::pin(work)));
+        self.proposing = Some((proposed, Box::pin(work)));
     }
 
-    async fn until_something_happens(&mut self) {
+    async fn wait(&mut self) {
         let inbox = Arc::clone(&self.inbox);
         tokio::select! {
-            Some(pushed) = self.under_way.next() => self.judge(pushed),
-            Some(id) = self.resting.next() => self.window.rested(id),
-            (proposed, outcome) = advanced(&mut self.advancing) => self.recorded(proposed, outcome),
-            outcome = ended(&mut self.pausing) => self.paused(outcome),
-            (epoch, outcome) = ended(&mut self.verifying) => self.verified(epoch, outcome),
-            () = rested(self.cooling.as_mut().map(|cooling| &mut cooling.sleep)) => self.cooling = None,
-            () = rested(self.due.as_mut().map(|due| &mut due.sleep).filter(|sleep| !sleep.is_elapsed())) => {}
+            Some(result) = self.in_flight.next() => self.complete(result),
+            Some(id) = self.resting.next() => self.window.wake(id),
+            (proposed, outcome) = proposal_finished(&mut self.proposing) => self.proposed(proposed, outcome),
+            outcome = finished(&mut self.pausing) => self.paused(outcome),
+            (epoch, outcome) = finished(&mut self.verifying) => self.verified(epoch, outcome),
+            () = elapsed(self.backoff.as_mut().map(|timer| &mut timer.sleep)) => self.backoff = None,
+            () = elapsed(self.due.as_mut().map(|due| &mut due.sleep).filter(|sleep| !sleep.is_elapsed())) => {}
             () = inbox.changed() => {}
         }
     }
 
-    fn recorded(&mut self, proposed: Proposed, outcome: Result<(), state::Error>) {
-        self.advancing = None;
+    fn proposed(&mut self, proposed: Proposed, outcome: Result<(), state::Error>) {
+        self.proposing = None;
         match outcome {
             Ok(()) => {
                 let metrics = &self.shared.metrics;
@@ -303,94 +302,103 @@ impl Worker {
                 metrics.stream_events("dead_letter", proposed.dead);
                 metrics.stream_events("dropped", proposed.lost);
             }
-            // Somebody else moved the cursor: what is left of it is proposed again.
+            // The cursor was moved elsewhere: the rest is proposed again.
             Err(state::Error::StreamChanged | state::Error::UnknownStream) => {
-                self.due = Some(Due::after(self.shared.limits.advance_interval, true));
+                self.due = Some(ProposalTimer::after(self.shared.limits.advance_interval, true));
             }
             Err(error) => {
-                tracing::warn!(%error, stream_id = self.stream_id(), "record what was pushed");
-                self.due = Some(Due::after(self.shared.limits.waits.min, true));
+                tracing::warn!(%error, stream_id = self.stream_id(), "failed to record pushed events");
+                self.due = Some(ProposalTimer::after(self.shared.limits.backoff.min, true));
             }
         }
     }
 
-    /// What an answer comes to.
-    fn judge(&mut self, pushed: Pushed) {
-        let Pushed { id, epoch, outcome } = pushed;
-        let is_of_now = epoch == self.epoch && self.stream.status == StreamStatus::Enabled;
-        let (event, verdict) = match outcome {
-            Outcome::Answered(event, verdict) => (event, verdict),
-            Outcome::Unsent(unsent) => return self.unsent(id, unsent),
-            Outcome::Gone => {
-                tracing::error!(stream_id = self.stream_id(), %id, "an event was dropped before it was pushed");
-                self.ledger.lost(id);
+    /// Handles the outcome of an attempt.
+    fn complete(&mut self, result: AttemptResult) {
+        let AttemptResult { id, epoch, outcome } = result;
+        let is_current = epoch == self.epoch && self.stream.status == StreamStatus::Enabled;
+        let (event, response) = match outcome {
+            AttemptOutcome::Answered(event, response) => (event, response),
+            AttemptOutcome::Unsent(unsent) => return self.unsent(id, unsent),
+            AttemptOutcome::Missing => {
+                tracing::error!(stream_id = self.stream_id(), %id, "event left the outbox before it was pushed");
+                self.uncommitted.lost(id);
                 self.window.done(id);
                 return;
             }
         };
-        match verdict {
-            Verdict::Delivered { as_specified } => {
-                self.note_odd(as_specified);
+        match response {
+            PushResponse::Delivered { as_specified } => {
+                self.note_conformance(as_specified);
                 self.succeeded();
-                self.ledger.delivered(id);
-                self.window.taken(id);
+                self.uncommitted.delivered(id);
+                self.window.accepted(id);
             }
-            Verdict::DeadLetter { err, description } => {
+            PushResponse::DeadLetter { err, description } => {
                 self.succeeded();
-                self.window.taken(id);
-                self.dead(letter(&event, err, description));
+                self.window.accepted(id);
+                self.reject(dead_letter(&event, err, description));
             }
-            Verdict::Refused { err, description } => {
+            PushResponse::Refused { err, description } => {
                 let refusals = self.window.refused(id);
-                self.not_taken(&event, &format!("the receiver answered {err}"), None, is_of_now);
-                if is_of_now && refusals >= limits::PUSH_REFUSALS_MAX && self.window.is_held(id) {
-                    self.doubted.insert(id, letter(&event, err, description));
+                self.attempt_failed(&event, &format!("the receiver answered {err}"), None, is_current);
+                if is_current && refusals >= limits::PUSH_REFUSALS_MAX && self.window.is_idle(id) {
+                    self.refused.insert(id, dead_letter(&event, err, description));
                     self.verify();
                 }
             }
-            Verdict::Again { reason, after, .. } => self.not_taken(&event, &reason, after, is_of_now),
+            PushResponse::Retry { reason, after, .. } => {
+                self.attempt_failed(&event, &reason, after, is_current);
+            }
         }
     }
 
-    /// An event stays, unless its receiver took others for as long as it did not take this one.
-    fn not_taken(&mut self, event: &OutboxEvent, reason: &str, asked: Option<Duration>, is_of_now: bool) {
-        let alone = self.rest(event.id, asked);
+    /// Retries an event, or makes it a dead letter if it failed long enough while others were accepted.
+    fn attempt_failed(
+        &mut self,
+        event: &OutboxEvent,
+        reason: &str,
+        retry_after: Option<Duration>,
+        is_current: bool,
+    ) {
+        let alone = self.rest(event.id, retry_after);
         if alone >= limits::PUSH_FAILURES_ALONE_MAX {
-            self.dead(letter(event, UNDELIVERABLE.to_owned(), reason.to_owned()));
-        } else if is_of_now {
-            self.failed(reason, asked);
+            self.reject(dead_letter(event, UNDELIVERABLE.to_owned(), reason.to_owned()));
+        } else if is_current {
+            self.failed(reason, retry_after);
         }
     }
 
-    /// This node did not get as far as the receiver, which is not blamed.
+    /// The event did not leave this node; the receiver has not failed.
     fn unsent(&mut self, id: EventId, unsent: Unsent) {
-        if self.ledger.is_over(id) {
+        if self.uncommitted.is_completed(id) {
             self.window.done(id);
             return;
         }
         match unsent {
-            // That was a wait, or ends none.
-            Unsent::NoPlace | Unsent::Changed => self.window.unsent(id),
+            // The wait for a permit was the pause; a change needs none.
+            Unsent::NoPermit | Unsent::Changed => self.window.unsent(id),
             Unsent::Unread | Unsent::Unsigned | Unsent::Stale | Unsent::Withheld(_) => {
-                let wait = self.shared.limits.waits.min;
+                let wait = self.shared.limits.backoff.min;
                 self.window.rest(id);
                 self.rest_for(id, wait);
-                if self.cooling.is_none() {
-                    self.cool(wait, false);
+                if self.backoff.is_none() {
+                    self.back_off(wait, false);
                 }
             }
         }
     }
 
-    /// The event is sent again after its wait, if it is still to be sent; how often it failed alone.
-    fn rest(&mut self, id: EventId, asked: Option<Duration>) -> u32 {
-        if self.ledger.is_over(id) {
+    /// Schedules a retry, if the event is still open; returns how often it failed alone.
+    fn rest(&mut self, id: EventId, retry_after: Option<Duration>) -> u32 {
+        if self.uncommitted.is_completed(id) {
             self.window.done(id);
             return 0;
         }
         let Failed { failures, alone } = self.window.failed(id);
-        let waits = &self.shared.limits.waits;
-        let wait = asked.map_or_else(|| waits.after(failures, &mut self.jitter), |wait| waits.asked(wait));
+        let backoff = &self.shared.limits.backoff;
+        let wait = retry_after
+            .map_or_else(|| backoff.after(failures, &mut self.jitter), |wait| backoff.requested(wait));
         self.rest_for(id, wait);
         alone
     }
@@ -403,15 +411,15 @@ impl Worker {
     }
 
     fn succeeded(&mut self) {
-        if self.failures >= FAILURES_OF_AN_OUTAGE {
-            self.forgive();
+        if self.failures >= OUTAGE_FAILURES {
+            self.reset_failures();
         }
         (self.failures, self.failing) = (0, None);
-        // A receiver that asked to be left alone is.
-        self.cooling.take_if(|cooling| !cooling.is_asked);
+        // A `Retry-After` stays in force.
+        self.backoff.take_if(|timer| !timer.is_requested);
     }
 
-    fn failed(&mut self, reason: &str, asked: Option<Duration>) {
+    fn failed(&mut self, reason: &str, retry_after: Option<Duration>) {
         let (now, at) = (self.shared.clock.boot(), self.shared.clock.now());
         let failing = *self.failing.get_or_insert(Failing { since: now, at });
         let limits = &self.shared.limits;
@@ -419,23 +427,23 @@ impl Worker {
             self.pause(format!("push has failed since {}: {reason}", failing.at.to_rfc3339()));
             return;
         }
-        // Those that were under way together fail together.
-        if self.cooling.is_none() {
+        // Concurrent pushes fail together.
+        if self.backoff.is_none() {
             self.failures = self.failures.saturating_add(1);
             tracing::debug!(stream_id = self.stream_id(), reason, failures = self.failures, "push failed");
         }
-        match asked {
-            Some(wait) => self.cool(limits.waits.asked(wait), true),
-            None if self.cooling.is_none() => {
-                let wait = limits.waits.after(self.failures, &mut self.jitter);
-                self.cool(wait, false);
+        match retry_after {
+            Some(wait) => self.back_off(limits.backoff.requested(wait), true),
+            None if self.backoff.is_none() => {
+                let wait = limits.backoff.after(self.failures, &mut self.jitter);
+                self.back_off(wait, false);
             }
             None => {}
         }
     }
 
-    fn cool(&mut self, wait: Duration, is_asked: bool) {
-        self.cooling = Some(Cooling { sleep: Box::pin(sleep(wait)), is_asked });
+    fn back_off(&mut self, wait: Duration, is_requested: bool) {
+        self.backoff = Some(BackoffTimer { sleep: Box::pin(sleep(wait)), is_requested });
     }
 
     fn pause(&mut self, reason: String) {
@@ -450,35 +458,35 @@ impl Worker {
     fn paused(&mut self, outcome: Result<(), state::Error>) {
         self.pausing = None;
         match outcome {
-            // Or it is not enabled any more: then somebody else was first.
+            // Otherwise it was paused, disabled or deleted concurrently.
             Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => {
-                self.forget_answers();
+                self.forget_responses();
             }
-            // Its owner has changed it, which may be the remedy: the next failure says.
+            // Its owner has changed it, perhaps as a remedy: the next failure decides.
             Err(state::Error::StreamChanged) => {}
             Err(error) => {
-                tracing::warn!(%error, stream_id = self.stream_id(), "pause a stream");
-                self.cool(self.shared.limits.waits.min, false);
+                tracing::warn!(%error, stream_id = self.stream_id(), "failed to pause a stream");
+                self.back_off(self.shared.limits.backoff.min, false);
             }
         }
     }
 
-    /// Says once that a receiver does not answer as RFC 8935 §2.2 wants it.
-    fn note_odd(&mut self, as_specified: bool) {
-        if !as_specified && !self.is_odd {
+    /// Logs once that a receiver deviates from RFC 8935 §2.2.
+    fn note_conformance(&mut self, as_specified: bool) {
+        if !as_specified && !self.is_nonconforming {
             tracing::warn!(
                 stream_id = self.stream_id(),
-                "the receiver takes events with another status than 202; they count as delivered"
+                "receiver acknowledges events with a status other than 202; they count as delivered"
             );
         }
-        self.is_odd |= !as_specified;
+        self.is_nonconforming |= !as_specified;
     }
 }
 
-async fn advanced(
-    advancing: &mut Option<(Proposed, Work<Result<(), state::Error>>)>,
+async fn proposal_finished(
+    proposing: &mut Option<(Proposed, Work<Result<(), state::Error>>)>,
 ) -> (Proposed, Result<(), state::Error>) {
-    match advancing {
+    match proposing {
         Some((proposed, work)) => (*proposed, work.await),
         None => std::future::pending().await,
     }

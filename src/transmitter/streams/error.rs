@@ -1,24 +1,19 @@
-//! Why a stream is not what was asked for, by reason. `api` maps each to a status and a code.
+//! Errors of stream management. `api` maps each to a status and a code.
 
 use crate::cluster::Corrupt;
 use crate::state;
 use crate::token::subject_id;
 
-/// Why a stream was not made, shown or changed.
+/// Why a stream was not created, returned or changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody has said where receivers reach this fabric.
+    /// No base URL is configured.
     #[error("the transmitter of signals is not configured: there is no [transmitter]")]
     NotConfigured,
-    /// A member of the request breaks a rule.
+    /// A field of the request breaks a rule.
     #[error("{field}: {rule}")]
-    Invalid {
-        /// Its path.
-        field: String,
-        /// What it must be.
-        rule: String,
-    },
-    /// It was refused, or is not known to have been done.
+    Invalid { field: String, rule: String },
+    /// The state refused, or the result is unknown.
     #[error(transparent)]
     State(#[from] state::Error),
 }

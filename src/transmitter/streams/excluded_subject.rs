@@ -1,4 +1,4 @@
-//! Whom a stream is not told about: a subject in the one form in which it is kept and compared.
+//! Excluded subjects of a stream, in the canonical form in which they are stored and compared.
 
 use serde_json::{Map, Value, json};
 
@@ -7,33 +7,26 @@ use crate::token::subject_id::{self, SubjectId};
 
 const FIELD: &str = "subject";
 
-/// Reads a subject, and answers it with the members of its format and no others.
-///
-/// # Errors
-/// [`Error::Invalid`]: it is not well formed, has a member that its format does not have, or is of a format by
-/// which this fabric tells nobody apart.
-pub(super) fn read(value: &Value) -> Result<Value, Error> {
+/// Parses a subject and returns it with exactly the fields of its format. Refuses unknown fields, and formats by which
+/// subjects cannot be compared.
+pub(super) fn parse(value: &Value) -> Result<Value, Error> {
     let subject = SubjectId::read(value, FIELD)?;
     let canonical = canonical(&subject).ok_or_else(|| {
-        Error::invalid(format!("{FIELD}.format"), "is not one by which this fabric tells subjects apart")
+        Error::invalid(format!("{FIELD}.format"), "must be a format by which this fabric compares subjects")
     })?;
-    match beyond(value, &canonical, FIELD) {
-        Some(field) => Err(Error::invalid(field, "is not a member of this format")),
+    match unknown_field(value, &canonical, FIELD) {
+        Some(field) => Err(Error::invalid(field, "is not a field of this format")),
         None => Ok(canonical),
     }
 }
 
-/// Whether a stream is told about a subject once that one is not removed any more: what is removed beside it may
-/// match it too, as aliases and complex subjects do, and would keep it out without a word. One of those can always
-/// be added that was removed itself: a part of it that was removed as well is another's affair, and the parts wait
-/// for it.
-///
-/// # Errors
-/// [`Error::Invalid`].
-pub(super) fn is_not_left_out(subject: &Value, removed: &[SubjectId]) -> Result<(), Error> {
+/// Refuses to add back a subject that stays excluded, because another removed subject matches it (as aliases and
+/// complex subjects do). Aliases or a complex subject that were removed themselves can always be added back: their
+/// parts may have been removed separately.
+pub(super) fn check_not_excluded(subject: &Value, removed: &[SubjectId]) -> Result<(), Error> {
     let subject = SubjectId::read(&subject_id::relayed(subject, None), FIELD)?;
-    let is_of_parts = matches!(subject, SubjectId::Aliases(_) | SubjectId::Complex(_));
-    let can_be_added = is_of_parts && removed.contains(&subject);
+    let has_parts = matches!(subject, SubjectId::Aliases(_) | SubjectId::Complex(_));
+    let can_be_added = has_parts && removed.contains(&subject);
     if !can_be_added && removed.iter().any(|other| *other != subject && other.matches(&subject)) {
         let rule = "another subject that was removed matches it: add that one first";
         return Err(Error::invalid(FIELD, rule));
@@ -41,7 +34,7 @@ pub(super) fn is_not_left_out(subject: &Value, removed: &[SubjectId]) -> Result<
     Ok(())
 }
 
-/// `None` if it, or a part of it, is only known to be of a format.
+/// `None` if the subject, or a part of it, has a format without comparable identifiers.
 fn canonical(subject: &SubjectId) -> Option<Value> {
     let format = subject.format();
     Some(match subject {
@@ -56,7 +49,7 @@ fn canonical(subject: &SubjectId) -> Option<Value> {
             json!({"format": format, "identifiers": identifiers?})
         }
         SubjectId::Complex(complex) => {
-            let members = [
+            let parts = [
                 ("user", &complex.user),
                 ("device", &complex.device),
                 ("session", &complex.session),
@@ -67,9 +60,9 @@ fn canonical(subject: &SubjectId) -> Option<Value> {
             ];
             let mut value = Map::new();
             value.insert("format".to_owned(), format.into());
-            for (name, member) in members {
-                if let Some(member) = member {
-                    value.insert(name.to_owned(), canonical(member)?);
+            for (name, part) in parts {
+                if let Some(part) = part {
+                    value.insert(name.to_owned(), canonical(part)?);
                 }
             }
             Value::Object(value)
@@ -78,13 +71,13 @@ fn canonical(subject: &SubjectId) -> Option<Value> {
     })
 }
 
-/// The path of the first member of `value` that `known` does not have.
-fn beyond(value: &Value, known: &Value, path: &str) -> Option<String> {
+/// Path of the first field of `value` that `known` does not have.
+fn unknown_field(value: &Value, known: &Value, path: &str) -> Option<String> {
     match (value, known) {
-        (Value::Object(members), Value::Object(known)) => members.iter().find_map(|(name, value)| {
+        (Value::Object(fields), Value::Object(known)) => fields.iter().find_map(|(name, value)| {
             let path = format!("{path}.{name}");
             match known.get(name) {
-                Some(known) => beyond(value, known, &path),
+                Some(known) => unknown_field(value, known, &path),
                 None => Some(path),
             }
         }),
@@ -92,7 +85,7 @@ fn beyond(value: &Value, known: &Value, path: &str) -> Option<String> {
             .iter()
             .zip(known)
             .enumerate()
-            .find_map(|(at, (value, known))| beyond(value, known, &format!("{path}[{at}]"))),
+            .find_map(|(at, (value, known))| unknown_field(value, known, &format!("{path}[{at}]"))),
         _ => None,
     }
 }
@@ -105,12 +98,12 @@ mod tests {
 
     #[track_caller]
     fn refused(value: &Value, text: &str) {
-        let said = read(value).expect_err(text).to_string();
-        assert!(said.contains(text), "{value}: {said}");
+        let error = parse(value).expect_err(text).to_string();
+        assert!(error.contains(text), "{value}: {error}");
     }
 
     #[test]
-    fn a_subject_of_every_format_that_tells_subjects_apart_is_kept_as_it_came() {
+    fn comparable_subject_is_stored_unchanged() {
         let email = json!({"format": "email", "email": "A@b.example"});
         for subject in [
             email.clone(),
@@ -125,24 +118,24 @@ mod tests {
                 "tenant": email, "org_unit": email, "group": email,
             }),
         ] {
-            assert_eq!(read(&subject).expect("read"), subject);
+            assert_eq!(parse(&subject).expect("read"), subject);
         }
     }
 
     #[test]
-    fn a_format_by_which_nobody_is_told_apart_is_refused_wherever_it_stands() {
+    fn format_without_comparison_is_refused_at_any_depth() {
         let phone = json!({"format": "phone_number", "phone_number": "+12065550100"});
         for subject in [
             phone.clone(),
             json!({"format": "aliases", "identifiers": [{"format": "opaque", "id": "x"}, phone]}),
             json!({"format": "complex", "user": {"format": "opaque", "id": "x"}, "device": phone}),
         ] {
-            refused(&subject, "subject.format: is not one by which");
+            refused(&subject, "subject.format: must be a format by which");
         }
     }
 
     #[test]
-    fn a_subject_that_another_one_keeps_out_is_not_added_in_vain() {
+    fn subject_excluded_by_another_cannot_be_added_back() {
         let read = |value: &Value| SubjectId::read(value, FIELD).expect("a subject");
         let (a, b) = (json!({"format": "opaque", "id": "a"}), json!({"format": "opaque", "id": "b"}));
         let aliases = json!({"format": "aliases", "identifiers": [a, b]});
@@ -150,7 +143,7 @@ mod tests {
         let user_of_tenant = json!({"format": "complex", "user": a, "tenant": b});
         let uri = json!({"format": "uri", "uri": SPIFFE});
         let spiffe_id = json!({"format": "spiffe_id", "spiffe_id": SPIFFE});
-        for (added, removed, is_good) in [
+        for (added, removed, is_allowed) in [
             (&a, vec![&a, &b], true),
             (&a, vec![&a, &aliases], false),
             (&aliases, vec![&aliases], true),
@@ -158,25 +151,25 @@ mod tests {
             (&aliases, vec![&b], false),
             (&user_of_tenant, vec![&user], false),
             (&user_of_tenant, vec![&user_of_tenant], true),
-            // Kept as `uri`, so that it is the same one.
+            // Stored as `uri`, so that both are one subject.
             (&spiffe_id, vec![&uri], true),
             (&b, vec![], true),
         ] {
             let removed: Vec<_> = removed.into_iter().map(read).collect();
-            assert_eq!(is_not_left_out(added, &removed).is_ok(), is_good, "{added}");
+            assert_eq!(check_not_excluded(added, &removed).is_ok(), is_allowed, "{added}");
         }
-        let said = is_not_left_out(&b, &[read(&aliases)]).expect_err("kept out").to_string();
-        assert_eq!(said, "subject: another subject that was removed matches it: add that one first");
+        let error = check_not_excluded(&b, &[read(&aliases)]).expect_err("kept out").to_string();
+        assert_eq!(error, "subject: another subject that was removed matches it: add that one first");
     }
 
     #[test]
-    fn a_member_that_the_format_does_not_have_is_named() {
+    fn unknown_field_of_a_format_is_named() {
         let with_more = json!({"format": "email", "email": "a@b.example", "tenant": "t"});
-        refused(&with_more, "subject.tenant: is not a member");
-        refused(&json!({"format": "complex", "user": with_more}), "subject.user.tenant: is not a member");
+        refused(&with_more, "subject.tenant: is not a field");
+        refused(&json!({"format": "complex", "user": with_more}), "subject.user.tenant: is not a field");
         refused(
             &json!({"format": "aliases", "identifiers": [{"format": "opaque", "id": "x"}, with_more]}),
-            "subject.identifiers[1].tenant: is not a member",
+            "subject.identifiers[1].tenant: is not a field",
         );
         refused(&json!({"format": "email"}), "subject.email: must be");
         refused(&json!("a@b.example"), "subject: must be an object");

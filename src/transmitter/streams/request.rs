@@ -1,8 +1,8 @@
-//! What a receiver asks of its stream, in both shapes: the flat members of the specification, and those of
-//! SSF 1.0 §8.1.1. Both may be there if they say the same; nothing that is said is dropped.
+//! Validation of stream requests in both shapes: the flat fields of the specification, and those of SSF 1.0 §8.1.1.
+//! A request may mix them without contradiction; every stated field is used or refused.
 //!
-//! What is the transmitter's to say may be sent back, as a receiver does that changes what it has read; it must
-//! be what the transmitter says.
+//! Fields that the transmitter sets may be sent back, because receivers change what they have read; they must be
+//! unchanged.
 
 use url::Url;
 
@@ -11,39 +11,39 @@ use crate::state::{Stream, StreamConfig};
 use crate::token::event_types::EVENTS_SUPPORTED;
 use crate::{limits, text};
 
-/// RFC 8935: the transmitter pushes to the receiver.
+/// Push delivery (RFC 8935).
 pub const PUSH: &str = "urn:ietf:rfc:8935";
-/// RFC 8936: the receiver polls the transmitter.
+/// Poll delivery (RFC 8936).
 pub const POLL: &str = "urn:ietf:rfc:8936";
 
-/// The members of a request, as they came.
+/// Unvalidated fields of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Members {
-    /// The stream; the transmitter's to say.
+pub struct StreamInput {
+    /// Set by the transmitter.
     pub stream_id: Option<String>,
-    /// The issuer: any in a new stream of the flat shape, otherwise ours.
+    /// Any issuer in a new stream of the flat shape, otherwise ours.
     pub iss: Option<String>,
-    /// Whom the events are meant for; cannot be changed.
+    /// Audience of the events; cannot be changed.
     pub aud: Option<String>,
-    /// The transmitter's to say.
+    /// Set by the transmitter.
     pub events_supported: Option<Vec<String>>,
-    /// Event types that the receiver wants.
+    /// Event types that the receiver requests.
     pub events_requested: Option<Vec<String>>,
-    /// In the flat shape: which of those alone. Of a stream that is there, the transmitter's to say.
+    /// In a new stream of the flat shape: a subset of the requested types. Otherwise set by the transmitter.
     pub events_delivered: Option<Vec<String>>,
-    /// The transmitter's to say; it is changed elsewhere.
+    /// Set by the transmitter; changed with `POST /v1/signals/status`.
     pub status: Option<String>,
-    /// The same.
+    /// Like `status`.
     pub reason: Option<String>,
     /// Flat: `push` or `poll`.
     pub delivery_method: Option<String>,
-    /// Flat: where to push to.
+    /// Flat: push endpoint.
     pub endpoint_url: Option<String>,
-    /// SSF: how events are delivered.
+    /// SSF: delivery method and endpoint.
     pub delivery: Option<Delivery>,
-    /// The transmitter's to say.
+    /// Set by the transmitter.
     pub min_verification_interval: Option<u64>,
-    /// For people.
+    /// For operators.
     pub description: Option<String>,
 }
 
@@ -52,30 +52,28 @@ pub struct Members {
 pub struct Delivery {
     /// `urn:ietf:rfc:8935` or `urn:ietf:rfc:8936`.
     pub method: Option<String>,
-    /// Where to push to.
+    /// Push endpoint.
     pub endpoint_url: Option<String>,
-    /// Not supported: it would be a secret of the receiver's in the log.
+    /// Refused: it would be a receiver's secret in the log.
     pub authorization_header: Option<String>,
 }
 
-/// How events are delivered.
+/// Delivery method of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// To the receiver's endpoint.
+    /// We send to the receiver's endpoint (RFC 8935).
     Push,
-    /// From ours.
+    /// The receiver polls our endpoint (RFC 8936).
     Poll,
 }
 
 impl Method {
-    /// How a stream is delivered.
-    #[must_use]
+    /// The method of a configured stream.
     pub fn of(config: &StreamConfig) -> Self {
         if config.endpoint_url.is_some() { Self::Push } else { Self::Poll }
     }
 
-    /// As the specification spells it.
-    #[must_use]
+    /// Its name in the flat shape.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Push => "push",
@@ -83,8 +81,7 @@ impl Method {
         }
     }
 
-    /// As SSF spells it.
-    #[must_use]
+    /// Its name in the SSF shape.
     pub const fn urn(self) -> &'static str {
         match self {
             Self::Push => PUSH,
@@ -93,68 +90,67 @@ impl Method {
     }
 }
 
-/// What every request is checked against.
+/// Conditions of the transmitter for every request.
 pub(super) struct Terms<'t> {
-    /// Our `iss`.
     pub issuer: &'t str,
-    /// Where the stream is polled.
+    /// Poll endpoint of the stream.
     pub poll_url: &'t str,
-    /// What may be pushed to; the text is the rule that an address breaks.
+    /// Checks a push endpoint; the error is the rule that it breaks.
     pub push_url: &'t (dyn Fn(&str) -> Result<(), String> + Sync),
 }
 
-/// How much of a stream a change states.
+/// Extent of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// PATCH: what is not stated stays.
-    Part,
-    /// PUT: what is not stated is gone.
-    Whole,
+pub enum UpdateKind {
+    /// PATCH: absent fields stay.
+    Patch,
+    /// PUT: absent fields are removed.
+    Replace,
 }
 
-/// The stream that is asked for.
+/// Validates a new stream.
 pub(super) fn create(
-    members: Members,
+    input: StreamInput,
     terms: &Terms<'_>,
     owner: &str,
     stream_id: String,
 ) -> Result<StreamConfig, Error> {
-    let given = [
-        ("stream_id", members.stream_id.is_some()),
-        ("events_supported", members.events_supported.is_some()),
-        ("status", members.status.is_some()),
-        ("reason", members.reason.is_some()),
-        ("min_verification_interval", members.min_verification_interval.is_some()),
+    let transmitter_fields = [
+        ("stream_id", input.stream_id.is_some()),
+        ("events_supported", input.events_supported.is_some()),
+        ("status", input.status.is_some()),
+        ("reason", input.reason.is_some()),
+        ("min_verification_interval", input.min_verification_interval.is_some()),
     ];
-    if let Some((field, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Error::invalid(field, "is the transmitter's to say: leave it out"));
+    if let Some((field, _)) = transmitter_fields.into_iter().find(|(_, is_present)| *is_present) {
+        return Err(Error::invalid(field, "is set by the transmitter; omit it"));
     }
-    if members.is_flat() {
-        members.has_every_flat_member()?;
+    if input.is_flat() {
+        input.check_flat_fields()?;
     }
-    let stated = Stated::read(&members)?;
-    // The `iss` of the flat shape is whatever its sender calls the transmitter: what the stream answers and carries is
-    // ours in any case. In the shape of SSF 1.0 §8.1.1 `iss` is the transmitter's to say.
-    if members.delivery.is_some() {
-        is_ours(members.iss.as_deref(), terms)?;
+    let stated = StatedDelivery::parse(&input)?;
+    // In the flat shape `iss` is whatever the receiver calls the transmitter; responses and tokens contain ours. In the
+    // shape of SSF 1.0 §8.1.1 the transmitter sets `iss`.
+    if input.delivery.is_some() {
+        check_issuer(input.iss.as_deref(), terms)?;
     }
-    let aud = match members.aud {
+    let aud = match input.aud {
         Some(aud) => bounded("aud", aud, limits::URI_BYTES_MAX)?,
-        // An SSF receiver does not say it. Who it is, its certificate has said.
+        // An SSF receiver does not state it; its certificate identifies it.
         None if !owner.is_empty() => owner.to_owned(),
-        None => return Err(Error::invalid("aud", "is required: nobody has said who calls")),
+        None => return Err(Error::invalid("aud", "is required from an anonymous caller")),
     };
-    let events_requested = requested(members.events_requested)?;
+    let events_requested = validate_requested(input.events_requested)?;
     let deliverable = deliverable(&events_requested)?;
-    let events_delivered = match members.events_delivered {
-        Some(wanted) => narrowed(&wanted, deliverable)?,
+    let events_delivered = match input.events_delivered {
+        Some(wanted) => narrow(&wanted, deliverable)?,
         None => deliverable,
     };
     let endpoint_url = match (stated.method.unwrap_or(Method::Poll), stated.endpoint_url) {
-        (Method::Push, Some((field, url))) => Some(pushable(field, url, terms)?),
-        (Method::Push, None) => return Err(stated_nowhere(stated.field)),
+        (Method::Push, Some((field, url))) => Some(check_endpoint(field, url, terms)?),
+        (Method::Push, None) => return Err(missing_endpoint(stated.field)),
         (Method::Poll, Some((field, _))) => {
-            return Err(Error::invalid(field, "is the transmitter's to say for poll: leave it out"));
+            return Err(Error::invalid(field, "is set by the transmitter for poll; omit it"));
         }
         (Method::Poll, None) => None,
     };
@@ -165,48 +161,48 @@ pub(super) fn create(
         events_requested,
         events_delivered,
         endpoint_url,
-        description: members.description.map(description).transpose()?,
+        description: input.description.map(description).transpose()?,
     })
 }
 
-/// What `current` becomes.
+/// Validates a change of `current`.
 pub(super) fn change(
-    members: Members,
-    extent: Extent,
+    input: StreamInput,
+    kind: UpdateKind,
     current: &Stream,
     terms: &Terms<'_>,
 ) -> Result<StreamConfig, Error> {
     let config = &current.config;
-    is_ours(members.iss.as_deref(), terms)?;
-    if members.aud.as_ref().is_some_and(|aud| *aud != config.aud) {
-        return Err(Error::invalid("aud", "cannot be changed: make another stream"));
+    check_issuer(input.iss.as_deref(), terms)?;
+    if input.aud.as_ref().is_some_and(|aud| *aud != config.aud) {
+        return Err(Error::invalid("aud", "cannot be changed: create another stream"));
     }
-    if members.events_supported.as_ref().is_some_and(|said| !are_same(said, &EVENTS_SUPPORTED)) {
-        return Err(Error::invalid("events_supported", "is the transmitter's to say: leave it out"));
+    if input.events_supported.as_ref().is_some_and(|stated| !same_elements(stated, &EVENTS_SUPPORTED)) {
+        return Err(Error::invalid("events_supported", "is set by the transmitter; omit it"));
     }
     let interval = limits::VERIFICATION_INTERVAL_MIN.as_secs();
-    if members.min_verification_interval.is_some_and(|said| said != interval) {
-        return Err(Error::invalid("min_verification_interval", "is the transmitter's to say: leave it out"));
+    if input.min_verification_interval.is_some_and(|stated| stated != interval) {
+        return Err(Error::invalid("min_verification_interval", "is set by the transmitter; omit it"));
     }
-    if members.status.as_deref().is_some_and(|status| status != current.status.as_str()) {
+    if input.status.as_deref().is_some_and(|status| status != current.status.as_str()) {
         return Err(Error::invalid("status", "is changed with POST /v1/signals/status"));
     }
-    if members.reason.is_some() && members.reason != current.reason {
+    if input.reason.is_some() && input.reason != current.reason {
         return Err(Error::invalid("reason", "is changed with POST /v1/signals/status"));
     }
-    let stated = Stated::read(&members)?;
-    let endpoint_url = endpoint_url(stated, extent, config, terms)?;
+    let stated = StatedDelivery::parse(&input)?;
+    let endpoint_url = endpoint_url(stated, kind, config, terms)?;
     let (events_requested, events_delivered) =
-        events(members.events_requested, members.events_delivered, extent, config)?;
-    let description = match (members.description.map(description).transpose()?, extent) {
-        (None, Extent::Part) => config.description.clone(),
-        (said, _) => said,
+        events(input.events_requested, input.events_delivered, kind, config)?;
+    let description = match (input.description.map(description).transpose()?, kind) {
+        (None, UpdateKind::Patch) => config.description.clone(),
+        (stated, _) => stated,
     };
     Ok(StreamConfig { events_requested, events_delivered, endpoint_url, description, ..config.clone() })
 }
 
-impl Members {
-    /// The shape of the specification, and of nothing else.
+impl StreamInput {
+    /// Whether the request uses the flat shape only.
     fn is_flat(&self) -> bool {
         self.delivery.is_none()
             && (self.iss.is_some()
@@ -217,46 +213,46 @@ impl Members {
     }
 
     /// Specification, "SSF stream request": "Required: yes".
-    fn has_every_flat_member(&self) -> Result<(), Error> {
-        let needed = [
+    fn check_flat_fields(&self) -> Result<(), Error> {
+        let required = [
             ("iss", self.iss.is_some()),
             ("aud", self.aud.is_some()),
             ("events_requested", self.events_requested.is_some()),
             ("delivery_method", self.delivery_method.is_some()),
         ];
-        match needed.into_iter().find(|(_, is_given)| !is_given) {
+        match required.into_iter().find(|(_, is_present)| !is_present) {
             Some((field, _)) => Err(Error::invalid(field, "is required where there is no delivery")),
             None => Ok(()),
         }
     }
 }
 
-/// What both shapes say together about the delivery.
-struct Stated {
+/// The delivery that both shapes state together.
+struct StatedDelivery {
     method: Option<Method>,
-    /// With the name of the member that says it.
+    /// With the name of its field.
     endpoint_url: Option<(&'static str, String)>,
-    /// Where an address would stand in the shape that was used.
+    /// The endpoint field of the shape that was used.
     field: &'static str,
 }
 
 const FLAT_URL: &str = "endpoint_url";
 const SSF_URL: &str = "delivery.endpoint_url";
 
-impl Stated {
-    fn read(members: &Members) -> Result<Self, Error> {
-        let flat = members.delivery_method.as_deref().map(|name| match name {
+impl StatedDelivery {
+    fn parse(input: &StreamInput) -> Result<Self, Error> {
+        let flat = input.delivery_method.as_deref().map(|name| match name {
             "push" => Ok(Method::Push),
             "poll" => Ok(Method::Poll),
             _ => Err(Error::invalid("delivery_method", "must be push or poll")),
         });
         let flat = flat.transpose()?;
-        let flat_url = members.endpoint_url.clone().map(|url| (FLAT_URL, url));
-        let Some(delivery) = &members.delivery else {
+        let flat_url = input.endpoint_url.clone().map(|url| (FLAT_URL, url));
+        let Some(delivery) = &input.delivery else {
             return Ok(Self { method: flat, endpoint_url: flat_url, field: FLAT_URL });
         };
         if delivery.authorization_header.is_some() {
-            let rule = "is not supported: this fabric keeps no secret of a receiver; it signs what it pushes";
+            let rule = "is not supported: this fabric stores no secret of a receiver; it signs pushed events";
             return Err(Error::invalid("delivery.authorization_header", rule));
         }
         let method = match delivery.method.as_deref() {
@@ -283,65 +279,65 @@ impl Stated {
     }
 }
 
-/// Where a stream that is there is pushed to from now on; `None` for poll.
+/// New push endpoint of an existing stream; `None` for poll.
 fn endpoint_url(
-    stated: Stated,
-    extent: Extent,
+    stated: StatedDelivery,
+    kind: UpdateKind,
     config: &StreamConfig,
     terms: &Terms<'_>,
 ) -> Result<Option<String>, Error> {
-    let method = match (stated.method, extent) {
+    let method = match (stated.method, kind) {
         (Some(method), _) => method,
-        (None, Extent::Part) => Method::of(config),
-        // SSF 1.0 §8.1.1.1: without `delivery` it is poll, and an address alone is no method.
-        (None, Extent::Whole)
+        (None, UpdateKind::Patch) => Method::of(config),
+        // SSF 1.0 §8.1.1.1: absent `delivery` means poll; an endpoint alone is no method.
+        (None, UpdateKind::Replace)
             if stated.endpoint_url.as_ref().is_some_and(|(_, url)| url != terms.poll_url) =>
         {
             return Err(Error::invalid("delivery_method", "is required with endpoint_url"));
         }
-        (None, Extent::Whole) => Method::Poll,
+        (None, UpdateKind::Replace) => Method::Poll,
     };
-    match (method, stated.endpoint_url, extent) {
-        (Method::Push, Some((field, url)), _) => Ok(Some(pushable(field, url, terms)?)),
-        (Method::Push, None, Extent::Part) if config.endpoint_url.is_some() => {
+    match (method, stated.endpoint_url, kind) {
+        (Method::Push, Some((field, url)), _) => Ok(Some(check_endpoint(field, url, terms)?)),
+        (Method::Push, None, UpdateKind::Patch) if config.endpoint_url.is_some() => {
             Ok(config.endpoint_url.clone())
         }
-        (Method::Push, None, _) => Err(stated_nowhere(stated.field)),
+        (Method::Push, None, _) => Err(missing_endpoint(stated.field)),
         (Method::Poll, Some((field, url)), _) if url != terms.poll_url => {
-            Err(Error::invalid(field, "is the transmitter's to say for poll: leave it out"))
+            Err(Error::invalid(field, "is set by the transmitter for poll; omit it"))
         }
         (Method::Poll, ..) => Ok(None),
     }
 }
 
-/// What a stream that is there is asked for and delivers from now on. A receiver may send back what was
-/// delivered before, or what will be.
+/// New requested and delivered event types of an existing stream. A receiver may send back the delivered types of
+/// before the change or of after it.
 fn events(
-    asked: Option<Vec<String>>,
+    requested: Option<Vec<String>>,
     delivered: Option<Vec<String>>,
-    extent: Extent,
+    kind: UpdateKind,
     config: &StreamConfig,
 ) -> Result<(Vec<String>, Vec<String>), Error> {
-    let is_stated = asked.is_some() || extent == Extent::Whole;
-    let (asked, expected) = if is_stated {
-        let asked = requested(asked)?;
-        let expected = deliverable(&asked)?;
-        (asked, expected)
+    let is_stated = requested.is_some() || kind == UpdateKind::Replace;
+    let (requested, expected) = if is_stated {
+        let requested = validate_requested(requested)?;
+        let expected = deliverable(&requested)?;
+        (requested, expected)
     } else {
         (config.events_requested.clone(), config.events_delivered.clone())
     };
-    let Some(said) = delivered else { return Ok((asked, expected)) };
-    if are_same(&said, &config.events_delivered) {
-        let is_unchanged = are_same(&asked, &config.events_requested);
-        return Ok((asked, if is_unchanged { config.events_delivered.clone() } else { expected }));
+    let Some(stated) = delivered else { return Ok((requested, expected)) };
+    if same_elements(&stated, &config.events_delivered) {
+        let is_unchanged = same_elements(&requested, &config.events_requested);
+        return Ok((requested, if is_unchanged { config.events_delivered.clone() } else { expected }));
     }
-    if are_same(&said, &expected) {
-        return Ok((asked, expected));
+    if same_elements(&stated, &expected) {
+        return Ok((requested, expected));
     }
-    Err(Error::invalid("events_delivered", "is the transmitter's to say: leave it out"))
+    Err(Error::invalid("events_delivered", "is set by the transmitter; omit it"))
 }
 
-fn is_ours(iss: Option<&str>, terms: &Terms<'_>) -> Result<(), Error> {
+fn check_issuer(iss: Option<&str>, terms: &Terms<'_>) -> Result<(), Error> {
     match iss {
         Some(iss) if iss != terms.issuer => {
             Err(Error::invalid("iss", format!("must be this fabric's own: {}", terms.issuer)))
@@ -350,12 +346,12 @@ fn is_ours(iss: Option<&str>, terms: &Terms<'_>) -> Result<(), Error> {
     }
 }
 
-fn requested(events: Option<Vec<String>>) -> Result<Vec<String>, Error> {
+fn validate_requested(events: Option<Vec<String>>) -> Result<Vec<String>, Error> {
     const FIELD: &str = "events_requested";
     let events = events.ok_or_else(|| Error::invalid(FIELD, "is required"))?;
     if !(1..=limits::STREAM_EVENTS_REQUESTED_MAX).contains(&events.len()) {
-        let most = limits::STREAM_EVENTS_REQUESTED_MAX;
-        return Err(Error::invalid(FIELD, format!("must be 1 to {most} event types")));
+        let max = limits::STREAM_EVENTS_REQUESTED_MAX;
+        return Err(Error::invalid(FIELD, format!("must be 1 to {max} event types")));
     }
     match events.iter().position(|event| !is_event_type(event)) {
         Some(at) => {
@@ -372,7 +368,7 @@ fn is_event_type(text: &str) -> bool {
         && Url::parse(text).is_ok()
 }
 
-/// "`events_delivered` ⊆ supported ∩ requested" (SSF 1.0 §8.1.1): each once, in the order of the request.
+/// "`events_delivered` ⊆ supported ∩ requested" (SSF 1.0 §8.1.1), without duplicates, in order of the request.
 fn deliverable(requested: &[String]) -> Result<Vec<String>, Error> {
     let mut delivered: Vec<String> = Vec::new();
     for event in requested {
@@ -387,8 +383,8 @@ fn deliverable(requested: &[String]) -> Result<Vec<String>, Error> {
     Ok(delivered)
 }
 
-/// Only what the receiver wants of what can be delivered.
-fn narrowed(wanted: &[String], deliverable: Vec<String>) -> Result<Vec<String>, Error> {
+/// The subset of the deliverable types that the receiver wants.
+fn narrow(wanted: &[String], deliverable: Vec<String>) -> Result<Vec<String>, Error> {
     const FIELD: &str = "events_delivered";
     if let Some(at) = wanted.iter().position(|event| !deliverable.contains(event)) {
         let rule = "must be one of events_requested that is supported";
@@ -400,19 +396,19 @@ fn narrowed(wanted: &[String], deliverable: Vec<String>) -> Result<Vec<String>, 
     Ok(deliverable.into_iter().filter(|event| wanted.contains(event)).collect())
 }
 
-/// Whether two lists name the same, in whatever order.
-fn are_same<S: AsRef<str>, T: AsRef<str>>(one: &[S], other: &[T]) -> bool {
+/// Whether two lists have the same elements, in any order.
+fn same_elements<S: AsRef<str>, T: AsRef<str>>(one: &[S], other: &[T]) -> bool {
     let names = |name: &str, list: &[T]| list.iter().any(|one| one.as_ref() == name);
     one.iter().all(|name| names(name.as_ref(), other))
         && other.iter().all(|name| one.iter().any(|one| one.as_ref() == name.as_ref()))
 }
 
-fn pushable(field: &str, url: String, terms: &Terms<'_>) -> Result<String, Error> {
+fn check_endpoint(field: &str, url: String, terms: &Terms<'_>) -> Result<String, Error> {
     (terms.push_url)(&url).map_err(|rule| Error::invalid(field, rule))?;
     Ok(url)
 }
 
-fn stated_nowhere(field: &str) -> Error {
+fn missing_endpoint(field: &str) -> Error {
     Error::invalid(field, "is required for push")
 }
 
@@ -420,12 +416,12 @@ fn description(text: String) -> Result<String, Error> {
     bounded("description", text, limits::STREAM_DESCRIPTION_BYTES_MAX)
 }
 
-/// The text, if it is not empty, has at most `most` bytes and no control character.
-pub(super) fn bounded(field: &str, text: String, most: usize) -> Result<String, Error> {
-    if text::is_display(&text, most) {
+/// The text, if it has 1 to `max` bytes and no control character.
+pub(super) fn bounded(field: &str, text: String, max: usize) -> Result<String, Error> {
+    if text::is_display(&text, max) {
         Ok(text)
     } else {
-        Err(Error::invalid(field, format!("must be 1 to {most} bytes without control characters")))
+        Err(Error::invalid(field, format!("must be 1 to {max} bytes without control characters")))
     }
 }
 

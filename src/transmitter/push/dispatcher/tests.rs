@@ -1,71 +1,71 @@
-//! What an engine does, one turn after the other.
+//! Single steps of the dispatcher.
 
 use super::*;
-use crate::transmitter::push::Holds;
-use crate::transmitter::push::tests::Bench;
+use crate::transmitter::push::Retention;
+use crate::transmitter::push::tests::Harness;
 
-/// An engine that has seen everything until now.
-fn engine(bench: &Bench) -> Engine {
-    let mut engine = Engine::new(bench.shared(), [7; 16]);
-    engine.position = *bench.core.state.outbox_end().borrow();
-    engine.follow_streams();
-    engine
+/// A dispatcher that has read everything.
+fn dispatcher(harness: &Harness) -> Dispatcher {
+    let mut dispatcher = Dispatcher::new(harness.shared(), [7; 16]);
+    dispatcher.position = *harness.node.state.outbox_end().borrow();
+    dispatcher.follow_streams();
+    dispatcher
 }
 
-fn read_all(engine: &mut Engine) {
-    while engine.read().expect("read") {}
+fn read_all(dispatcher: &mut Dispatcher) {
+    while dispatcher.read().expect("read") {}
 }
 
-/// A stream was disabled for a moment: what was counted before does not wait any more.
+/// The stream was disabled in between: events counted before are no longer undelivered.
 #[tokio::test]
-async fn a_count_that_was_found_wrong_once_is_doubted_the_next_time_too() {
-    let mut bench = Bench::still().await;
-    bench.limits.holds = Holds { events_max: 10, events_slack: 2, ..bench.limits.holds };
-    let stream_id = bench.stream(None).await;
-    let mut engine = engine(&bench);
-    read_all(&mut engine);
+async fn wrong_count_is_doubted_the_next_time_too() {
+    let mut harness = Harness::still().await;
+    harness.limits.retention = Retention { events_max: 10, events_slack: 2, ..harness.limits.retention };
+    let stream_id = harness.stream(None).await;
+    let mut dispatcher = dispatcher(&harness);
+    read_all(&mut dispatcher);
     for _ in 0..2 {
-        bench.tell(&["a"; 10]).await;
-        read_all(&mut engine);
+        harness.append(&["a"; 10]).await;
+        read_all(&mut dispatcher);
         for status in [StreamStatus::Disabled, StreamStatus::Enabled] {
-            bench.set_status(&stream_id, status).await;
+            harness.set_status(&stream_id, status).await;
         }
-        engine.follow_streams();
-        bench.tell(&["b"; 5]).await;
-        read_all(&mut engine);
-        engine.look();
-        assert!(engine.holding.is_empty(), "five wait, and nothing is dropped");
-        assert!(engine.behind.holds(&stream_id), "it is counted again");
-        read_all(&mut engine);
-        engine.look();
-        assert!(engine.holding.is_empty());
+        dispatcher.follow_streams();
+        harness.append(&["b"; 5]).await;
+        read_all(&mut dispatcher);
+        dispatcher.sweep();
+        assert!(dispatcher.enforcing.is_empty(), "five events are within the retention");
+        assert!(dispatcher.catch_up.contains(&stream_id), "it is recounted");
+        read_all(&mut dispatcher);
+        dispatcher.sweep();
+        assert!(dispatcher.enforcing.is_empty());
     }
-    drop(engine);
-    bench.end().await;
+    drop(dispatcher);
+    harness.end().await;
 }
 
 #[tokio::test]
-async fn many_streams_are_told_of_a_few_events_before_others_have_their_turn() {
-    let mut bench = Bench::still().await;
+async fn dispatch_to_many_streams_yields_after_a_few_events() {
+    let mut harness = Harness::still().await;
     let streams = usize::try_from(limits::STREAMS_PER_CALLER_MAX).expect("small");
     for _ in 0..streams {
-        bench.stream(None).await;
+        harness.stream(None).await;
     }
-    let mut engine = engine(&bench);
-    read_all(&mut engine);
-    engine.rows = 0;
-    bench.tell(&["a"; 60]).await;
+    let mut dispatcher = dispatcher(&harness);
+    read_all(&mut dispatcher);
+    dispatcher.rows = 0;
+    harness.append(&["a"; 60]).await;
     let turn = limits::OUTBOX_TOLD_PER_TURN.div_ceil(streams);
-    assert!(engine.read().expect("read"));
-    assert_eq!(engine.rows, turn);
-    // The same of those that are counted again, for which the others have no share.
-    read_all(&mut engine);
-    for (stream_id, tracked) in engine.streams.iter_mut() {
-        engine.behind.put(stream_id, tracked.backlog.begin());
+    assert!(dispatcher.read().expect("read"));
+    assert_eq!(dispatcher.rows, turn);
+    // The same for the catch-up, in which the other streams take no part.
+    read_all(&mut dispatcher);
+    for (stream_id, subscription) in dispatcher.subscriptions.iter_mut() {
+        dispatcher.catch_up.start(stream_id, subscription.backlog.begin());
     }
-    engine.rows = 0;
-    assert!(engine.read().expect("read"));
-    assert_eq!(engine.rows, turn);
-    drop(engine);
-    bench.end().await;
+    dispatcher.rows = 0;
+    assert!(dispatcher.read().expect("read"));
+    assert_eq!(dispatcher.rows, turn);
+    drop(dispatcher);
+    harness.end().await;
 }

@@ -1,4 +1,4 @@
-//! A receiver that hands each push to the test, and answers when the test does.
+//! A receiver that passes each push to the test, which answers it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,21 +8,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// Listens for pushes.
+/// Accepts pushes.
 pub struct Receiver {
-    /// Where.
     pub url: String,
     arrivals: mpsc::UnboundedReceiver<Arrived>,
     _listening: JoinSet<()>,
 }
 
-/// A push that waits for its answer. Dropped: the connection is closed without one.
+/// A push without a response yet. Dropping it closes the connection.
 pub struct Arrived {
-    /// What its token says; nobody has verified it.
+    /// Claims of its token, unverified.
     pub claims: Value,
-    /// Which key it names.
     pub kid: String,
-    answer: oneshot::Sender<String>,
+    sender: oneshot::Sender<String>,
 }
 
 impl Receiver {
@@ -40,18 +38,17 @@ impl Receiver {
         Self { url, arrivals, _listening: listening }
     }
 
-    /// The next push.
     pub async fn next(&mut self) -> Arrived {
         let next = tokio::time::timeout(std::time::Duration::from_secs(60), self.arrivals.recv()).await;
         next.expect("a push comes").expect("listening")
     }
 
-    /// Whether no push waits for the test.
+    /// Whether no push is queued.
     pub fn is_idle(&mut self) -> bool {
         self.arrivals.try_recv().is_err()
     }
 
-    /// Closes the connections of the pushes that wait.
+    /// Closes the connections of queued pushes.
     pub fn forget(&mut self) {
         while self.arrivals.try_recv().is_ok() {}
     }
@@ -62,12 +59,12 @@ impl Arrived {
         self.claims["jti"].as_str().expect("jti").to_owned()
     }
 
-    /// The address of its subject, or nothing.
+    /// Email address of its subject, or nothing.
     pub fn subject(&self) -> String {
         self.claims["sub_id"]["email"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Where its event is in the log: later is more.
+    /// Order of its event in the log.
     pub fn number(&self) -> u64 {
         let jti = self.jti();
         let mut parts = jti.rsplit('-').skip(1).map(|part| part.parse::<u64>().expect("a number"));
@@ -75,15 +72,15 @@ impl Arrived {
         parts.next().expect("index") * 1_000_000 + number
     }
 
-    pub fn answer(self, status: u16, body: &str) {
-        self.answer_with(status, "", body);
+    pub fn respond(self, status: u16, body: &str) {
+        self.respond_with(status, "", body);
     }
 
-    pub fn answer_with(self, status: u16, headers: &str, body: &str) {
+    pub fn respond_with(self, status: u16, headers: &str, body: &str) {
         let length = body.len();
         let answer = format!("HTTP/1.1 {status} x\r\n{headers}content-length: {length}\r\n\r\n{body}");
-        // Whoever has given up does not wait for it.
-        drop(self.answer.send(answer));
+        // The peer may have given up.
+        drop(self.sender.send(answer));
     }
 }
 
@@ -111,11 +108,11 @@ async fn serve(connection: TcpStream, arrived: mpsc::UnboundedSender<Arrived>) {
         let mut part = || crate::json::parse(&parts.next().expect("three parts")).expect("JSON");
         let (header, claims) = (part(), part());
         let kid = header["kid"].as_str().expect("kid").to_owned();
-        let (answer, answered) = oneshot::channel();
-        if arrived.send(Arrived { claims, kid, answer }).is_err() {
+        let (sender, response) = oneshot::channel();
+        if arrived.send(Arrived { claims, kid, sender }).is_err() {
             return;
         }
-        let Ok(answer) = answered.await else { return };
+        let Ok(answer) = response.await else { return };
         if connection.write_all(answer.as_bytes()).await.is_err() {
             return;
         }
