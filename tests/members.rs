@@ -22,7 +22,7 @@ const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 
 struct Site {
     directory: TempDir,
-    made: pki::Made,
+    made: pki::IssuedCertificates,
     members: Vec<(u64, SocketAddr)>,
 }
 
@@ -39,8 +39,8 @@ impl Site {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
-        let operator = pki::Caller::within("operator", &trust_domain).expect("caller");
-        let request = pki::Request {
+        let operator = pki::CertificateSubject::within("operator", &trust_domain).expect("caller");
+        let request = pki::CertificatePlan {
             directory: directory.path().join("pki"),
             trust_domain,
             hosts: Vec::new(),

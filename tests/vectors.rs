@@ -26,7 +26,9 @@ use trust_fabric::token::issued::Fabric;
 use trust_fabric::token::key_set::VerifyingKey;
 use trust_fabric::token::security_event::{Rules, SecurityEventToken};
 use trust_fabric::token::signature_cache::SignatureCache;
-use trust_fabric::tools::checks::{self, Call, Check, Facts, Failure, Keys, Trace, Verified};
+use trust_fabric::tools::checks::{
+    self, Check, CheckOutcome, CheckTrace, Failure, Keys, RevocationStatus, ToolCall, Verified,
+};
 
 const CHECKS: &str = include_str!("vectors/checks/manifest.json");
 
@@ -170,14 +172,14 @@ impl NodeState {
         (known, manifest.cases)
     }
 
-    fn facts(&self, credential: &Credential) -> Facts {
+    fn status(&self, credential: &Credential) -> RevocationStatus {
         let this = UsedToken {
             iss: credential.iss().to_owned(),
             jti: credential.jti().expect("one of our own").to_owned(),
         };
         let here = Some(self.position.incarnation);
         let (lineage, idx, iat) = (credential.lineage(), credential.idx(), credential.iat());
-        Facts {
+        RevocationStatus {
             is_revoked: self.revocations.covers(here, lineage, idx, iat),
             is_spent: credential.execution().is_some() && self.spent.contains(&this),
         }
@@ -189,13 +191,13 @@ impl NodeState {
         let key = |kid: &str| self.keys.get(kid).cloned();
         let keys = Keys { fabric, key: &key, signatures: &signatures };
         let seen = case.cnf.as_ref().map(|cnf| cnf["x5t#S256"].parse().expect("a digest"));
-        let authentic = checks::token(&case.token, &keys, seen.as_ref(), self.now)?;
-        let facts = self.facts(authentic.credential());
+        let authentic = checks::authenticate(&case.token, &keys, seen.as_ref(), self.now)?;
+        let status = self.status(authentic.credential());
         let body: Option<BodyHash> =
             case.request_body_hash.as_ref().map(|hash| hash.parse().expect("a digest"));
         let protocol = case.protocol.as_deref().unwrap_or("mcp");
-        let call = Call { protocol, request_body_hash: body.as_ref() };
-        checks::examine(authentic, facts, call, &self.tools[&case.tool_id], &self.containment)
+        let call = ToolCall { protocol, request_body_hash: body.as_ref() };
+        checks::verify(authentic, status, call, &self.tools[&case.tool_id], &self.containment)
     }
 }
 
@@ -216,8 +218,8 @@ impl Revocation {
     }
 }
 
-fn steps(trace: &Trace) -> Vec<Step> {
-    let step = |(check, outcome): &(Check, checks::Outcome)| Step {
+fn steps(trace: &CheckTrace) -> Vec<Step> {
+    let step = |(check, outcome): &(Check, CheckOutcome)| Step {
         check: check.as_str().to_owned(),
         result: outcome.as_str().to_owned(),
     };

@@ -33,6 +33,7 @@ pub struct NodeClient {
     endpoints: Arc<[Url]>,
     /// The endpoint that responded last.
     preferred: Arc<AtomicUsize>,
+    bearer: Option<Arc<str>>,
 }
 
 impl NodeClient {
@@ -57,7 +58,7 @@ impl NodeClient {
         if !(1..=limits::ENDPOINTS_MAX).contains(&endpoints.len()) {
             return Err(Error::EndpointCount);
         }
-        Ok(Self { http: certificates.http_client()?, endpoints, preferred: Arc::default() })
+        Ok(Self { http: certificates.http_client()?, endpoints, preferred: Arc::default(), bearer: None })
     }
 
     /// A client of the node that serves this Unix socket.
@@ -67,7 +68,13 @@ impl NodeClient {
     pub fn at_socket(path: &Path) -> Result<Self, Error> {
         let http = certificates::builder().unix_socket(path).build().map_err(|_| Error::Unprepared)?;
         let endpoints = [endpoint("http://localhost/")?].into();
-        Ok(Self { http, endpoints, preferred: Arc::default() })
+        Ok(Self { http, endpoints, preferred: Arc::default(), bearer: None })
+    }
+
+    /// Sends this bearer token (RFC 6750) with every request that has none of its own.
+    #[must_use]
+    pub fn with_bearer(self, token: String) -> Self {
+        Self { bearer: Some(token.into()), ..self }
     }
 
     /// The endpoint that responded last, or the first.

@@ -84,7 +84,7 @@ impl NodeClient {
             url.query_pairs_mut().extend_pairs(request.query);
         }
         let mut built = self.http.request(request.method.clone(), url);
-        let bearer = request.bearer.map(|bearer| format!("Bearer {bearer}"));
+        let bearer = request.bearer.or(self.bearer.as_deref()).map(|bearer| format!("Bearer {bearer}"));
         let idempotency_key = HeaderName::from_static("idempotency-key");
         for (name, value, kind) in [
             (header::AUTHORIZATION, bearer.as_deref(), "token"),

@@ -144,6 +144,8 @@ async fn a_bearer_a_query_and_an_answer_without_content() {
     client.delete(&["x"]).await.expect("nothing");
     let bad = client.post_as("a\nb", &["x"], &json!({})).await;
     assert!(matches!(bad, Err(Error::Header("token"))));
+    let authenticated = client.with_bearer("a.b.c".to_owned());
+    assert_eq!(authenticated.post(&["x"], &json!({})).await.expect("response"), 1);
 }
 
 /// A CA, and beside it `<name>.pem` and `<name>-key.pem` of a leaf that it signed.

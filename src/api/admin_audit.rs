@@ -7,12 +7,12 @@ use super::error::Error;
 use super::streams::who;
 use crate::state::LinearizableRead;
 use crate::tools;
-use crate::tools::audit::{Decision, Draft, Open};
+use crate::tools::audit::{Decision, Draft, PendingEntry};
 
 /// An act whose outcome is not recorded yet. If it is dropped, its entry says that the outcome is not known.
 #[must_use = "an act that is dropped is recorded as one whose outcome is not known"]
 pub struct Act {
-    open: Open,
+    open: PendingEntry,
     what: String,
 }
 

@@ -19,7 +19,7 @@ use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
 use super::error::{self, Error};
 use super::{App, idempotency, paging, text};
 use crate::clock::Timestamp;
-use crate::identity::{self, Identified, Members, Shown};
+use crate::identity::{self, AgentInput, AgentView, MintedIdentity};
 use crate::state::{LinearizableRead, stated};
 use crate::{json, limits};
 
@@ -103,7 +103,7 @@ pub struct AgentRecord {
     revoked_at: Option<String>,
 }
 
-impl From<AgentIdentityRequest> for Members {
+impl From<AgentIdentityRequest> for AgentInput {
     fn from(request: AgentIdentityRequest) -> Self {
         Self {
             agent_name: request.agent_name,
@@ -117,8 +117,8 @@ impl From<AgentIdentityRequest> for Members {
     }
 }
 
-impl From<Shown> for AgentRecord {
-    fn from(Shown { agent: issued, standing }: Shown) -> Self {
+impl From<AgentView> for AgentRecord {
+    fn from(AgentView { agent: issued, standing }: AgentView) -> Self {
         let agent = issued.agent;
         Self {
             agent_id: agent.agent_id,
@@ -167,7 +167,7 @@ pub async fn issue(
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
     let members: AgentIdentityRequest = json::read(&bytes)?;
-    let request = identity::Request::read(members.into())?;
+    let request = identity::AgentRequest::read(members.into())?;
     let who = identity::Caller { idempotency, ..who(&caller) };
     let identified = app.identity.issue(&request, &who).await?;
     let (request_id, agent_id, jti) =
@@ -293,7 +293,7 @@ pub async fn revoke(
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-fn answer(identified: Identified) -> Response {
+fn answer(identified: MintedIdentity) -> Response {
     let identity = AgentIdentity {
         agent_id: identified.agent_id,
         token: identified.token,

@@ -14,8 +14,8 @@ use super::error::{self, Error};
 use super::paging::{self, Members};
 use crate::clock::Timestamp;
 use crate::state::LinearizableRead;
-use crate::tools::audit::entry::{Block, Entry};
-use crate::tools::audit::trail::{self, OpenBlock, ReadError};
+use crate::tools::audit::entry::{AuditBlockDocument, Entry};
+use crate::tools::audit::trail::{self, DecodedBlock, ReadError};
 use crate::tools::audit::{self, Action, Decision};
 
 /// Where was asked, with its query.
@@ -154,7 +154,7 @@ pub async fn blocks(
     paging::answer(&uri, &blocks, next.as_deref())
 }
 
-fn place(cursor: &str) -> Result<trail::Place, Error> {
+fn place(cursor: &str) -> Result<trail::TrailCursor, Error> {
     cursor.parse().map_err(|()| Error::invalid_request("cursor: must be one that a Link header gave"))
 }
 
@@ -169,10 +169,10 @@ fn since(text: &str) -> Result<Timestamp, Error> {
     Timestamp::from_rfc3339(text).ok_or_else(|| Error::invalid_request(rule))
 }
 
-impl From<OpenBlock> for KeptBlock {
-    fn from(block: OpenBlock) -> Self {
-        let OpenBlock { number, appended_at, block } = block;
-        let Block { entries, hash, node_id, prev_hash, sequence } = block;
+impl From<DecodedBlock> for KeptBlock {
+    fn from(block: DecodedBlock) -> Self {
+        let DecodedBlock { number, appended_at, block } = block;
+        let AuditBlockDocument { entries, hash, node_id, prev_hash, sequence } = block;
         Self { number, appended_at: appended_at.to_rfc3339(), entries, hash, node_id, prev_hash, sequence }
     }
 }

@@ -15,7 +15,7 @@ use super::caller::{self, Caller};
 use super::error::{self, Error};
 use super::feed_activity::Exchanged;
 use super::idempotency;
-use crate::exchange::{self, ExecutionScope, Members, Request, RequestedConfirmation};
+use crate::exchange::{self, ExchangeInput, ExecutionScope, RequestedConfirmation};
 use crate::{json, limits};
 
 /// The request as a JSON object. Unknown members are ignored, except in `execution_scope`.
@@ -105,7 +105,7 @@ pub async fn post(
     let members = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
     let kind = members.subject_token_type.clone();
     let (began, mut whose) = (app.clock.boot(), None);
-    let (result, audience) = match Request::read(members) {
+    let (result, audience) = match exchange::ExchangeRequest::read(members) {
         Ok(request) => (app.exchange.exchange(&request, &caller, &bytes, &mut whose).await, request.audience),
         Err(error) => (Err(error), None),
     };
@@ -134,9 +134,9 @@ pub async fn post(
     Ok((NO_STORE, Json(answer)).into_response())
 }
 
-fn from_json(bytes: &[u8]) -> Result<Members, Error> {
+fn from_json(bytes: &[u8]) -> Result<ExchangeInput, Error> {
     let request: ExchangeRequest = json::read(bytes)?;
-    Ok(Members {
+    Ok(ExchangeInput {
         grant_type: request.grant_type,
         subject_token: request.subject_token,
         subject_token_type: request.subject_token_type,
@@ -154,11 +154,11 @@ fn from_json(bytes: &[u8]) -> Result<Members, Error> {
 
 /// RFC 6749 §3.2: parameters without a value count as omitted, and none but `audience` and
 /// `resource` (RFC 8693 §2.1) may be there twice. `execution_scope` and `req_cnf` are JSON as text.
-fn from_form(bytes: &[u8]) -> Result<Members, Error> {
+fn from_form(bytes: &[u8]) -> Result<ExchangeInput, Error> {
     if std::str::from_utf8(bytes).is_err() {
         return Err(Error::invalid_request("body is not UTF-8"));
     }
-    let mut members = Members { actor_token_type_required: true, ..Members::default() };
+    let mut members = ExchangeInput { actor_token_type_required: true, ..ExchangeInput::default() };
     let mut execution_scope = None;
     let mut req_cnf = None;
     for (name, value) in form_urlencoded::parse(bytes).filter(|(_, value)| !value.is_empty()) {

@@ -72,7 +72,7 @@ use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
 use crate::feed::Feed;
-use crate::identity::Identity;
+use crate::identity::AgentIdentities;
 use crate::keyring::Keyring;
 use crate::own_tokens::OwnTokens;
 use crate::receiver::Receiver;
@@ -81,7 +81,7 @@ use crate::state::State;
 use crate::telemetry::Metrics;
 use crate::tools::audit::Audit;
 use crate::tools::registry::Registry;
-use crate::tools::verify::Verifier;
+use crate::tools::verify::ToolCallVerifier;
 use crate::transmitter::poll::Poller;
 use crate::transmitter::streams::Streams;
 
@@ -101,11 +101,11 @@ pub struct Parts {
     /// The audit.
     pub audit: Audit,
     /// The use-case of `/v1/mcp/verify`.
-    pub verifier: Verifier,
+    pub verifier: ToolCallVerifier,
     /// The registry of tools.
     pub registry: Registry,
     /// The use-case of `/v1/identity/agent…`.
-    pub identity: Identity,
+    pub identity: AgentIdentities,
     /// The use-case of `/v1/revocations`.
     pub revocations: Revocations,
     /// The use-case of `/v1/signals/events`.

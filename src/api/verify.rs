@@ -10,8 +10,8 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::error::{self, Error};
 use super::{App, body, feed_activity, tools};
-use crate::tools::checks::{Check, Outcome};
-use crate::tools::verify::{self, Members, Verdict};
+use crate::tools::checks::{Check, CheckOutcome};
+use crate::tools::verify::{self, Verdict, VerifyInput};
 use crate::{json, limits};
 
 /// A token that was presented to a tool. Unknown members are ignored, except in `cnf`.
@@ -84,7 +84,7 @@ pub struct CheckResult {
 }
 
 impl CheckResult {
-    fn of((check, outcome): (Check, Outcome)) -> Self {
+    fn of((check, outcome): (Check, CheckOutcome)) -> Self {
         Self { check: check.as_str(), result: outcome.as_str() }
     }
 }
@@ -113,7 +113,7 @@ pub async fn post(
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     let request: VerifyRequest = json::read(&bytes)?;
-    let members = Members {
+    let members = VerifyInput {
         tool_id: request.tool_id,
         token: request.token,
         protocol: request.protocol,

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::{Connection, Server, read_token};
 use super::output::{self, Format, Output, printable};
-use crate::{identity, limits};
+use crate::identity;
 
 const AGENT: [&str; 3] = ["v1", "identity", "agent"];
 const RENEW: [&str; 4] = ["v1", "identity", "agent", "renew"];
@@ -64,7 +64,7 @@ pub(super) struct Issue {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
-    server: Server,
+    server: Connection,
     #[command(flatten)]
     output: Output,
 }
@@ -75,7 +75,7 @@ pub(super) struct Renew {
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
     #[command(flatten)]
-    server: Server,
+    server: Connection,
     #[command(flatten)]
     output: Output,
 }
@@ -132,7 +132,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
     if arguments.token_file.is_none() && arguments.output.format != Format::Json {
-        return Err(Error::NoPlaceForToken);
+        return Err(Error::NoTokenDestination);
     }
     // Before the agent is issued: its token could not be issued again.
     let file = arguments.token_file.as_deref().map(TokenFile::prepare).transpose()?;
@@ -148,7 +148,7 @@ fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
     });
     let client = arguments.server.client()?;
     let identity = super::wait_for(async { Ok(client.post(&AGENT, &request).await?) })?;
-    hand_over(out, arguments.output, file, &identity, "issued")
+    deliver_token(out, arguments.output, file, &identity, "issued")
 }
 
 fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
@@ -156,25 +156,25 @@ fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
     let file = TokenFile::prepare(&arguments.token_file)?;
     let client = arguments.server.client()?;
     let identity = super::wait_for(async { Ok(client.post_as(&token, &RENEW, &json!({})).await?) })?;
-    hand_over(out, arguments.output, Some(file), &identity, "renewed")
+    deliver_token(out, arguments.output, Some(file), &identity, "renewed")
 }
 
 /// Stores or prints the token.
-fn hand_over(
+fn deliver_token(
     out: &mut dyn Write,
     output: Output,
     file: Option<TokenFile>,
     identity: &Value,
-    what: &str,
+    action: &str,
 ) -> Result<(), Error> {
-    let kept = match file {
-        Some(file) => Some(file.keep(text(identity, "token"))?),
+    let stored = match file {
+        Some(file) => Some(file.store(text(identity, "token"))?),
         None => None,
     };
     if output.format == Format::Json {
         return Ok(output::json(out, identity)?);
     }
-    writeln!(out, "{} is {what}", printable(text(identity, "agent_id")))?;
+    writeln!(out, "{} is {action}", printable(text(identity, "agent_id")))?;
     let capabilities = identity.get("capabilities").and_then(Value::as_array).into_iter().flatten();
     let capabilities: Vec<_> = capabilities.filter_map(Value::as_str).map(printable).collect();
     writeln!(out, "  capabilities  {}", capabilities.join(" "))?;
@@ -182,8 +182,8 @@ fn hand_over(
         writeln!(out, "  blast radius  {}", printable(text(identity, "blast_radius")))?;
     }
     writeln!(out, "  expires       {}", printable(text(identity, "expires_at")))?;
-    if let Some(kept) = kept {
-        writeln!(out, "  token file    {}", kept.display())?;
+    if let Some(path) = stored {
+        writeln!(out, "  token file    {}", path.display())?;
     }
     Ok(())
 }
@@ -281,19 +281,10 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn read_token(path: &Path) -> Result<String, Error> {
-    let mut text = String::new();
-    let limit = limits::TOKEN_BYTES_MAX as u64;
-    File::open(path)
-        .and_then(|file| file.take(limit).read_to_string(&mut text))
-        .map_err(|source| Error::File { path: path.to_owned(), source })?;
-    Ok(text.trim().to_owned())
-}
-
 /// A token file with mode 0600, which replaces the old one only when it is complete.
 struct TokenFile {
     path: PathBuf,
-    fresh: PathBuf,
+    temporary: PathBuf,
     file: File,
 }
 
@@ -301,18 +292,18 @@ impl TokenFile {
     fn prepare(path: &Path) -> Result<Self, Error> {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
-        let fresh = PathBuf::from(name);
+        let temporary = PathBuf::from(name);
         // A leftover of an earlier run may have another mode.
-        drop(fs::remove_file(&fresh));
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh);
-        let file = file.map_err(|source| Error::File { path: fresh.clone(), source })?;
-        Ok(Self { path: path.to_owned(), fresh, file })
+        drop(fs::remove_file(&temporary));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
+        let file = file.map_err(|source| Error::File { path: temporary.clone(), source })?;
+        Ok(Self { path: path.to_owned(), temporary, file })
     }
 
-    fn keep(mut self, token: &str) -> Result<PathBuf, Error> {
+    fn store(mut self, token: &str) -> Result<PathBuf, Error> {
         let written = writeln!(self.file, "{token}").and_then(|()| self.file.sync_all());
-        let kept = written.and_then(|()| fs::rename(&self.fresh, &self.path));
-        kept.map_err(|source| Error::File { path: self.path.clone(), source })?;
+        let renamed = written.and_then(|()| fs::rename(&self.temporary, &self.path));
+        renamed.map_err(|source| Error::File { path: self.path.clone(), source })?;
         Ok(self.path.clone())
     }
 }
@@ -320,7 +311,7 @@ impl TokenFile {
 impl Drop for TokenFile {
     fn drop(&mut self) {
         // Absent if it was renamed.
-        drop(fs::remove_file(&self.fresh));
+        drop(fs::remove_file(&self.temporary));
     }
 }
 
@@ -385,7 +376,7 @@ mod tests {
         fs::write(directory.path().join("token.new"), "left").expect("written");
         drop(TokenFile::prepare(&path).expect("prepared"));
         assert_eq!(read_token(&path).expect("read"), "old");
-        assert_eq!(TokenFile::prepare(&path).expect("prepared").keep("new").expect("kept"), path);
+        assert_eq!(TokenFile::prepare(&path).expect("prepared").store("new").expect("stored"), path);
         assert_eq!(read_token(&path).expect("read"), "new");
         let mode = fs::metadata(&path).expect("file").permissions().mode() & 0o777;
         assert_eq!((mode, fs::read_dir(directory.path()).expect("files").count()), (0o600, 1));

@@ -11,9 +11,9 @@ use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::Server;
-use super::output::{Format, Output, printable};
-use crate::tools::audit::chain::{Summary, Verifier};
-use crate::tools::audit::entry::{Block, Entry};
+use super::output::{Format, Output, counted, printable};
+use crate::tools::audit::chain::{ChainVerifier, Summary};
+use crate::tools::audit::entry::{AuditBlockDocument, Entry};
 use crate::{json, limits};
 
 const BLOCKS: [&str; 3] = ["v1", "audit", "blocks"];
@@ -173,12 +173,12 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
     let of_tool = tool.map(|tool_id| ["v1", "tools", tool_id, "audit"]);
     let path = of_tool.as_ref().map_or(&BLOCKS[..], |path| &path[..]);
     let (mut cursor, mut rows, mut pages) = (None, 0, 0_u32);
-    let mut numbers = Numbers::default();
+    let mut sequence = SequenceCheck::default();
     loop {
         let (page, next) = page_of(client, path, limits::PAGE_MAX, cursor.as_deref()).await?;
         rows += page.len();
         for row in page {
-            if let Some(gap) = numbers.gap_before(&row) {
+            if let Some(gap) = sequence.gap_before(&row) {
                 writeln!(io::stderr(), "{gap}")?;
             }
             let line = if tool.is_some() { entry_line(row) } else { block_line(row) };
@@ -201,9 +201,9 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
 
 /// Block numbers of an export. The oldest blocks may expire during it, which leaves a gap.
 #[derive(Default)]
-struct Numbers(Option<u64>);
+struct SequenceCheck(Option<u64>);
 
-impl Numbers {
+impl SequenceCheck {
     /// The gap before this row, if any. Entries have no number.
     fn gap_before(&mut self, row: &Value) -> Option<String> {
         let number = row.get("number")?.as_u64()?;
@@ -238,7 +238,7 @@ fn block_line(mut row: Value) -> Result<String, json::Error> {
         members.remove("number");
         members.remove("appended_at");
     }
-    let block: Block = json::from_value(row)?;
+    let block: AuditBlockDocument = json::from_value(row)?;
     line_of(&block)
 }
 
@@ -254,7 +254,8 @@ fn foreign(client: &NodeClient) -> Error {
 fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     let mut file = BufReader::new(std::fs::File::open(path).map_err(failed)?);
-    let (mut verifier, mut line, mut number, mut broken) = (Verifier::default(), Vec::new(), 0_u64, 0_u64);
+    let (mut verifier, mut line, mut number, mut broken) =
+        (ChainVerifier::default(), Vec::new(), 0_u64, 0_u64);
     while read_line(&mut file, &mut line).map_err(failed)? {
         number += 1;
         let faults: Vec<String> = match line.strip_suffix(b"\n") {
@@ -275,7 +276,7 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
     match (number, broken) {
         (0, _) => Err(Error::BrokenAudit(format!("{}: contains no audit", path.display()))),
         (_, 0) => Ok(verifier.finish()),
-        _ => Err(Error::BrokenAudit(format!("{}: {broken} of {number} lines are faulty", path.display()))),
+        _ => Err(Error::BrokenAudit(format!("{}: faulty lines: {broken} of {number}", path.display()))),
     }
 }
 
@@ -294,9 +295,11 @@ fn skip_line(file: &mut impl BufRead) -> io::Result<()> {
 fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     let Summary { entries, blocks, tools, chains_begun_before, nodes, newest } = summary;
     if *blocks > 0 {
-        write!(out, "{blocks} blocks, ")?;
+        write!(out, "{}, ", counted(*blocks, "block", "blocks"))?;
     }
-    writeln!(out, "{entries} entries about {tools} tools: every hash and every link is valid")?;
+    let entries = counted(*entries, "entry", "entries");
+    let tools = counted(*tools as u64, "tool", "tools");
+    writeln!(out, "{entries} about {tools}: every hash and every link is valid")?;
     for (node, blocks) in nodes {
         let (first, last, hash) = (blocks.first, blocks.last, printable(&blocks.hash));
         writeln!(out, "node {node}: blocks {first} to {last}; hash of the last: {hash}")?;
@@ -305,7 +308,8 @@ fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
         writeln!(out, "node {}: hash of the newest entry: {}", printable(node), printable(hash))?;
     }
     if *chains_begun_before > 0 {
-        writeln!(out, "{chains_begun_before} chains begin before this file")?;
+        let chains = counted(*chains_begun_before as u64, "chain begins", "chains begin");
+        writeln!(out, "{chains} before this file")?;
     }
     writeln!(
         out,
@@ -353,7 +357,7 @@ mod tests {
             line_of(&first).expect("line")
         );
         let said = verified(file.as_bytes()).expect("holds");
-        assert!(said.starts_with("2 entries about 1 tools: every hash and every link is valid\n"), "{said}");
+        assert!(said.starts_with("2 entries about 1 tool: every hash and every link is valid\n"), "{said}");
         let first_line = file.find('\n').expect("line");
         for at in 0..file.len() {
             let mut changed = file.clone().into_bytes();
@@ -371,7 +375,7 @@ mod tests {
     fn missing_beginning_is_reported_and_empty_file_is_refused() {
         let line = line_of(&entry("before", "2")).expect("line");
         let said = verified(format!("{line}\n").as_bytes()).expect("holds");
-        assert!(said.contains("1 chains begin before"), "{said}");
+        assert!(said.contains("1 chain begins before"), "{said}");
         assert_eq!(verified(b""), Err("export: contains no audit".to_owned()));
     }
 
@@ -389,20 +393,20 @@ mod tests {
              export: line 3: entry 1: is not linked with the adjacent entry of node n about t\n\
              export: line 4: is neither an audit block nor an audit entry\n\
              export: line 5: does not end with a line break: it is truncated, or too long\n\
-             export: 4 of 5 lines are faulty"
+             export: faulty lines: 4 of 5"
         );
     }
 
     #[test]
     fn gap_during_an_export_is_reported() {
         let row = |number: u64| serde_json::json!({"number": number});
-        let mut numbers = Numbers::default();
-        assert_eq!(numbers.gap_before(&row(4)), None, "earlier blocks are not part of this export");
-        assert_eq!(numbers.gap_before(&row(5)), None);
-        let said = numbers.gap_before(&row(9)).expect("a gap");
+        let mut sequence = SequenceCheck::default();
+        assert_eq!(sequence.gap_before(&row(4)), None, "earlier blocks are not part of this export");
+        assert_eq!(sequence.gap_before(&row(5)), None);
+        let said = sequence.gap_before(&row(9)).expect("a gap");
         assert!(said.contains("blocks 6 to 8 expired"), "{said}");
-        assert_eq!(numbers.gap_before(&row(10)), None);
-        assert_eq!(numbers.gap_before(&serde_json::json!({})), None);
+        assert_eq!(sequence.gap_before(&row(10)), None);
+        assert_eq!(sequence.gap_before(&serde_json::json!({})), None);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Error, output};
+use super::Error;
+use super::output::{self, counted};
 use crate::config::{self, Overrides};
 
 #[derive(Debug, Subcommand)]
@@ -29,11 +30,10 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::Check(Source { config }) => {
             let config = config::load(config.as_deref(), &mut environment, &Overrides::default())?;
             let files = config.policy_sources()?.len();
-            let (issuers, signals) = (config.issuers.len(), config.signals.len());
-            writeln!(
-                out,
-                "the configuration is valid: {issuers} issuers, {signals} issuers of signals, {files} policy files"
-            )?;
+            let issuers = counted(config.issuers.len() as u64, "issuer", "issuers");
+            let signals = counted(config.signals.len() as u64, "issuer of signals", "issuers of signals");
+            let files = counted(files as u64, "policy file", "policy files");
+            writeln!(out, "the configuration is valid: {issuers}, {signals}, {files}")?;
         }
         Command::Show(Source { config }) => {
             let keys = config::show(config.as_deref(), &mut environment, &Overrides::default())?;

@@ -1,16 +1,55 @@
-//! The node that a command calls, and the certificates for it.
+//! The node that a command calls, and its authentication.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use trust_fabric_client::{Certificates, NodeClient};
 
 use super::Error;
-use crate::config;
+use crate::{config, limits};
 
 /// Arguments of every command that calls a node.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Server {
+    #[command(flatten)]
+    pub connection: Connection,
+    /// File with a bearer token for the node [env: `TRUST_FABRIC_TOKEN_FILE`]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl Server {
+    pub(super) fn client(&self) -> Result<NodeClient, Error> {
+        let client = self.connection.client()?;
+        match self.token_file(config::environment()) {
+            Some(path) => Ok(client.with_bearer(read_token(&path)?)),
+            None => Ok(client),
+        }
+    }
+
+    /// The argument overrides the environment. Empty is unset.
+    fn token_file(&self, environment: impl Iterator<Item = (String, String)>) -> Option<PathBuf> {
+        let mut variables = environment.filter(|(_, value)| !value.is_empty());
+        let variable = variables.find(|(name, _)| name == "TRUST_FABRIC_TOKEN_FILE");
+        self.token_file.clone().or_else(|| variable.map(|(_, value)| value.into()))
+    }
+}
+
+/// The token in a file, without surrounding white space.
+pub(super) fn read_token(path: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    let limit = limits::TOKEN_BYTES_MAX as u64;
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_string(&mut text))
+        .map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(text.trim().to_owned())
+}
+
+/// Arguments of a command that calls a node by certificate, or with a token of its own.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Connection {
     /// URL of a node; further ones, separated by commas or in a repeated option, are used if it does not respond.
     #[arg(
         long = "server",
@@ -30,7 +69,7 @@ pub(super) struct Server {
     pub key: Option<PathBuf>,
 }
 
-impl Server {
+impl Connection {
     pub(super) fn client(&self) -> Result<NodeClient, Error> {
         Ok(NodeClient::with_certificates(&self.urls, &self.certificates(config::environment()))?)
     }
@@ -70,16 +109,30 @@ mod tests {
                 .into_iter()
         };
         let path = |text: &str| Some(PathBuf::from(text));
-        let server = |ca, cert, key| Server { urls: Vec::new(), ca, cert, key };
-        let told = |server: Server| {
+        let server = |ca, cert, key| Connection { urls: Vec::new(), ca, cert, key };
+        let chosen = |server: Connection| {
             let Certificates { ca, certificate, private_key } = server.certificates(environment());
             (ca, certificate, private_key)
         };
-        assert_eq!(told(server(None, None, None)), (path("env-CA"), path("env-CERT"), path("env-KEY")));
-        assert_eq!(told(server(path("c"), path("a"), path("k"))), (path("c"), path("a"), path("k")));
-        assert_eq!(told(server(None, path("a"), None)), (path("env-CA"), path("a"), None));
-        assert_eq!(told(server(None, None, path("k"))), (path("env-CA"), None, path("k")));
+        assert_eq!(chosen(server(None, None, None)), (path("env-CA"), path("env-CERT"), path("env-KEY")));
+        assert_eq!(chosen(server(path("c"), path("a"), path("k"))), (path("c"), path("a"), path("k")));
+        assert_eq!(chosen(server(None, path("a"), None)), (path("env-CA"), path("a"), None));
+        assert_eq!(chosen(server(None, None, path("k"))), (path("env-CA"), None, path("k")));
         let empty = [("TRUST_FABRIC_CA".to_owned(), String::new())].into_iter();
         assert!(server(None, None, None).certificates(empty).ca.is_none());
+    }
+
+    #[test]
+    fn token_file_argument_overrides_the_environment() {
+        let environment =
+            |value: &str| [("TRUST_FABRIC_TOKEN_FILE".to_owned(), value.to_owned())].into_iter();
+        let connection = Connection { urls: Vec::new(), ca: None, cert: None, key: None };
+        let server = |token_file: Option<&str>| Server {
+            connection: connection.clone(),
+            token_file: token_file.map(PathBuf::from),
+        };
+        assert_eq!(server(None).token_file(environment("e")), Some("e".into()));
+        assert_eq!(server(Some("a")).token_file(environment("e")), Some("a".into()));
+        assert_eq!(server(None).token_file(environment("")), None);
     }
 }

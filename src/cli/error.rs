@@ -10,7 +10,7 @@ use super::output::printable;
 use crate::{config, data_directory, demo, json, node, pki, policy, telemetry};
 
 /// `EX_SOFTWARE` of sysexits.h.
-const CORE_FAILED: u8 = 70;
+const REPLICA_FAILED: u8 = 70;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -36,11 +36,11 @@ pub(super) enum Error {
     #[error("{}: {source}", path.display())]
     Input { path: PathBuf, source: json::Error },
     #[error("no destination for the token")]
-    NoPlaceForToken,
+    NoTokenDestination,
     #[error("there is no such agent")]
     NoSuchAgent,
     #[error("{0} is ambiguous")]
-    KindNotTold(String),
+    AmbiguousTarget(String),
     #[error("an email address needs the issuer that verified it")]
     EmailWithoutIssuer,
     #[error("nothing was revoked")]
@@ -56,6 +56,8 @@ pub(super) enum Error {
     BrokenAudit(String),
     #[error("there is no earlier policy")]
     NoEarlierPolicy,
+    #[error("{description}{}", .usable_from.as_deref().map(|at| format!(": its successor may sign from {at}")).unwrap_or_default())]
+    NoSuccessor { description: String, usable_from: Option<String> },
     #[error("the node is not ready: {0}")]
     NotReady(String),
     #[error("trust-fabric-bench was not found")]
@@ -81,15 +83,16 @@ impl Error {
     pub(super) fn leaves_threads(&self) -> bool {
         matches!(
             self,
-            Self::Node(node::Error::NotStopped) | Self::Demo(demo::Error::Node(node::Error::NotStopped))
+            Self::Node(node::Error::NotStopped { .. })
+                | Self::Demo(demo::Error::Node(node::Error::NotStopped { .. }))
         )
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             _ if self.is_reader_gone() => ExitCode::SUCCESS,
-            Self::Node(node::Error::CoreFailed(_))
-            | Self::Demo(demo::Error::Node(node::Error::CoreFailed(_))) => ExitCode::from(CORE_FAILED),
+            Self::Node(node::Error::ReplicaFailed(_))
+            | Self::Demo(demo::Error::Node(node::Error::ReplicaFailed(_))) => ExitCode::from(REPLICA_FAILED),
             _ => ExitCode::FAILURE,
         }
     }
@@ -121,8 +124,8 @@ impl Error {
             Self::Config(config::Error::Mistakes(_)) => {
                 Some("trust-fabric.example.toml explains every setting")
             }
-            Self::NoPlaceForToken => Some("set --token-file, or --output json to print it"),
-            Self::KindNotTold(_) => Some("set --kind to subject, email, agent, client, token or key"),
+            Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
+            Self::AmbiguousTarget(_) => Some("set --kind to subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("set --issuer"),
             Self::Answer(client::Error::Unreachable(_)) => Some("is the node running? --server sets its URL"),
             Self::Answer(client::Error::Handshake { .. }) => {
@@ -227,7 +230,7 @@ mod tests {
         let gone = Error::Output(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(written(&gone), "");
         assert_eq!(gone.exit_code(), ExitCode::SUCCESS);
-        let failed = Error::Node(node::Error::CoreFailed("sync".to_owned()));
+        let failed = Error::Node(node::Error::ReplicaFailed("sync".to_owned()));
         assert_eq!(failed.exit_code(), ExitCode::from(70));
         assert_eq!(Error::Denied.exit_code(), ExitCode::FAILURE);
     }

@@ -6,6 +6,7 @@ mod agent;
 mod audit;
 mod bench;
 mod blocks;
+mod completions;
 mod config;
 mod credential;
 mod dev;
@@ -28,7 +29,7 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use self::error::Error;
@@ -90,6 +91,8 @@ enum Command {
     /// Benchmark running nodes, also under attack, overload and failover: executes `trust-fabric-bench`.
     #[command(disable_help_flag = true)]
     Bench(bench::Arguments),
+    /// Print a completion script for a shell.
+    Completions(completions::Arguments),
 }
 
 /// Runs the command of `arguments`, whose first item is the program name.
@@ -116,6 +119,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Writes the help of a subcommand.
+fn write_help(name: &str, out: &mut dyn Write) -> io::Result<()> {
+    let mut cli = Cli::command();
+    let help = cli.find_subcommand_mut(name).map(|command| command.render_long_help().to_string());
+    write!(out, "{}", help.unwrap_or_default())
+}
+
 /// Ends the process at once: an orderly exit would wait for threads that may never end.
 fn end_at_once() {
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).ok();
@@ -140,7 +150,8 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Credential(arguments) => credential::run(&arguments, out),
         Command::Health(arguments) => health::run(&arguments, out),
-        Command::Bench(arguments) => bench::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments, out),
+        Command::Completions(arguments) => completions::run(&arguments, out),
     }
 }
 
@@ -174,11 +185,12 @@ async fn until_signalled<T>(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     tokio::pin!(future);
     loop {
-        tokio::select! {
+        let signal = tokio::select! {
             outcome = &mut future => return outcome,
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        tracing::info!(signal, "shutdown requested");
         if shutdown.is_cancelled() {
             return Err(Error::Interrupted);
         }
@@ -188,8 +200,6 @@ async fn until_signalled<T>(
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     fn parsed(arguments: &str) -> Result<Cli, clap::Error> {
@@ -280,6 +290,8 @@ mod tests {
             "credential",
             "credential --dir d --audience https://a.example --service-account demo/reporter",
             "health --server http://127.0.0.1:1",
+            "completions bash",
+            "keys list --token-file f",
             "bench",
             "bench --help",
             "bench failover --rounds 3 -- --odd",
@@ -330,6 +342,9 @@ mod tests {
             "pki --peer one",
             "pki --peer 18446744073709551616",
             "credential --service-account reporter",
+            "completions",
+            "completions cmd",
+            "health --data-dir d --token-file f",
         ] {
             assert_eq!(parsed(arguments).expect_err("wrong usage").exit_code(), 2, "{arguments}");
         }

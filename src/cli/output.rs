@@ -71,6 +71,11 @@ fn escaped(json: &str) -> String {
     text
 }
 
+/// A count with its noun, for example `1 agent` or `2 agents`.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null | Value::Bool(false)) => String::new(),

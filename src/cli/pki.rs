@@ -11,7 +11,9 @@ use super::Error;
 use crate::clock::Clock;
 use crate::id::TrustDomain;
 use crate::limits;
-use crate::pki::{self, Caller, DevelopmentIssuer, Host, IssuerFiles, Made, Pair};
+use crate::pki::{
+    self, CertificateSubject, DevelopmentIssuer, Host, IssuedCertificate, IssuedCertificates, IssuerFiles,
+};
 
 /// Default callers, with their capabilities.
 const CALLERS: [(&str, &str); 2] =
@@ -54,8 +56,8 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
     } else {
         arguments.callers.clone()
     };
-    let callers = names.iter().map(|name| Caller::within(name, &arguments.trust_domain));
-    let request = pki::Request {
+    let callers = names.iter().map(|name| CertificateSubject::within(name, &arguments.trust_domain));
+    let request = pki::CertificatePlan {
         directory: arguments.dir.clone(),
         trust_domain: arguments.trust_domain.clone(),
         hosts: arguments.hosts.clone(),
@@ -70,8 +72,8 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
 
 fn write(
     out: &mut dyn Write,
-    request: &pki::Request,
-    made: &Made,
+    request: &pki::CertificatePlan,
+    made: &IssuedCertificates,
     issuer: Option<&IssuerFiles>,
 ) -> io::Result<()> {
     writeln!(
@@ -112,7 +114,7 @@ fn made_or_kept(is_new: bool) -> &'static str {
     if is_new { "made" } else { "kept" }
 }
 
-fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
+fn write_pair(out: &mut dyn Write, pair: &IssuedCertificate) -> io::Result<()> {
     let what = made_or_kept(pair.is_new);
     let not_after = pair.not_after.to_rfc3339();
     let day = not_after.split('T').next().unwrap_or(&not_after);
@@ -120,7 +122,11 @@ fn write_pair(out: &mut dyn Write, pair: &Pair) -> io::Result<()> {
     writeln!(out, "{what}  {}", pair.private_key.display())
 }
 
-fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io::Result<()> {
+fn write_config(
+    out: &mut dyn Write,
+    request: &pki::CertificatePlan,
+    made: &IssuedCertificates,
+) -> io::Result<()> {
     // A further host name means that callers come from other machines.
     let address = if request.hosts.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
     writeln!(out, "[listen]\nhttp = \"127.0.0.1:8693\"\nhttps = \"{address}:{HTTPS_PORT}\"")?;
@@ -149,7 +155,7 @@ fn write_config(out: &mut dyn Write, request: &pki::Request, made: &Made) -> io:
 }
 
 /// The sections of each cluster member, and the members that all share.
-fn write_cluster(out: &mut dyn Write, made: &Made) -> io::Result<()> {
+fn write_cluster(out: &mut dyn Write, made: &IssuedCertificates) -> io::Result<()> {
     for (id, pair) in &made.peers {
         let (certificate, private_key) = (quoted(&pair.certificate), quoted(&pair.private_key));
         writeln!(out, "\n[cluster]    # on the node with node.id {id}")?;
@@ -169,7 +175,7 @@ fn write_cluster(out: &mut dyn Write, made: &Made) -> io::Result<()> {
     Ok(())
 }
 
-fn write_issuer(out: &mut dyn Write, request: &pki::Request, issuer: &IssuerFiles) -> io::Result<()> {
+fn write_issuer(out: &mut dyn Write, request: &pki::CertificatePlan, issuer: &IssuerFiles) -> io::Result<()> {
     writeln!(out, "\n[[issuers]]\nissuer = \"{}\"\nsubject = \"kubernetes\"", DevelopmentIssuer::ISS)?;
     writeln!(out, "keys_file = {}", quoted(&issuer.key_set))?;
     writeln!(out, "trust_domains = [\"{}\"]", request.trust_domain)

@@ -8,7 +8,7 @@ use trust_fabric_client::{NodeClient, Request};
 
 use super::Error;
 use super::endpoint::Server;
-use super::output::{self, Format, Output, printable};
+use super::output::{self, Format, Output, counted, printable};
 use super::pagination;
 use crate::id::WorkloadId;
 use crate::limits;
@@ -141,10 +141,10 @@ async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error
     let Revoke { target, issuer, reason, .. } = arguments;
     let kind = match arguments.kind {
         Some(kind) => kind,
-        None => match told(target, issuer.is_some())? {
-            Told::Kind(kind) => kind,
-            Told::PerhapsKey if is_known_key(client, target).await? => Kind::Key,
-            Told::PerhapsKey => return Err(Error::KindNotTold(printable(target))),
+        None => match target_kind(target, issuer.is_some())? {
+            TargetKind::Kind(kind) => kind,
+            TargetKind::PerhapsKey if is_known_key(client, target).await? => Kind::Key,
+            TargetKind::PerhapsKey => return Err(Error::AmbiguousTarget(printable(target))),
         },
     };
     let mut request = Map::from_iter([(kind.member().to_owned(), json!(target))]);
@@ -156,35 +156,35 @@ async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error
 
 /// Kind of a target as far as its form determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum TargetKind {
     Kind(Kind),
     /// A key, if the node has one with this `kid`.
     PerhapsKey,
 }
 
 /// Determines the kind by the form; an ambiguous form is an error.
-fn told(target: &str, has_issuer: bool) -> Result<Told, Error> {
-    let kind_not_told = || Error::KindNotTold(printable(target));
+fn target_kind(target: &str, has_issuer: bool) -> Result<TargetKind, Error> {
+    let ambiguous = || Error::AmbiguousTarget(printable(target));
     match target.parse::<WorkloadId>() {
         // The issuer's own name for a subject, or our identifier with a superfluous issuer.
-        Ok(_) if has_issuer => return Err(kind_not_told()),
-        Ok(id) if id.is_agent_of(id.trust_domain()) => return Ok(Told::Kind(Kind::Agent)),
-        Ok(_) => return Ok(Told::Kind(Kind::Subject)),
+        Ok(_) if has_issuer => return Err(ambiguous()),
+        Ok(id) if id.is_agent_of(id.trust_domain()) => return Ok(TargetKind::Kind(Kind::Agent)),
+        Ok(_) => return Ok(TargetKind::Kind(Kind::Subject)),
         Err(_) => {}
     }
     if target.contains('@') {
-        return if has_issuer { Ok(Told::Kind(Kind::Email)) } else { Err(Error::EmailWithoutIssuer) };
+        return if has_issuer { Ok(TargetKind::Kind(Kind::Email)) } else { Err(Error::EmailWithoutIssuer) };
     }
     if has_issuer {
-        return Err(kind_not_told());
+        return Err(ambiguous());
     }
     let is_base64url = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     if is_own_jti(target) {
-        Ok(Told::Kind(Kind::Token))
+        Ok(TargetKind::Kind(Kind::Token))
     } else if target.len() == KID_LENGTH && target.bytes().all(is_base64url) {
-        Ok(Told::PerhapsKey)
+        Ok(TargetKind::PerhapsKey)
     } else {
-        Err(kind_not_told())
+        Err(ambiguous())
     }
 }
 
@@ -286,15 +286,20 @@ fn what(answer: &Value) -> String {
 }
 
 fn hit(page: &Value) -> String {
-    let stays = |member: &str, what: &str| match page["counts"][member].as_u64().unwrap_or_default() {
+    let stays = |field: &str, one: &str, many: &str| match page["counts"][field].as_u64().unwrap_or_default()
+    {
         0 => String::new(),
-        count => format!("; {count} {member} that it {what}"),
+        count => format!("; {}", counted(count, one, many)),
     };
-    let tools = stays("tools", "registered stay registered");
-    let streams = stays("streams", "made stay");
+    let tools = stays(
+        "tools",
+        "tool that it registered stays registered",
+        "tools that it registered stay registered",
+    );
+    let streams = stays("streams", "stream that it created stays", "streams that it created stay");
     let again = if page["is_revoked"] == true { " (already revoked)" } else { "" };
     let agents = match page["counts"]["agents"].as_u64() {
-        Some(agents) => format!("{agents} agents"),
+        Some(agents) => counted(agents, "agent", "agents"),
         None => "every agent whose last token it signed: cannot be counted".to_owned(),
     };
     format!("{agents}, and every token that derives from it{tools}{streams}{again}")
@@ -353,15 +358,15 @@ mod tests {
     fn kind_is_determined_by_form_and_never_guessed() {
         let kid = "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs";
         for (target, has_issuer, kind) in [
-            ("wimse://a.example/agent/mcp/x", false, Told::Kind(Kind::Agent)),
-            ("spiffe://a.example/ns/x/sa/agent", false, Told::Kind(Kind::Subject)),
-            ("wimse://a.example/agents/x", false, Told::Kind(Kind::Subject)),
-            ("alice@a.example", true, Told::Kind(Kind::Email)),
-            ("6fa459ea-ee8a-4ca4-894e-db77e160355e", false, Told::Kind(Kind::Token)),
-            ("6fa459ea-ee8a-4ca4-894e-db77e160355e.18014398509481984", false, Told::Kind(Kind::Token)),
-            (kid, false, Told::PerhapsKey),
+            ("wimse://a.example/agent/mcp/x", false, TargetKind::Kind(Kind::Agent)),
+            ("spiffe://a.example/ns/x/sa/agent", false, TargetKind::Kind(Kind::Subject)),
+            ("wimse://a.example/agents/x", false, TargetKind::Kind(Kind::Subject)),
+            ("alice@a.example", true, TargetKind::Kind(Kind::Email)),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e", false, TargetKind::Kind(Kind::Token)),
+            ("6fa459ea-ee8a-4ca4-894e-db77e160355e.18014398509481984", false, TargetKind::Kind(Kind::Token)),
+            (kid, false, TargetKind::PerhapsKey),
         ] {
-            assert_eq!(told(target, has_issuer).expect(target), kind, "{target}");
+            assert_eq!(target_kind(target, has_issuer).expect(target), kind, "{target}");
         }
         for (target, has_issuer) in [
             ("wimse://a.example/agent/mcp/x", true),
@@ -377,10 +382,10 @@ mod tests {
             ("system:serviceaccount:demo:reporter", true),
             ("", false),
         ] {
-            let said = told(target, has_issuer);
-            assert!(matches!(said, Err(Error::KindNotTold(_))), "{target}: {said:?}");
+            let said = target_kind(target, has_issuer);
+            assert!(matches!(said, Err(Error::AmbiguousTarget(_))), "{target}: {said:?}");
         }
-        assert!(matches!(told("alice@a.example", false), Err(Error::EmailWithoutIssuer)));
+        assert!(matches!(target_kind("alice@a.example", false), Err(Error::EmailWithoutIssuer)));
     }
 
     #[test]
@@ -407,7 +412,10 @@ mod tests {
         let said = String::from_utf8(said).expect("text");
         assert_eq!(said.lines().count(), 6, "{said}");
         assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
-        assert!(said.contains("2 agents") && said.contains("1 tools that it registered stay"), "{said}");
-        assert!(said.contains("1 streams that it made stay") && said.contains("already revoked"), "{said}");
+        assert!(said.contains("2 agents") && said.contains("1 tool that it registered stays"), "{said}");
+        assert!(
+            said.contains("1 stream that it created stays") && said.contains("already revoked"),
+            "{said}"
+        );
     }
 }

@@ -34,5 +34,11 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Error> {
         let running = node::start(config, Clock::system(), &program, shutdown.clone()).await?;
         Ok(running.until_stopped().await?)
     };
-    super::wait_for(super::until_signalled(shutdown.clone(), serving))
+    let outcome = super::wait_for(super::until_signalled(shutdown.clone(), serving));
+    // The last line of the log names the cause of the exit.
+    match &outcome {
+        Ok(()) => tracing::info!(cause = "shutdown requested", "stopped"),
+        Err(error) => tracing::error!(cause = %error, "stopped"),
+    }
+    outcome
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use trust_fabric_client as client;
 
 pub(crate) use self::issuer::credential;
-use self::output::Page;
+use self::output::DemoOutput;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::demo_issuer;
 use crate::api::listener::{self, Caps, ConnectionLimiter, Kind};
@@ -121,7 +121,7 @@ pub async fn run(
     out: &mut (dyn Write + Send),
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    let mut page = Page::new(out, options.colour);
+    let mut page = DemoOutput::new(out, options.colour);
     let data_dir = match &options.data_dir {
         Some(data_dir) => data_dir.clone(),
         None => config::data_home(&mut config::environment())
@@ -139,7 +139,7 @@ pub async fn run(
     let program = config::program().map_err(Error::Program)?;
     let clock = Clock::system();
     let running = node::start(config, clock.clone(), &program, shutdown.clone()).await?;
-    let places = steps::Places {
+    let endpoints = steps::DemoEndpoints {
         broker: format!("http://{}", running.address),
         issuer: issuer_address.clone(),
         program: program.display().to_string(),
@@ -160,7 +160,7 @@ pub async fn run(
     };
     tokio::pin!(serving);
 
-    page.line(&format!("The broker is at {}, the demo issuer at {}.", places.broker, places.issuer))?;
+    page.line(&format!("The broker is at {}, the demo issuer at {}.", endpoints.broker, endpoints.issuer))?;
     page.line(&format!(
         "{} {}",
         if is_first_run { "New data is stored in" } else { "Using the data of an earlier run in" },
@@ -168,10 +168,10 @@ pub async fn run(
     ))?;
     let shown = tokio::select! {
         stopped = &mut serving => return Ok(stopped?),
-        shown = steps::show(&mut page, &places, &clock) => shown,
+        shown = steps::show(&mut page, &endpoints, &clock) => shown,
     };
     if shown.is_ok() && !options.once {
-        steps::say_how_to_go_on(&mut page, &places)?;
+        steps::say_how_to_go_on(&mut page, &endpoints)?;
     } else {
         shutdown.cancel();
     }

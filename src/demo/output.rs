@@ -11,13 +11,13 @@ const REMARK_COLUMN: usize = 46;
 const TOKEN_SHOWN_BYTES: usize = 24;
 
 /// Writes numbered steps.
-pub(super) struct Page<'o> {
+pub(super) struct DemoOutput<'o> {
     out: &'o mut (dyn Write + Send),
     colour: bool,
     steps: usize,
 }
 
-impl<'o> Page<'o> {
+impl<'o> DemoOutput<'o> {
     pub(super) fn new(out: &'o mut (dyn Write + Send), colour: bool) -> Self {
         Self { out, colour, steps: 0 }
     }
@@ -100,9 +100,9 @@ mod tests {
 
     use super::*;
 
-    fn written(colour: bool, write: impl FnOnce(&mut Page<'_>) -> io::Result<()>) -> String {
+    fn written(colour: bool, write: impl FnOnce(&mut DemoOutput<'_>) -> io::Result<()>) -> String {
         let mut text = Vec::new();
-        write(&mut Page::new(&mut text, colour)).expect("written");
+        write(&mut DemoOutput::new(&mut text, colour)).expect("written");
         String::from_utf8(text).expect("text")
     }
 
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn colour_is_optional() {
-        let write = |page: &mut Page<'_>| {
+        let write = |page: &mut DemoOutput<'_>| {
             page.step("heading", "explanation")?;
             page.command("command")?;
             page.good("good")

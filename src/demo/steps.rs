@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::output::Page;
+use super::output::DemoOutput;
 use crate::clock::Clock;
 use crate::outbound;
 use crate::outbound::client::Client;
@@ -26,7 +26,7 @@ const SCOPE: &str = "db.read";
 const CALL: &str = r#"{"query":"select 1"}"#;
 
 /// Addresses of the demo.
-pub(super) struct Places {
+pub(super) struct DemoEndpoints {
     pub broker: String,
     pub issuer: String,
     /// Path of this executable for a shell.
@@ -34,25 +34,29 @@ pub(super) struct Places {
 }
 
 /// Shows an exchange, one with an execution scope, the verification of that call, and a revocation.
-pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) -> Result<(), Error> {
+pub(super) async fn show(
+    page: &mut DemoOutput<'_>,
+    endpoints: &DemoEndpoints,
+    clock: &Clock,
+) -> Result<(), Error> {
     // The demo is not part of the broker, so the broker's own ports are not excluded.
     let rules = Rules { allow_loopback_http: true, own_ports: BTreeSet::new(), ..Rules::default() };
     let documents = Client::new(outbound::client::CallLimits::default(), Guard::new(rules))
-        .map_err(|source| Error::Fetch { address: places.issuer.clone(), source })?;
-    let broker = NodeClient::new(&places.broker)?;
+        .map_err(|source| Error::Fetch { address: endpoints.issuer.clone(), source })?;
+    let broker = NodeClient::new(&endpoints.broker)?;
     until_ready(&broker).await?;
 
     page.step(
         "A workload's credential",
         "A service-account token, as a Kubernetes cluster mounts it into a pod. Its claims:",
     )?;
-    let credential = text(fetch(&documents, &format!("{}/token", places.issuer)).await?)?;
-    let issuer_keys = fetch(&documents, &format!("{}/openid/v1/jwks", places.issuer)).await?;
+    let credential = text(fetch(&documents, &format!("{}/token", endpoints.issuer)).await?)?;
+    let issuer_keys = fetch(&documents, &format!("{}/openid/v1/jwks", endpoints.issuer)).await?;
     let (claims, _) = verified(&credential, &issuer_keys)?;
     page.object(&claims, &CREDENTIAL_REMARKS)?;
 
     page.step("The request", "The workload requests a token for one tool. You can paste this:")?;
-    page.command(&exchange_command(places))?;
+    page.command(&exchange_command(endpoints))?;
 
     page.step("The response", "The broker verified the credential, and its policy allowed the request:")?;
     let request = request(&credential);
@@ -61,13 +65,13 @@ pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) ->
 
     page.step("The minted token", "Decoded, with the meaning of its claims:")?;
     let token = access_token(&answer)?;
-    let broker_keys = fetch(&documents, &format!("{}/v1/identity/jwks", places.broker)).await?;
+    let broker_keys = fetch(&documents, &format!("{}/v1/identity/jwks", endpoints.broker)).await?;
     let (claims, kid) = verified(token, &broker_keys)?;
     page.object(&claims, &TOKEN_REMARKS)?;
 
     page.step(
         "Its verification by the tool",
-        &format!("With the keys from {}/v1/identity/jwks:", places.broker),
+        &format!("With the keys from {}/v1/identity/jwks:", endpoints.broker),
     )?;
     page.good(&format!("signature by key {kid}"))?;
     if claims.get("iss") != Some(&json!(super::BROKER)) {
@@ -86,7 +90,7 @@ pub(super) async fn show(page: &mut Page<'_>, places: &Places, clock: &Clock) ->
 
     let for_one_call = show_execution_scope(page, &broker, &broker_keys, &request).await?;
     show_verification(page, &broker, &for_one_call).await?;
-    show_revocation(page, places, &broker, &documents, clock).await
+    show_revocation(page, endpoints, &broker, &documents, clock).await
 }
 
 /// A starting node compiles its policy first.
@@ -106,7 +110,7 @@ async fn until_ready(broker: &NodeClient) -> Result<(), Error> {
 }
 
 async fn show_execution_scope(
-    page: &mut Page<'_>,
+    page: &mut DemoOutput<'_>,
     broker: &NodeClient,
     broker_keys: &[u8],
     request: &Value,
@@ -145,7 +149,7 @@ async fn show_execution_scope(
 }
 
 /// Verification of a tool call by the broker.
-async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str) -> Result<(), Error> {
+async fn show_verification(page: &mut DemoOutput<'_>, broker: &NodeClient, token: &str) -> Result<(), Error> {
     page.step(
         "Verification of a tool call",
         "A tool is registered once, with its requirements. For each call the tool server asks the broker for a verdict:",
@@ -186,8 +190,8 @@ async fn show_verification(page: &mut Page<'_>, broker: &NodeClient, token: &str
 /// Revocation of a credential and of the token derived from it. Each run uses a new workload, because a revocation is
 /// permanent.
 async fn show_revocation(
-    page: &mut Page<'_>,
-    places: &Places,
+    page: &mut DemoOutput<'_>,
+    endpoints: &DemoEndpoints,
     broker: &NodeClient,
     documents: &Client,
     clock: &Clock,
@@ -197,7 +201,7 @@ async fn show_revocation(
         "Another workload has a token. Then its cluster signals that the workload's sessions are revoked:",
     )?;
     let visitor = format!("visitor-{:08x}", random::<4>()?.into_iter().fold(0, |n, b| n << 8 | u32::from(b)));
-    let address = format!("{}/token?service_account={visitor}", places.issuer);
+    let address = format!("{}/token?service_account={visitor}", endpoints.issuer);
     let request = request(&text(fetch(documents, &address).await?)?);
     let token = access_token(&broker.post(&EXCHANGE, &request).await?)?.to_owned();
     let signal = json!({
@@ -238,10 +242,10 @@ async fn show_revocation(
 }
 
 /// Suggested commands.
-pub(super) fn say_how_to_go_on(page: &mut Page<'_>, places: &Places) -> Result<(), Error> {
-    let Places { broker, program, .. } = places;
+pub(super) fn say_how_to_go_on(page: &mut DemoOutput<'_>, endpoints: &DemoEndpoints) -> Result<(), Error> {
+    let DemoEndpoints { broker, program, .. } = endpoints;
     page.heading("The broker keeps running. Try:")?;
-    page.command(&exchange_command(places))?;
+    page.command(&exchange_command(endpoints))?;
     for path in ["/v1/identity/jwks", "/v1/sys/health", "/openapi.json", "/metrics"] {
         page.command(&format!("curl -s {broker}{path}"))?;
     }
@@ -324,8 +328,8 @@ fn question() -> Value {
 }
 
 /// A form, as OAuth clients send it: the credential needs no quoting.
-fn exchange_command(places: &Places) -> String {
-    let Places { broker, issuer, .. } = places;
+fn exchange_command(endpoints: &DemoEndpoints) -> String {
+    let DemoEndpoints { broker, issuer, .. } = endpoints;
     format!(
         "curl -s {broker}/v1/exchange/token \\\n  \
            -d grant_type={GRANT_TYPE} \\\n  \

@@ -11,7 +11,7 @@ use crate::token::lineage::canonical_name;
 
 /// A subject and its actor that passed every delegation rule. Only [`pair`] makes one.
 #[derive(Debug)]
-pub struct Pair {
+pub struct DelegationPair {
     subject: Credential,
     actor: Option<Credential>,
     act: Option<Act>,
@@ -19,7 +19,7 @@ pub struct Pair {
     lineage: Vec<Digest128>,
 }
 
-impl Pair {
+impl DelegationPair {
     /// Subject of the new token.
     #[must_use]
     pub fn subject(&self) -> &Credential {
@@ -65,7 +65,7 @@ impl Pair {
 /// 3. the actor has remaining depth
 /// 4. the chain has at most [`limits::ACT_DEPTH_MAX`] actors
 /// 5. the lineage has at most [`limits::LINEAGE_MAX`] digests
-pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Error> {
+pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<DelegationPair, Error> {
     let (act, depth_max) = match &actor {
         // "No actor: depth unchanged."
         None => (subject.act().cloned(), subject.delegation_depth()),
@@ -93,7 +93,7 @@ pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Pair, Erro
     if lineage.len() > limits::LINEAGE_MAX {
         return Err(Error::LineageTooLong);
     }
-    Ok(Pair { subject, actor, act, depth_max, lineage })
+    Ok(DelegationPair { subject, actor, act, depth_max, lineage })
 }
 
 /// "An agent already in the chain: 403." The chain is the subject, the actor, and the actors in the `act` of both.

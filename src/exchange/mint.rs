@@ -11,7 +11,7 @@ use crate::token::CertificateDigest;
 use crate::token::mint::{AccessTokenClaims, ExecutionClaims};
 
 /// Inputs of the claims that do not follow from the grant.
-pub struct Circumstances<'c> {
+pub struct MintContext<'c> {
     /// Our issuer.
     pub iss: &'c str,
     /// The authenticated caller.
@@ -43,9 +43,9 @@ pub fn new_token(now: Timestamp, has_execution_scope: bool) -> MintedToken {
 pub fn claims(
     grant: &Grant,
     execution_scope: Option<&ExecutionScope>,
-    circumstances: Circumstances<'_>,
+    context: MintContext<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let Circumstances { iss, caller, confirmation, token, position, txn } = circumstances;
+    let MintContext { iss, caller, confirmation, token, position, txn } = context;
     let MintedToken { jti, iat, exp } = token;
     let execution = execution_scope.map(execution).transpose()?;
     let subject = grant.pair().subject();

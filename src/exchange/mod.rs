@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-pub use delegation::{Pair, pair};
+pub use delegation::{DelegationPair, pair};
 pub use error::Error;
 pub use execution_scope::ExecutionScope;
 pub use narrow::{Grant, narrow};
-pub use request::{GRANT_TYPE, Members, Request, RequestedConfirmation};
+pub use request::{ExchangeInput, ExchangeRequest, GRANT_TYPE, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, LogPosition, TrustDomain, WorkloadId};
@@ -90,7 +90,7 @@ pub struct Minted {
 }
 
 impl Exchange {
-    /// Exchanges a credential for a token. `body` is the request body, hashed for its `Idempotency-Key`. `whose` is set
+    /// Exchanges a credential for a token. `body` is the request body, hashed for its `Idempotency-Key`. `token_subject` is set
     /// to the subject once its credential is verified, also if the exchange is refused after that.
     ///
     /// A refused exchange changes nothing, except that its nonce stays spent if signing failed.
@@ -99,10 +99,10 @@ impl Exchange {
     /// [`Error`]: each variant is one rule.
     pub async fn exchange(
         &self,
-        request: &Request,
+        request: &ExchangeRequest,
         caller: &Caller,
         body: &[u8],
-        whose: &mut Option<WorkloadId>,
+        token_subject: &mut Option<WorkloadId>,
     ) -> Result<Minted, Error> {
         // The lease is checked before any lookup (design §4): lookups then see every revocation acknowledged before
         // the request, however long the fetch of an issuer's keys takes.
@@ -115,13 +115,13 @@ impl Exchange {
             return Err(Error::CallerBlocked);
         }
 
-        let asked = asked_confirmation(request, caller)?;
+        let requested = requested_confirmation(request, caller)?;
         let subject = self.subject(&fresh, request, caller, now).await?;
-        *whose = Some(subject.sub().clone());
+        *token_subject = Some(subject.sub().clone());
         let actor = self.actor(&fresh, request, caller, now).await?;
         // A binding survives the exchange: a token derived from a bound token is bound to the same certificate.
         let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
-        let confirmation = asked.or(caller.certificate.filter(|_| is_bound));
+        let confirmation = requested.or(caller.certificate.filter(|_| is_bound));
         let pair = pair(subject, actor)?;
         let permit = self.decide(&pair, request, caller)?;
         let grant = narrow(permit, pair, &request.scope, &self.containment)?;
@@ -129,8 +129,8 @@ impl Exchange {
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let token = mint::new_token(now, request.execution_scope.is_some());
         let token = self.record(&grant, request, caller, body, token).await?;
-        self.check_is_alive(&fresh, &token, now, position)?;
-        let circumstances = mint::Circumstances {
+        self.check_not_ended(&fresh, &token, now, position)?;
+        let context = mint::MintContext {
             iss: self.own_tokens.issuer(),
             caller: caller.id.as_deref(),
             confirmation,
@@ -138,7 +138,7 @@ impl Exchange {
             position,
             txn: uuid::Uuid::new_v4().to_string(),
         };
-        let claims = mint::claims(&grant, request.execution_scope.as_ref(), circumstances)?;
+        let claims = mint::claims(&grant, request.execution_scope.as_ref(), context)?;
         let access_token =
             token::mint::sign_access_token(&claims, &key).map_err(|error| Error::Internal(error.into()))?;
         Ok(Minted {
@@ -154,7 +154,7 @@ impl Exchange {
     async fn subject(
         &self,
         fresh: &LeaseProof,
-        request: &Request,
+        request: &ExchangeRequest,
         caller: &Caller,
         now: Timestamp,
     ) -> Result<Credential, Error> {
@@ -167,7 +167,7 @@ impl Exchange {
     async fn actor(
         &self,
         fresh: &LeaseProof,
-        request: &Request,
+        request: &ExchangeRequest,
         caller: &Caller,
         now: Timestamp,
     ) -> Result<Option<Credential>, Error> {
@@ -213,7 +213,12 @@ impl Exchange {
         Ok(credential)
     }
 
-    fn decide(&self, pair: &Pair, request: &Request, caller: &Caller) -> Result<Allow, Error> {
+    fn decide(
+        &self,
+        pair: &DelegationPair,
+        request: &ExchangeRequest,
+        caller: &Caller,
+    ) -> Result<Allow, Error> {
         let policy = self.policy.load();
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let subject_act = actors(pair.subject());
@@ -242,7 +247,7 @@ impl Exchange {
     async fn record(
         &self,
         grant: &Grant,
-        request: &Request,
+        request: &ExchangeRequest,
         caller: &Caller,
         body: &[u8],
         token: MintedToken,
@@ -266,7 +271,7 @@ impl Exchange {
     }
 
     /// A retry gets no token that has expired or whose `jti` was revoked.
-    fn check_is_alive(
+    fn check_not_ended(
         &self,
         fresh: &LeaseProof,
         token: &MintedToken,
@@ -282,9 +287,12 @@ impl Exchange {
 
 /// `req_cnf` (RFC 9201 §3.1) may name only the certificate of this connection: a caller cannot bind a token to a key
 /// that it does not hold.
-fn asked_confirmation(request: &Request, caller: &Caller) -> Result<Option<CertificateDigest>, Error> {
+fn requested_confirmation(
+    request: &ExchangeRequest,
+    caller: &Caller,
+) -> Result<Option<CertificateDigest>, Error> {
     match request.confirmation {
-        asked if asked.is_none() || asked == caller.certificate => Ok(asked),
+        requested if requested.is_none() || requested == caller.certificate => Ok(requested),
         _ => Err(Error::Invalid {
             field: "req_cnf",
             rule: "must be the x5t#S256 of this connection's client certificate",

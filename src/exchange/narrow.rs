@@ -5,16 +5,16 @@
 use std::collections::BTreeSet;
 
 use super::Error;
-use super::delegation::Pair;
+use super::delegation::DelegationPair;
 use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::exchange::Allow;
 use crate::token::foreign::Credential;
 
-/// Content of the new token. Only [`narrow`] makes one, from an [`Allow`] and a [`Pair`].
+/// Content of the new token. Only [`narrow`] makes one, from a [`Allow`] and a [`DelegationPair`].
 #[derive(Debug)]
 pub struct Grant {
     permit: Allow,
-    pair: Pair,
+    pair: DelegationPair,
     capabilities: BTreeSet<String>,
     scope: BTreeSet<String>,
     blast_radius: Option<BlastRadius>,
@@ -30,7 +30,7 @@ impl Grant {
 
     /// Subject and actor.
     #[must_use]
-    pub fn pair(&self) -> &Pair {
+    pub fn pair(&self) -> &DelegationPair {
         &self.pair
     }
 
@@ -63,24 +63,24 @@ impl Grant {
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
 pub fn narrow(
     permit: Allow,
-    pair: Pair,
+    pair: DelegationPair,
     requested: &[String],
     containment: &Containment,
 ) -> Result<Grant, Error> {
     let parties = || std::iter::once(pair.subject()).chain(pair.actor());
     // "No `scope` asks for all that is granted."
-    let asked_for = |word: &String| requested.is_empty() || requested.contains(word);
+    let is_requested = |word: &String| requested.is_empty() || requested.contains(word);
     let capabilities: BTreeSet<String> = permit
         .capabilities()
         .iter()
-        .filter(|capability| asked_for(capability))
+        .filter(|capability| is_requested(capability))
         .filter(|capability| parties().all(|party| has_capability(party, capability)))
         .cloned()
         .collect();
     let mut scope: BTreeSet<String> = permit
         .scopes()
         .iter()
-        .filter(|word| asked_for(word))
+        .filter(|word| is_requested(word))
         .filter(|word| parties().all(|party| has_scope(party, word)))
         .cloned()
         .collect();

@@ -15,7 +15,7 @@ pub const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 
 /// Parameters as received, JSON or form; not validated.
 #[derive(Clone, Debug, Default)]
-pub struct Members {
+pub struct ExchangeInput {
     /// Must be [`GRANT_TYPE`].
     pub grant_type: Option<String>,
     /// Subject token.
@@ -44,7 +44,7 @@ pub struct Members {
 
 /// Validated request.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ExchangeRequest {
     /// Subject token.
     pub subject_token: String,
     /// Its stated type.
@@ -71,44 +71,44 @@ pub struct RequestedConfirmation {
     pub certificate_digest: String,
 }
 
-impl Request {
+impl ExchangeRequest {
     /// Checks the parameters in the order of RFC 8693 §2.1, `grant_type` first.
     ///
     /// # Errors
     /// The first broken rule.
-    pub fn read(members: Members) -> Result<Self, Error> {
-        match members.grant_type.as_deref() {
+    pub fn read(input: ExchangeInput) -> Result<Self, Error> {
+        match input.grant_type.as_deref() {
             None => return Err(Error::Invalid { field: "grant_type", rule: "is required" }),
             Some(GRANT_TYPE) => {}
             Some(_) => return Err(Error::UnsupportedGrantType),
         }
-        let subject_token = token_text("subject_token", members.subject_token)?
+        let subject_token = token_text("subject_token", input.subject_token)?
             .ok_or(Error::Invalid { field: "subject_token", rule: "is required" })?;
-        let subject_token_type = members
+        let subject_token_type = input
             .subject_token_type
             .ok_or(Error::Invalid { field: "subject_token_type", rule: "is required" })?
             .parse()
             .map_err(|_| Error::UnsupportedSubjectTokenType)?;
-        requested_token_type(members.requested_token_type.as_deref())?;
+        requested_token_type(input.requested_token_type.as_deref())?;
         Ok(Self {
             subject_token,
             subject_token_type,
             actor: actor(
-                token_text("actor_token", members.actor_token)?,
-                members.actor_token_type.as_deref(),
-                members.actor_token_type_required,
+                token_text("actor_token", input.actor_token)?,
+                input.actor_token_type.as_deref(),
+                input.actor_token_type_required,
             )?,
-            audience: audience(members.audience, members.resource)?,
-            scope: scope(members.scope.as_deref().unwrap_or_default())?,
-            execution_scope: members.execution_scope.map(ExecutionScope::check).transpose()?,
-            confirmation: members.req_cnf.map(|asked| confirmation(&asked)).transpose()?,
+            audience: audience(input.audience, input.resource)?,
+            scope: scope(input.scope.as_deref().unwrap_or_default())?,
+            execution_scope: input.execution_scope.map(ExecutionScope::check).transpose()?,
+            confirmation: input.req_cnf.map(|requested| confirmation(&requested)).transpose()?,
         })
     }
 }
 
-fn confirmation(asked: &RequestedConfirmation) -> Result<CertificateDigest, Error> {
+fn confirmation(requested: &RequestedConfirmation) -> Result<CertificateDigest, Error> {
     let rule = "must be 32 bytes in base64url without padding";
-    asked.certificate_digest.parse().map_err(|_| Error::Invalid { field: "req_cnf.x5t#S256", rule })
+    requested.certificate_digest.parse().map_err(|_| Error::Invalid { field: "req_cnf.x5t#S256", rule })
 }
 
 /// Bounds the size before anything is decoded.

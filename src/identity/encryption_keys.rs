@@ -1,9 +1,9 @@
-//! Encryption keys of agents and other subjects of this fabric: a subject registers its own, every identified caller
+//! Encryption keys of agents and other subjects of this fabric: a subject registers its own, every minted caller
 //! reads them. They are never in this fabric's JWK Set, whose keys sign.
 
 use serde_json::{Map, Value};
 
-use super::{Caller, Identity, known};
+use super::{AgentIdentities, Caller, find_agent};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
@@ -70,7 +70,7 @@ pub struct Registered {
     pub is_new: bool,
 }
 
-impl Identity {
+impl AgentIdentities {
     /// Registers an encryption key of the bearer's subject. Checks, in this order:
     ///
     /// 1. agent identity is configured
@@ -127,7 +127,7 @@ impl Identity {
             Some(bearer) if *bearer.sub() == workload_id => return Err(Error::NotItsOwn),
             _ if !workload_id.is_agent_of(&self.trust_domain) => return Err(Error::NotItsIssuer),
             _ => {
-                let agent = known(&self.state, workload_id.as_str()).await?.ok_or(Error::NoAgent)?;
+                let agent = find_agent(&self.state, workload_id.as_str()).await?.ok_or(Error::NoAgent)?;
                 if agent.issued_by != caller.name() {
                     return Err(Error::NotItsIssuer);
                 }

@@ -10,7 +10,7 @@ use crate::token::lineage::{self, FAMILY_END};
 use crate::token::mint::{AccessTokenClaims, AgentClaims};
 
 /// Inputs of the claims that do not follow from the grant.
-pub(super) struct Circumstances<'c> {
+pub(super) struct MintContext<'c> {
     /// Our issuer.
     pub iss: &'c str,
     /// Lineage carried over from the renewed token: the keys that signed its predecessors.
@@ -34,9 +34,9 @@ pub(super) struct Circumstances<'c> {
 pub(super) fn claims(
     issued: &IssuedAgent,
     grant: &Grant,
-    circumstances: Circumstances<'_>,
+    context: MintContext<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let Circumstances { iss, lineage: carried, now, position, family, number, txn } = circumstances;
+    let MintContext { iss, lineage: carried, now, position, family, number, txn } = context;
     let agent = &issued.agent;
     let iat = now.secs();
     let exp = Timestamp::from_secs(iat).plus(limits::AGENT_TOKEN_LIFETIME).min(issued.ends_at).secs();

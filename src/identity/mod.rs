@@ -1,6 +1,6 @@
 //! Agents: issue, renewal and revocation of their identity, and their encryption keys.
 //!
-//! [`Identity::issue`] is request, parent, policy, narrowing, log, mint; [`Identity::renew`] starts from the record.
+//! [`AgentIdentities::issue`] is request, parent, policy, narrowing, log, mint; [`AgentIdentities::renew`] starts from the record.
 //! Each step has a file.
 
 pub mod encryption_keys;
@@ -17,9 +17,9 @@ use arc_swap::{ArcSwapOption, Guard};
 
 pub use error::Error;
 pub use narrow::Grant;
-pub use request::{Members, PLATFORMS, Request};
+pub use request::{AgentInput, AgentRequest, PLATFORMS};
 
-use self::narrow::Wanted;
+use self::narrow::RequestedRights;
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, LogPosition, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
@@ -37,7 +37,7 @@ use crate::token::signing_key::SigningKey;
 use crate::token::{self, lineage};
 
 /// Dependencies of agent identity.
-pub struct Identity {
+pub struct AgentIdentities {
     /// Our `iss`, and the `aud` of identity tokens.
     pub issuer: String,
     /// Trust domain of every agent.
@@ -79,7 +79,7 @@ impl Caller {
 
 /// A minted identity token and the fields of its response.
 #[derive(Clone)]
-pub struct Identified {
+pub struct MintedIdentity {
     pub agent_id: String,
     pub token: String,
     /// `mcp`, `a2a`, `watsonx` or `custom`.
@@ -95,7 +95,7 @@ pub struct Identified {
 
 /// View of an agent.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct AgentView {
     /// Its record.
     pub agent: IssuedAgent,
     /// Its status now.
@@ -103,7 +103,7 @@ pub struct Shown {
 }
 
 /// Times and position of one mint, read before any lookup.
-struct Moment {
+struct MintTime {
     /// Revocations applied after it cover the token.
     position: LogPosition,
     now: Timestamp,
@@ -111,7 +111,7 @@ struct Moment {
     log_now: Timestamp,
 }
 
-impl Identity {
+impl AgentIdentities {
     /// The policy, if it has a rule about agents. Checked before anything else.
     ///
     /// # Errors
@@ -129,22 +129,22 @@ impl Identity {
     ///
     /// # Errors
     /// [`Error`]: each variant is one rule.
-    pub async fn issue(&self, request: &Request, caller: &Caller) -> Result<Identified, Error> {
+    pub async fn issue(&self, request: &AgentRequest, caller: &Caller) -> Result<MintedIdentity, Error> {
         let fresh = self.state.cluster().fresh().await?;
         self.state.cluster().check_clock(&fresh)?;
-        let moment = self.moment()?;
+        let mint_time = self.mint_time()?;
         if self.state.refuses(&fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
         }
-        let parent = parent::of(request, caller, &self.state, &fresh, moment.log_now).await?;
-        let wanted = match &parent {
+        let parent = parent::of(request, caller, &self.state, &fresh, mint_time.log_now).await?;
+        let requested = match &parent {
             Some(parent) => parent::limit(parent, request, &self.containment)?,
-            None => Wanted::of_request(request),
+            None => RequestedRights::of_request(request),
         };
-        let Request { agent_name, platform, metadata, .. } = request;
+        let AgentRequest { agent_name, platform, metadata, .. } = request;
         let issued_by = caller.id.as_deref();
-        let permit = self.decide(&wanted, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
-        let grant = narrow::narrow(&permit, &wanted, &self.containment)?;
+        let permit = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
+        let grant = narrow::narrow(&permit, &requested, &self.containment)?;
         // Checked before the write: a node that cannot sign writes nothing.
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
 
@@ -153,44 +153,44 @@ impl Identity {
         let issued = state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
         let agent_id = issued.map_err(Error::of_issue)?;
         // With an `Idempotency-Key` it may be an earlier agent that has expired.
-        let issued = self.acting(&fresh, &agent_id, moment.log_now).await?;
+        let issued = self.acting(&fresh, &agent_id, mint_time.log_now).await?;
         let family = uuid::Uuid::new_v4().to_string();
-        let identified = self.mint(&issued, &permit, (family, Vec::new()), &moment, &key)?;
+        let minted = self.mint(&issued, &permit, (family, Vec::new()), &mint_time, &key)?;
         self.metrics.agent_identity_issued(request.platform);
-        Ok(identified)
+        Ok(minted)
     }
 
     /// Mints a new identity token for an agent that presents its current one.
     ///
     /// # Errors
     /// [`Error`]: each variant is one rule.
-    pub async fn renew(&self, bearer: &Credential) -> Result<Identified, Error> {
+    pub async fn renew(&self, bearer: &Credential) -> Result<MintedIdentity, Error> {
         let fresh = self.state.cluster().fresh().await?;
         self.state.cluster().check_clock(&fresh)?;
-        let moment = self.moment()?;
+        let mint_time = self.mint_time()?;
         // An access token may be narrower than the identity token that it was exchanged from; renewal would widen it.
         if !bearer.is_agent_identity() {
             return Err(Error::NotAnIdentityToken);
         }
-        // The edge verified the token before `moment`: a revocation applied between would not cover the new token.
+        // The edge verified the token before `mint_time`: a revocation applied between would not cover the new token.
         if self.state.revokes(&fresh, bearer.lineage(), bearer.idx(), bearer.iat()) {
             return Err(Error::Revoked);
         }
-        let issued = self.acting(&fresh, bearer.sub().as_str(), moment.log_now).await?;
+        let issued = self.acting(&fresh, bearer.sub().as_str(), mint_time.log_now).await?;
         let parent = match &issued.agent.on_behalf_of {
             None => None,
             Some(parent) => Some(self.state.agent(parent)?.ok_or(Error::Ended)?),
         };
-        let wanted = Wanted::of_record(&issued.agent)?;
+        let requested = RequestedRights::of_record(&issued.agent)?;
         let metadata = issued.agent.metadata.iter().map(|pair| (pair.name.clone(), pair.value.clone()));
         let metadata: BTreeMap<_, _> = metadata.collect();
         let issued_by = stated(issued.issued_by.as_str());
         let Agent { agent_name, platform, .. } = &issued.agent;
         // A policy that grants less by now takes effect with this token.
-        let permit = self.decide(&wanted, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
+        let permit = self.decide(&requested, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
-        self.mint(&issued, &permit, (family, renewed_lineage(bearer)), &moment, &key)
+        self.mint(&issued, &permit, (family, renewed_lineage(bearer)), &mint_time, &key)
     }
 
     /// An agent issued to this caller; an operator sees all.
@@ -202,7 +202,7 @@ impl Identity {
         _current: &LinearizableRead,
         agent_id: &str,
         caller: &Caller,
-    ) -> Result<Shown, Error> {
+    ) -> Result<AgentView, Error> {
         let fresh = self.state.cluster().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
         self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
@@ -219,7 +219,7 @@ impl Identity {
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<(Vec<Shown>, Option<String>), Error> {
+    ) -> Result<(Vec<AgentView>, Option<String>), Error> {
         let fresh = self.state.cluster().fresh().await?;
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
@@ -250,24 +250,24 @@ impl Identity {
     /// [`Error::UnknownAgent`] if `agent_id` is no identifier; those of a lookup.
     pub async fn is_issued_by(&self, agent_id: &str, name: &str) -> Result<bool, Error> {
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
-        Ok(known(&self.state, agent_id.as_str()).await?.is_some_and(|agent| agent.issued_by == name))
+        Ok(find_agent(&self.state, agent_id.as_str()).await?.is_some_and(|agent| agent.issued_by == name))
     }
 
-    fn shown(&self, fresh: &LeaseProof, agent: IssuedAgent) -> Result<Shown, Error> {
+    fn shown(&self, fresh: &LeaseProof, agent: IssuedAgent) -> Result<AgentView, Error> {
         let now = self.state.not_before_log(self.clock.now());
         let standing = self.state.agent_status(fresh, &agent, now)?;
-        Ok(Shown { agent, standing })
+        Ok(AgentView { agent, standing })
     }
 
-    fn moment(&self) -> Result<Moment, Error> {
+    fn mint_time(&self) -> Result<MintTime, Error> {
         let position = self.state.position().ok_or(Error::NotBootstrapped)?;
         let now = self.clock.now();
-        Ok(Moment { position, now, log_now: self.state.not_before_log(now) })
+        Ok(MintTime { position, now, log_now: self.state.not_before_log(now) })
     }
 
     fn decide(
         &self,
-        wanted: &Wanted,
+        requested: &RequestedRights,
         agent_name: &str,
         platform: &str,
         metadata: &BTreeMap<String, String>,
@@ -276,17 +276,17 @@ impl Identity {
     ) -> Result<Allow, Error> {
         let policy = self.configured()?;
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
-        let radius = wanted.blast_radius.as_ref().map(ToString::to_string);
+        let radius = requested.blast_radius.as_ref().map(ToString::to_string);
         let decision = policy.decide_identity(&PolicyInput {
             request: RequestedIdentity {
                 agent_name,
                 platform,
-                capabilities: &wanted.capabilities,
+                capabilities: &requested.capabilities,
                 max_blast_radius: radius.as_deref(),
-                delegation_depth: wanted.delegation_depth,
+                delegation_depth: requested.delegation_depth,
                 metadata,
             },
-            parent: parent.map(asked_parent),
+            parent: parent.map(policy_parent),
             caller,
             trust_domain: self.trust_domain.as_str(),
         });
@@ -297,7 +297,7 @@ impl Identity {
 
     /// An active agent; one whose record is gone has expired.
     async fn acting(&self, fresh: &LeaseProof, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
-        let issued = known(&self.state, agent_id).await?.ok_or(Error::Ended)?;
+        let issued = find_agent(&self.state, agent_id).await?.ok_or(Error::Ended)?;
         match self.state.agent_status(fresh, &issued, now)? {
             AgentStatus::Active => Ok(issued),
             AgentStatus::Revoked => Err(Error::Revoked),
@@ -306,7 +306,7 @@ impl Identity {
     }
 
     /// Record of a new agent with a new identifier.
-    fn record(&self, request: &Request, grant: &Grant) -> Result<Agent, Error> {
+    fn record(&self, request: &AgentRequest, grant: &Grant) -> Result<Agent, Error> {
         let unique = uuid::Uuid::new_v4();
         let agent_id = format!("wimse://{}/agent/{}/{unique}", self.trust_domain, request.platform);
         let agent_id: WorkloadId = agent_id.parse().map_err(Error::internal)?;
@@ -332,25 +332,25 @@ impl Identity {
         issued: &IssuedAgent,
         permit: &Allow,
         (family, lineage): (String, Vec<Digest128>),
-        moment: &Moment,
+        mint_time: &MintTime,
         key: &SigningKey,
-    ) -> Result<Identified, Error> {
-        let grant = narrow::narrow(permit, &Wanted::of_record(&issued.agent)?, &self.containment)?;
+    ) -> Result<MintedIdentity, Error> {
+        let grant = narrow::narrow(permit, &RequestedRights::of_record(&issued.agent)?, &self.containment)?;
         let claims = mint::claims(
             issued,
             &grant,
-            mint::Circumstances {
+            mint::MintContext {
                 iss: &self.issuer,
                 lineage,
-                now: moment.now,
-                position: moment.position,
+                now: mint_time.now,
+                position: mint_time.position,
                 family,
                 number: uuid::Uuid::new_v4().as_u64_pair().0,
                 txn: uuid::Uuid::new_v4().to_string(),
             },
         )?;
         let token = token::mint::sign_access_token(&claims, key).map_err(Error::internal)?;
-        Ok(Identified {
+        Ok(MintedIdentity {
             agent_id: claims.sub,
             token,
             platform: issued.agent.platform.clone(),
@@ -363,12 +363,12 @@ impl Identity {
 }
 
 /// An agent issued through any node, by a linearizable read if this node has no record.
-async fn known(state: &State, agent_id: &str) -> Result<Option<IssuedAgent>, Error> {
+async fn find_agent(state: &State, agent_id: &str) -> Result<Option<IssuedAgent>, Error> {
     let look = || Ok::<_, state::Error>(state.agent(agent_id)?);
     state.confirmed(look).await.map_err(Error::of_lookup)
 }
 
-fn asked_parent(parent: &IssuedAgent) -> Parent<'_> {
+fn policy_parent(parent: &IssuedAgent) -> Parent<'_> {
     Parent {
         id: &parent.agent.agent_id,
         agent_name: &parent.agent.agent_name,

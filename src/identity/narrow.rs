@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::{Error, Request};
+use super::{AgentRequest, Error};
 use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::identity::Allow;
 use crate::state::Agent;
 
 /// Requested rights of an agent: from a request within the limits of its parent, or from its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct RequestedRights {
     pub(super) capabilities: BTreeSet<String>,
     pub(super) blast_radius: Option<BlastRadius>,
     pub(super) delegation_depth: u32,
 }
 
-impl Wanted {
-    pub(super) fn of_request(request: &Request) -> Self {
+impl RequestedRights {
+    pub(super) fn of_request(request: &AgentRequest) -> Self {
         Self {
             capabilities: request.capabilities.clone(),
             blast_radius: request.max_blast_radius.clone(),
@@ -72,24 +72,28 @@ impl Grant {
 ///
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
-pub(super) fn narrow(permit: &Allow, wanted: &Wanted, containment: &Containment) -> Result<Grant, Error> {
+pub(super) fn narrow(
+    permit: &Allow,
+    requested: &RequestedRights,
+    containment: &Containment,
+) -> Result<Grant, Error> {
     let capabilities: BTreeSet<_> =
-        wanted.capabilities.intersection(permit.capabilities()).cloned().collect();
+        requested.capabilities.intersection(permit.capabilities()).cloned().collect();
     // "Nothing left: 403."
     if capabilities.is_empty() {
         return Err(Error::NothingGranted);
     }
     // "Blast radius = the smaller; not comparable: 403."
-    let blast_radius = match (&wanted.blast_radius, permit.blast_radius()) {
-        (Some(wanted), Some(most)) => {
-            Some(containment.smaller(wanted, most).map_err(|_| Error::BlastRadius)?)
+    let blast_radius = match (&requested.blast_radius, permit.blast_radius()) {
+        (Some(requested), Some(most)) => {
+            Some(containment.smaller(requested, most).map_err(|_| Error::BlastRadius)?)
         }
         (one, other) => one.as_ref().or(other).cloned(),
     };
     Ok(Grant {
         capabilities,
         blast_radius,
-        delegation_depth: wanted.delegation_depth.min(permit.delegation_depth()),
+        delegation_depth: requested.delegation_depth.min(permit.delegation_depth()),
         policy_digest: permit.policy_digest().to_owned(),
     })
 }

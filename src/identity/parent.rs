@@ -1,7 +1,7 @@
 //! The parent of an agent (`on_behalf_of`): whether it may have this child (contract §3, Delegation).
 
-use super::narrow::Wanted;
-use super::{Caller, Error, Request};
+use super::narrow::RequestedRights;
+use super::{AgentRequest, Caller, Error};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::blast_radius::{BlastRadius, Containment};
@@ -16,14 +16,14 @@ use crate::state::{AgentStatus, IssuedAgent, LeaseProof, State};
 /// # Errors
 /// [`Error::ParentUnknown`], [`Error::ParentRevoked`], [`Error::ParentEnded`].
 pub(super) async fn of(
-    request: &Request,
+    request: &AgentRequest,
     caller: &Caller,
     state: &State,
     fresh: &LeaseProof,
     now: Timestamp,
 ) -> Result<Option<IssuedAgent>, Error> {
     let Some(id) = &request.on_behalf_of else { return Ok(None) };
-    let parent = super::known(state, id).await?.filter(|parent| caller.may_see(parent));
+    let parent = super::find_agent(state, id).await?.filter(|parent| caller.may_see(parent));
     let parent = parent.ok_or(Error::ParentUnknown)?;
     match state.agent_status(fresh, &parent, now)? {
         AgentStatus::Active => Ok(Some(parent)),
@@ -39,9 +39,9 @@ pub(super) async fn of(
 /// The first bound that is exceeded.
 pub(super) fn limit(
     parent: &IssuedAgent,
-    request: &Request,
+    request: &AgentRequest,
     containment: &Containment,
-) -> Result<Wanted, Error> {
+) -> Result<RequestedRights, Error> {
     let parent = &parent.agent;
     let most = parent.delegation_depth.checked_sub(1).ok_or(Error::ParentTerminal)?;
     if parent.ancestors.len() >= limits::ACT_DEPTH_MAX {
@@ -63,7 +63,7 @@ pub(super) fn limit(
         (Some(asked), _) => Some(asked.clone()),
         (None, limit) => limit,
     };
-    Ok(Wanted { blast_radius, ..Wanted::of_request(request) })
+    Ok(RequestedRights { blast_radius, ..RequestedRights::of_request(request) })
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::identity::Members;
+    use crate::identity::AgentInput;
     use crate::state::Agent;
 
     fn parent(depth: u32, ancestors: usize, radius: Option<&str>) -> IssuedAgent {
@@ -92,21 +92,23 @@ mod tests {
         }
     }
 
-    fn asked(capability: &str, depth: u32, radius: Option<&str>) -> Request {
-        Request::read(Members {
+    fn asked(capability: &str, depth: u32, radius: Option<&str>) -> AgentRequest {
+        AgentRequest::read(AgentInput {
             agent_name: Some("child".to_owned()),
             platform: Some("mcp".to_owned()),
             capabilities: Some(vec![capability.to_owned()]),
             delegation_depth: Some(json!(depth)),
             max_blast_radius: radius.map(str::to_owned),
-            ..Members::default()
+            ..AgentInput::default()
         })
         .expect("well formed")
     }
 
-    fn outcome(parent: &IssuedAgent, request: &Request) -> String {
+    fn outcome(parent: &IssuedAgent, request: &AgentRequest) -> String {
         match limit(parent, request, &Containment::default()) {
-            Ok(wanted) => wanted.blast_radius.map_or_else(|| "none".to_owned(), |radius| radius.to_string()),
+            Ok(requested) => {
+                requested.blast_radius.map_or_else(|| "none".to_owned(), |radius| radius.to_string())
+            }
             Err(error) => error.to_string(),
         }
     }

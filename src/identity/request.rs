@@ -14,7 +14,7 @@ pub const PLATFORMS: [&str; 4] = ["mcp", "a2a", "watsonx", "custom"];
 
 /// Fields as received; not validated.
 #[derive(Clone, Debug, Default)]
-pub struct Members {
+pub struct AgentInput {
     /// Name for people.
     pub agent_name: Option<String>,
     /// One of [`PLATFORMS`].
@@ -31,9 +31,9 @@ pub struct Members {
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Validated request. Only [`Request::read`] makes one.
+/// Validated request. Only [`AgentRequest::read`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct AgentRequest {
     pub(super) agent_name: String,
     pub(super) platform: &'static str,
     pub(super) capabilities: BTreeSet<String>,
@@ -43,20 +43,20 @@ pub struct Request {
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-impl Request {
+impl AgentRequest {
     /// Checks each field.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the first field that breaks its rule.
-    pub fn read(members: Members) -> Result<Self, Error> {
+    pub fn read(input: AgentInput) -> Result<Self, Error> {
         Ok(Self {
-            agent_name: agent_name(members.agent_name)?,
-            platform: platform(members.platform.as_deref())?,
-            capabilities: capabilities(members.capabilities)?,
-            on_behalf_of: members.on_behalf_of.map(on_behalf_of).transpose()?,
-            max_blast_radius: members.max_blast_radius.as_deref().map(blast_radius).transpose()?,
-            delegation_depth: delegation_depth(members.delegation_depth.as_ref())?,
-            metadata: metadata(members.metadata.unwrap_or_default())?,
+            agent_name: agent_name(input.agent_name)?,
+            platform: platform(input.platform.as_deref())?,
+            capabilities: capabilities(input.capabilities)?,
+            on_behalf_of: input.on_behalf_of.map(on_behalf_of).transpose()?,
+            max_blast_radius: input.max_blast_radius.as_deref().map(blast_radius).transpose()?,
+            delegation_depth: delegation_depth(input.delegation_depth.as_ref())?,
+            metadata: metadata(input.metadata.unwrap_or_default())?,
         })
     }
 }
@@ -76,8 +76,8 @@ fn agent_name(name: Option<String>) -> Result<String, Error> {
 fn platform(platform: Option<&str>) -> Result<&'static str, Error> {
     const FIELD: &str = "platform";
     let platform = platform.ok_or_else(|| invalid(FIELD, "is required"))?;
-    let known = PLATFORMS.into_iter().find(|known| *known == platform);
-    known.ok_or_else(|| invalid(FIELD, format!("must be one of {}", PLATFORMS.join(", "))))
+    let found = PLATFORMS.into_iter().find(|known| *known == platform);
+    found.ok_or_else(|| invalid(FIELD, format!("must be one of {}", PLATFORMS.join(", "))))
 }
 
 fn capabilities(words: Option<Vec<String>>) -> Result<BTreeSet<String>, Error> {
@@ -150,17 +150,17 @@ mod tests {
 
     use super::*;
 
-    fn members() -> Members {
-        Members {
+    fn input() -> AgentInput {
+        AgentInput {
             agent_name: Some("planner".to_owned()),
             platform: Some("mcp".to_owned()),
             capabilities: Some(vec!["db.read".to_owned()]),
-            ..Members::default()
+            ..AgentInput::default()
         }
     }
 
-    fn refused(members: Members) -> String {
-        Request::read(members).expect_err("refused").to_string()
+    fn refused(input: AgentInput) -> String {
+        AgentRequest::read(input).expect_err("refused").to_string()
     }
 
     fn words(count: usize, bytes: usize) -> Vec<String> {
@@ -173,45 +173,45 @@ mod tests {
 
     #[test]
     fn minimal_request_has_defaults() {
-        let request = Request::read(members()).expect("well formed");
+        let request = AgentRequest::read(input()).expect("well formed");
         assert_eq!((request.delegation_depth, request.max_blast_radius), (0, None));
         assert_eq!((request.on_behalf_of, request.metadata.len()), (None, 0));
         let twice = Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]);
-        let request = Request::read(Members { capabilities: twice, ..members() }).expect("well formed");
+        let request = AgentRequest::read(AgentInput { capabilities: twice, ..input() }).expect("well formed");
         assert_eq!(request.capabilities.into_iter().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]
     fn fields_are_accepted_at_their_limit_and_refused_beyond() {
-        let name = |bytes| Members { agent_name: Some("n".repeat(bytes)), ..members() };
-        assert!(Request::read(name(limits::AGENT_NAME_BYTES_MAX)).is_ok());
+        let name = |bytes| AgentInput { agent_name: Some("n".repeat(bytes)), ..input() };
+        assert!(AgentRequest::read(name(limits::AGENT_NAME_BYTES_MAX)).is_ok());
         assert!(refused(name(limits::AGENT_NAME_BYTES_MAX + 1)).starts_with("agent_name: must be 1 to 256"));
-        let able = |count, bytes| Members { capabilities: Some(words(count, bytes)), ..members() };
-        assert!(Request::read(able(limits::CAPABILITIES_MAX, 3)).is_ok());
+        let able = |count, bytes| AgentInput { capabilities: Some(words(count, bytes)), ..input() };
+        assert!(AgentRequest::read(able(limits::CAPABILITIES_MAX, 3)).is_ok());
         assert!(
             refused(able(limits::CAPABILITIES_MAX + 1, 3)).starts_with("capabilities: must be at most 128")
         );
-        assert!(Request::read(able(1, limits::CAPABILITY_BYTES_MAX)).is_ok());
+        assert!(AgentRequest::read(able(1, limits::CAPABILITY_BYTES_MAX)).is_ok());
         assert!(
             refused(able(1, limits::CAPABILITY_BYTES_MAX + 1)).starts_with("capabilities: must be at most")
         );
-        assert!(Request::read(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128, 128)).is_ok());
+        assert!(AgentRequest::read(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128, 128)).is_ok());
         assert_eq!(
             refused(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128 + 1, 128)),
             "capabilities: must be at most 2048 bytes together"
         );
-        let with = |count, name, value| Members { metadata: Some(pairs(count, name, value)), ..members() };
+        let with = |count, name, value| AgentInput { metadata: Some(pairs(count, name, value)), ..input() };
         let (most, name, value) =
             (limits::METADATA_MAX, limits::METADATA_NAME_BYTES_MAX, limits::METADATA_VALUE_BYTES_MAX);
-        assert!(Request::read(with(most, name, value)).is_ok());
+        assert!(AgentRequest::read(with(most, name, value)).is_ok());
         assert_eq!(refused(with(most + 1, 2, 1)), "metadata: must have at most 64 entries");
         assert!(refused(with(1, name + 1, 1)).starts_with("metadata: names must be 1 to 128 bytes"));
         assert_eq!(
             refused(with(1, 1, value + 1)),
             "metadata: values must be at most 512 bytes without control characters"
         );
-        let depth = |depth: Value| Members { delegation_depth: Some(depth), ..members() };
-        assert!(Request::read(depth(json!(limits::DELEGATION_DEPTH_MAX))).is_ok());
+        let depth = |depth: Value| AgentInput { delegation_depth: Some(depth), ..input() };
+        assert!(AgentRequest::read(depth(json!(limits::DELEGATION_DEPTH_MAX))).is_ok());
         for wrong in [json!(11), json!(-1), json!(1.5), json!("1"), json!(true), json!([]), json!(1e99)] {
             assert_eq!(refused(depth(wrong)), "delegation_depth: must be a whole number from 0 to 10");
         }
@@ -219,43 +219,43 @@ mod tests {
 
     #[test]
     fn refusal_names_field_and_rule() {
-        for (members, text) in [
-            (Members { agent_name: None, ..members() }, "agent_name: is required"),
-            (Members { agent_name: Some(String::new()), ..members() }, "agent_name: must be 1 to 256"),
-            (Members { agent_name: Some("a\nb".to_owned()), ..members() }, "agent_name: must be 1 to 256"),
-            (Members { platform: None, ..members() }, "platform: is required"),
+        for (input, text) in [
+            (AgentInput { agent_name: None, ..input() }, "agent_name: is required"),
+            (AgentInput { agent_name: Some(String::new()), ..input() }, "agent_name: must be 1 to 256"),
+            (AgentInput { agent_name: Some("a\nb".to_owned()), ..input() }, "agent_name: must be 1 to 256"),
+            (AgentInput { platform: None, ..input() }, "platform: is required"),
             (
-                Members { platform: Some("MCP".to_owned()), ..members() },
+                AgentInput { platform: Some("MCP".to_owned()), ..input() },
                 "platform: must be one of mcp, a2a, watsonx, custom",
             ),
-            (Members { capabilities: None, ..members() }, "capabilities: is required"),
-            (Members { capabilities: Some(Vec::new()), ..members() }, "capabilities: must not be empty"),
+            (AgentInput { capabilities: None, ..input() }, "capabilities: is required"),
+            (AgentInput { capabilities: Some(Vec::new()), ..input() }, "capabilities: must not be empty"),
             (
-                Members { capabilities: Some(vec!["a b".to_owned()]), ..members() },
+                AgentInput { capabilities: Some(vec!["a b".to_owned()]), ..input() },
                 "capabilities: must be at most 128 words",
             ),
             (
-                Members { on_behalf_of: Some("planner".to_owned()), ..members() },
+                AgentInput { on_behalf_of: Some("planner".to_owned()), ..input() },
                 "on_behalf_of: must be the agent_id of an agent",
             ),
             (
-                Members { max_blast_radius: Some("namespace:".to_owned()), ..members() },
+                AgentInput { max_blast_radius: Some("namespace:".to_owned()), ..input() },
                 "max_blast_radius: blast radius must be <kind>",
             ),
             (
-                Members { metadata: Some([(String::new(), String::new())].into()), ..members() },
+                AgentInput { metadata: Some([(String::new(), String::new())].into()), ..input() },
                 "metadata: names must be",
             ),
             (
-                Members { metadata: Some([("a\n".to_owned(), String::new())].into()), ..members() },
+                AgentInput { metadata: Some([("a\n".to_owned(), String::new())].into()), ..input() },
                 "metadata: names must be",
             ),
             (
-                Members { metadata: Some([("a".to_owned(), "\u{1b}[2J".to_owned())].into()), ..members() },
+                AgentInput { metadata: Some([("a".to_owned(), "\u{1b}[2J".to_owned())].into()), ..input() },
                 "metadata: values must be at most 512 bytes without control",
             ),
         ] {
-            let refusal = refused(members);
+            let refusal = refused(input);
             assert!(refusal.starts_with(text), "{refusal} is not {text}");
         }
     }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use super::replica::Core;
+use super::replica::Replica;
 use crate::api::listener::{self, ConnectionLimiter, Handshake, Kind};
 use crate::api::{App, Router, admin_socket};
 use crate::clock::Clock;
@@ -19,12 +19,12 @@ use crate::telemetry::Metrics;
 use crate::tls::{self, RemoteEnd, Tls};
 
 /// Bound sockets. They are bound first at startup: a port in use is reported before anything is written.
-pub(super) struct Edge {
+pub(super) struct Listeners {
     http: TcpSocket,
     https: Option<(TcpSocket, Tls)>,
 }
 
-impl Edge {
+impl Listeners {
     pub(super) fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
         let http = bind(config.listen.http)?;
         let Some(tls) = &config.tls else {
@@ -75,7 +75,7 @@ impl Edge {
 }
 
 /// Opens `admin.sock`; the node works without it.
-pub(super) fn open_admin_socket(data: &Path, app: App, core: &mut Core) {
+pub(super) fn open_admin_socket(data: &Path, app: App, core: &mut Replica) {
     match admin_socket::bind(data) {
         Ok(listener) => drop(core.background.spawn(admin_socket::serve(listener, app))),
         Err(error) => tracing::warn!(%error, path = %data.display(), "failed to open admin.sock"),

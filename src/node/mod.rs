@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::bootstrap::{bootstrap, despite_elections, patience, until_current, until_recovered};
-use self::listeners::{Edge, open_admin_socket};
+use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
-use self::replica::{Core, start_core};
+use self::replica::{Replica, start_replica};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, ConnectionLimiter};
@@ -33,7 +33,7 @@ use crate::config::{self, Config};
 use crate::data_directory::{self, Mode};
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
-use crate::identity::Identity;
+use crate::identity::AgentIdentities;
 use crate::keyring::{self, GenerateSetKey, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::guard::Guard;
@@ -49,7 +49,7 @@ use crate::token::signing_key;
 use crate::token::signing_key::SetSigningKey;
 use crate::tools::audit;
 use crate::tools::registry::Registry;
-use crate::tools::verify::Verifier;
+use crate::tools::verify::ToolCallVerifier;
 use crate::transmitter::set_builder::SetBuilder;
 use crate::{limits, policy, tls};
 
@@ -118,12 +118,12 @@ pub enum Error {
     TaskFailed(tokio::task::JoinError),
     /// A part did not end in time. The process must be killed.
     #[error(
-        "shutdown timeout: a part of this node did not end in time, as when a disk hangs; the process is killed"
+        "{cause}; shutdown timeout: a part of this node did not end in time, as when a disk hangs; the process is killed"
     )]
-    NotStopped,
+    NotStopped { cause: String },
     /// The replica failed. The process must exit: its memory may be ahead of the disk.
     #[error("the replica has failed: {0}")]
-    CoreFailed(String),
+    ReplicaFailed(String),
 }
 
 /// A node that serves.
@@ -135,7 +135,7 @@ pub struct Running {
     /// Replicated state, for tests and the development broker.
     pub state: State,
     listener: JoinSet<()>,
-    core: Core,
+    core: Replica,
     shutdown: CancellationToken,
 }
 
@@ -149,7 +149,7 @@ pub async fn start(
 ) -> Result<Running, Error> {
     let issuers = Issuers::new(config.issuers.clone())?;
     let metrics = Metrics::new()?;
-    let edge = Edge::open(&config, &clock, &metrics)?;
+    let edge = Listeners::open(&config, &clock, &metrics)?;
     let (address, tls_address) = edge.addresses()?;
     // Includes a port chosen by the operating system.
     config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
@@ -176,14 +176,14 @@ async fn recover(
     metrics: &Metrics,
     shutdown: &CancellationToken,
     (front, listener): (Front, &mut JoinSet<()>),
-) -> Result<Core, Error> {
+) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
-    let mut core = start_core(&config, &clock, metrics).await?;
+    let mut core = start_replica(&config, &clock, metrics).await?;
     front.open(core.state.clone());
     let handle = core.state.cluster().clone();
     let assembled = tokio::select! {
         assembled = assemble(config, clock, program, metrics, shutdown, &mut core) => assembled,
-        failure = handle.until_failed() => Err(Error::CoreFailed(failure)),
+        failure = handle.until_failed() => Err(Error::ReplicaFailed(failure)),
         () = shutdown.cancelled() => {
             Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
         }
@@ -206,10 +206,7 @@ async fn recover(
 /// Final result: a part that does not end outweighs the reason for the shutdown.
 fn stopped_after<T>(ended: Result<T, Error>, stopped: Result<(), Error>) -> Result<T, Error> {
     match (ended, stopped) {
-        (Err(reason), Err(Error::NotStopped)) => {
-            tracing::error!(%reason, "node failed");
-            Err(Error::NotStopped)
-        }
+        (Err(reason), Err(Error::NotStopped { .. })) => Err(Error::NotStopped { cause: reason.to_string() }),
         (Err(reason), Err(error)) => {
             tracing::error!(%error, "failed to stop the node");
             Err(reason)
@@ -225,7 +222,7 @@ async fn assemble(
     (compiler, issuers): (&Path, Issuers),
     metrics: &Metrics,
     shutdown: &CancellationToken,
-    core: &mut Core,
+    core: &mut Replica,
 ) -> Result<App, Error> {
     let (state, patience) = (core.state.clone(), patience(&config));
     until_recovered(&state, patience).await?;
@@ -271,7 +268,7 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let verifier = Verifier {
+    let verifier = ToolCallVerifier {
         own_tokens: own_tokens.clone(),
         state: state.clone(),
         containment: config.blast_radius.clone(),
@@ -331,7 +328,7 @@ async fn assemble(
 }
 
 /// The HTTP client, and the task that reloads its client certificate.
-fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Core) -> Result<Client, Error> {
+fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Replica) -> Result<Client, Error> {
     let client = Client::new(client::CallLimits::default(), Guard::new(config.outbound.clone()))?;
     if let Some(files) = config.transmitter.as_ref().and_then(|transmitter| transmitter.certificate.clone()) {
         let certificate = PushCertificate::load(files, client.clone(), clock.clone(), metrics.clone())?;
@@ -365,8 +362,8 @@ fn identity(
     policy: &ActivePolicy,
     clock: &Clock,
     metrics: &Metrics,
-) -> Identity {
-    Identity {
+) -> AgentIdentities {
+    AgentIdentities {
         issuer: config.fabric.issuer.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
         keyring: keyring.clone(),
@@ -393,22 +390,22 @@ impl Running {
     /// Serves until shutdown, and then until every request in flight is answered and the data directory is closed.
     ///
     /// # Errors
-    /// [`Error::CoreFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
+    /// [`Error::ReplicaFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
     pub async fn until_stopped(mut self) -> Result<(), Error> {
         let core = self.state.cluster().clone();
         let ended = tokio::select! {
-            failure = core.until_failed() => Err(Error::CoreFailed(failure)),
+            failure = core.until_failed() => Err(Error::ReplicaFailed(failure)),
             ended = self.listener.join_next() => match ended {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
                 _ => Ok(()),
             },
             ended = self.core.background.join_next() => match ended {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
-                _ => Err(Error::CoreFailed("a task ended before the node".to_owned())),
+                _ => Err(Error::ReplicaFailed("a task ended before the node".to_owned())),
             },
         };
         self.shutdown.cancel();
-        tracing::info!("stopping");
+        tracing::info!(failure = ended.as_ref().err().map(tracing::field::display), "stopping");
         if ended.is_err() {
             // A failed node answers no request.
             self.listener.shutdown().await;
@@ -419,9 +416,7 @@ impl Running {
             tracing::debug!("leadership was not handed over");
         }
         drop((core, self.state, self.listener));
-        let stopped = self.core.stop().await;
-        tracing::info!("stopped");
-        stopped_after(ended, stopped)
+        stopped_after(ended, self.core.stop().await)
     }
 }
 

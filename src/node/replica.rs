@@ -19,7 +19,7 @@ use crate::tls::{RemoteEnd, Tls};
 use crate::tools::audit::{self, Audit};
 
 /// The replica with its tasks and threads.
-pub(super) struct Core {
+pub(super) struct Replica {
     pub(super) state: State,
     pub(super) background: JoinSet<()>,
     /// Log writer and disk watchdog.
@@ -28,7 +28,7 @@ pub(super) struct Core {
     closed: cluster::Closed,
 }
 
-impl Core {
+impl Replica {
     /// Opens the audit; only after recovery, which restores the position of its last block.
     #[expect(clippy::disallowed_methods, reason = "the one thread that writes the audit")]
     pub(super) fn start_audit(
@@ -64,7 +64,9 @@ impl Core {
             self.background.abort_all();
         }
         let limit = if hangs { limits::STOP_OF_HUNG_MAX } else { limits::STOP_MAX };
-        tokio::time::timeout(limit, self.end()).await.unwrap_or(Err(Error::NotStopped))
+        tokio::time::timeout(limit, self.end())
+            .await
+            .unwrap_or_else(|_| Err(Error::NotStopped { cause: "shutdown requested".to_owned() }))
     }
 
     async fn end(mut self) -> Result<(), Error> {
@@ -76,7 +78,7 @@ impl Core {
             None => Ok(()),
         };
         self.background.shutdown().await;
-        let stopped = self.state.cluster().shutdown().await.map_err(Error::CoreFailed);
+        let stopped = self.state.cluster().shutdown().await.map_err(Error::ReplicaFailed);
         drop(self.state);
         // The replica's own tasks end after it; a cancelled request may hold the state a little longer.
         if tokio::time::timeout(limits::DRAIN_TIMEOUT, self.closed.wait()).await.is_err() {
@@ -93,7 +95,11 @@ impl Core {
 }
 
 /// Starts the replica, which then recovers.
-pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Core, Error> {
+pub(super) async fn start_replica(
+    config: &Config,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
     lock(&data)?;
     let options = cluster::Options {
@@ -116,13 +122,13 @@ pub(super) async fn start_core(config: &Config, clock: &Clock, metrics: &Metrics
     .await?;
     let watchdog = started.watchdog;
     let watchdog = start_thread("disk-watchdog", Box::new(move || watchdog.run()));
-    threads.push(watchdog.map_err(|error| Error::CoreFailed(error.to_string()))?);
+    threads.push(watchdog.map_err(|error| Error::ReplicaFailed(error.to_string()))?);
     let mut background = JoinSet::new();
     for work in started.work {
         background.spawn(work);
     }
     let state = State::new(started.handle);
-    Ok(Core { state, background, threads, audit: None, closed: started.closed })
+    Ok(Replica { state, background, threads, audit: None, closed: started.closed })
 }
 
 /// The peer listener, unless this is a cluster of one.
@@ -159,6 +165,6 @@ fn lock(data: &Path) -> Result<(), Error> {
 async fn wait_for_thread(thread: thread::JoinHandle<()>) -> Result<(), Error> {
     match tokio::task::spawn_blocking(move || thread.join()).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(Error::CoreFailed("a writer thread panicked".to_owned())),
+        _ => Err(Error::ReplicaFailed("a writer thread panicked".to_owned())),
     }
 }

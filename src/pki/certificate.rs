@@ -12,9 +12,9 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-use super::files::Place;
+use super::files::KeyPairPaths;
 use super::names::{PEERS, peer_stem};
-use super::{Caller, Error, Host, Pair, Unfit};
+use super::{CertificateSubject, Error, Host, IssuedCertificate, Unfit};
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::limits;
@@ -87,7 +87,7 @@ impl Names {
     }
 
     /// Its SPIFFE ID only (X.509-SVID §2: exactly one URI SAN).
-    pub(super) fn of_caller(caller: &Caller) -> Self {
+    pub(super) fn of_caller(caller: &CertificateSubject) -> Self {
         Self {
             common_name: caller.file_stem().to_owned(),
             id: caller.id().to_owned(),
@@ -108,7 +108,11 @@ impl Names {
 }
 
 /// The CA at `place`, created if absent.
-pub(super) fn ca(place: &Place, trust_domain: &TrustDomain, validity: Validity) -> Result<(Pair, Ca), Error> {
+pub(super) fn ca(
+    place: &KeyPairPaths,
+    trust_domain: &TrustDomain,
+    validity: Validity,
+) -> Result<(IssuedCertificate, Ca), Error> {
     // X.509-SVID §3.2: a signing certificate's SPIFFE ID has no path.
     let id = format!("spiffe://{trust_domain}");
     let kept = kept(place, validity.now, None, &id)?;
@@ -130,7 +134,12 @@ pub(super) fn ca(place: &Place, trust_domain: &TrustDomain, validity: Validity) 
 }
 
 /// The end-entity certificate at `place`, created if absent.
-pub(super) fn pair(place: &Place, ca: &Ca, names: &Names, validity: Validity) -> Result<Pair, Error> {
+pub(super) fn pair(
+    place: &KeyPairPaths,
+    ca: &Ca,
+    names: &Names,
+    validity: Validity,
+) -> Result<IssuedCertificate, Error> {
     if let Some((certificate, _)) = kept(place, validity.now, Some(ca), &names.id)? {
         check_hosts(&certificate, &names.hosts)
             .map_err(|reason| Error::Unfit { path: place.certificate.clone(), reason })?;
@@ -164,10 +173,10 @@ fn params(common_name: &str, id: &str, validity: Validity) -> Result<Certificate
     Ok(params)
 }
 
-fn pair_at(place: &Place, certificate: &[u8], is_new: bool) -> Result<Pair, Error> {
+fn pair_at(place: &KeyPairPaths, certificate: &[u8], is_new: bool) -> Result<IssuedCertificate, Error> {
     let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
     let not_after = parsed(certificate).map_err(unfit)?.validity().not_after.timestamp();
-    Ok(Pair {
+    Ok(IssuedCertificate {
         certificate: place.certificate.clone(),
         private_key: place.private_key.clone(),
         not_after: Timestamp::from_secs(not_after),
@@ -179,7 +188,7 @@ fn pair_at(place: &Place, certificate: &[u8], is_new: bool) -> Result<Pair, Erro
 
 /// The certificate of an earlier run in DER and its key, if they match the request.
 fn kept(
-    place: &Place,
+    place: &KeyPairPaths,
     now: Timestamp,
     ca: Option<&Ca>,
     id: &str,

@@ -13,12 +13,12 @@ const PRIVATE: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
 
 /// Paths of a certificate and its key.
-pub(super) struct Place {
+pub(super) struct KeyPairPaths {
     pub(super) certificate: PathBuf,
     pub(super) private_key: PathBuf,
 }
 
-impl Place {
+impl KeyPairPaths {
     /// Certificate and key in PEM, if both exist.
     pub(super) fn read(&self) -> Result<Option<(Vec<u8>, String)>, Error> {
         let half_missing = |present: &Path, missing: &Path| Error::HalfMissing {

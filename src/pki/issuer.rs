@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rcgen::KeyPair;
 use serde_json::json;
 
-use super::files::{Place, make_directory};
+use super::files::{KeyPairPaths, make_directory};
 use super::{Error, Unfit};
 use crate::clock::Clock;
 use crate::demo;
@@ -42,7 +42,7 @@ impl DevelopmentIssuer {
             let key = SigningKey::from_pkcs8(&pair.serialize_der())?;
             place.write(&key_set(&key), &pair.serialize_pem())?;
         }
-        let Place { certificate: key_set, private_key } = place;
+        let KeyPairPaths { certificate: key_set, private_key } = place;
         Ok(IssuerFiles { key_set, private_key, is_new })
     }
 
@@ -70,7 +70,7 @@ impl DevelopmentIssuer {
             .map_err(Error::Credential)
     }
 
-    fn at(place: &Place) -> Result<Option<SigningKey>, Error> {
+    fn at(place: &KeyPairPaths) -> Result<Option<SigningKey>, Error> {
         let Some((text, key)) = place.read()? else { return Ok(None) };
         let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
         let pair = KeyPair::from_pem(&key).map_err(|_| unfit(Unfit::NotAKey))?;
@@ -79,8 +79,11 @@ impl DevelopmentIssuer {
     }
 }
 
-fn place(directory: &Path) -> Place {
-    Place { certificate: directory.join("issuer-keys.json"), private_key: directory.join("issuer-key.pem") }
+fn place(directory: &Path) -> KeyPairPaths {
+    KeyPairPaths {
+        certificate: directory.join("issuer-keys.json"),
+        private_key: directory.join("issuer-key.pem"),
+    }
 }
 
 fn key_set(key: &SigningKey) -> String {

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 pub use self::issuer::{DevelopmentIssuer, IssuerFiles};
-pub use self::names::{Caller, Host};
+pub use self::names::{CertificateSubject, Host};
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::token::signing_key;
@@ -90,7 +90,7 @@ pub enum Unfit {
 
 /// Requested certificates.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CertificatePlan {
     /// Directory of the files; created if absent.
     pub directory: PathBuf,
     /// Trust domain of the certificates.
@@ -100,14 +100,14 @@ pub struct Request {
     /// Cluster members that get a peer certificate, by `node.id`.
     pub peers: Vec<NonZeroU64>,
     /// Callers that get a certificate.
-    pub callers: Vec<Caller>,
+    pub callers: Vec<CertificateSubject>,
     /// Lifetime of new certificates; none outlives its CA.
     pub lifetime_days: u32,
 }
 
 /// A certificate and its private key on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct IssuedCertificate {
     /// The certificate, PEM.
     pub certificate: PathBuf,
     /// Its private key, PKCS #8 in PEM, mode 0600.
@@ -120,20 +120,20 @@ pub struct Pair {
 
 /// Content of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct IssuedCertificates {
     /// CA of nodes and callers.
-    pub ca: Pair,
+    pub ca: IssuedCertificate,
     /// Certificate of the node.
-    pub node: Pair,
+    pub node: IssuedCertificate,
     /// Peer certificates, in the order of the request.
-    pub peers: Vec<(NonZeroU64, Pair)>,
+    pub peers: Vec<(NonZeroU64, IssuedCertificate)>,
     /// Certificates of callers, in the order of the request.
-    pub callers: Vec<(Caller, Pair)>,
+    pub callers: Vec<(CertificateSubject, IssuedCertificate)>,
 }
 
 /// Creates the requested certificates that do not exist yet, valid from `now` on. Never overwrites. Files created before
 /// an error stay, and the next attempt uses them.
-pub fn make(request: &Request, now: Timestamp) -> Result<Made, Error> {
+pub fn make(request: &CertificatePlan, now: Timestamp) -> Result<IssuedCertificates, Error> {
     for (index, caller) in request.callers.iter().enumerate() {
         if request.callers.iter().take(index).any(|other| other.file_stem() == caller.file_stem()) {
             return Err(Error::CallerTwice(caller.id().to_owned()));
@@ -157,11 +157,11 @@ pub fn make(request: &Request, now: Timestamp) -> Result<Made, Error> {
         let pair = certificate::pair(&place, &issuer, &certificate::Names::of_caller(caller), validity)?;
         callers.push((caller.clone(), pair));
     }
-    Ok(Made { ca, node, peers, callers })
+    Ok(IssuedCertificates { ca, node, peers, callers })
 }
 
-fn place(directory: &Path, stem: &str) -> files::Place {
-    files::Place {
+fn place(directory: &Path, stem: &str) -> files::KeyPairPaths {
+    files::KeyPairPaths {
         certificate: directory.join(format!("{stem}.pem")),
         private_key: directory.join(format!("{stem}-key.pem")),
     }

@@ -23,12 +23,12 @@ const KEY_ENDING: &str = "-key";
 
 /// A caller that gets a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct CertificateSubject {
     id: WorkloadId,
     file_stem: String,
 }
 
-impl Caller {
+impl CertificateSubject {
     /// Parses `ci`, `ns/demo/sa/reporter` or `spiffe://<trust domain>/ci`. The file stem is the path with `-` for `/`.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ mod tests {
             ("peer-one", "spiffe://dev.example/peer-one", "peer-one"),
             ("nodes/1", "spiffe://dev.example/nodes/1", "nodes-1"),
         ] {
-            let caller = Caller::within(text, &domain()).expect(text);
+            let caller = CertificateSubject::within(text, &domain()).expect(text);
             assert_eq!((caller.id(), caller.file_stem()), (id, stem));
         }
     }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn caller_outside_directory_or_trust_domain_is_refused() {
         let longest = "a".repeat(limits::PKI_CALLER_BYTES_MAX);
-        assert!(Caller::within(&longest, &domain()).is_ok());
+        assert!(CertificateSubject::within(&longest, &domain()).is_ok());
         for (text, rule) in [
             ("", "segments"),
             ("..", "segments"),
@@ -183,7 +183,7 @@ mod tests {
             ("spiffe://dev.example/node/1", "cluster members"),
             (&format!("{longest}a"), "too long"),
         ] {
-            let refused = Caller::within(text, &domain()).expect_err(text);
+            let refused = CertificateSubject::within(text, &domain()).expect_err(text);
             let Error::Caller { rule: said, .. } = &refused else { panic!("{text}: {refused}") };
             assert!(said.contains(rule), "{text}: {said}");
             let line = refused.to_string();

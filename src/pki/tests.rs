@@ -20,10 +20,11 @@ fn now() -> Timestamp {
     Timestamp::from_secs(NOW_SECS)
 }
 
-fn request(directory: &Path, callers: &[&str]) -> Request {
+fn request(directory: &Path, callers: &[&str]) -> CertificatePlan {
     let trust_domain: TrustDomain = "dev.example".parse().expect("trust domain");
-    let callers = callers.iter().map(|text| Caller::within(text, &trust_domain).expect("caller")).collect();
-    Request {
+    let callers =
+        callers.iter().map(|text| CertificateSubject::within(text, &trust_domain).expect("caller")).collect();
+    CertificatePlan {
         directory: directory.to_owned(),
         trust_domain,
         hosts: Vec::new(),
@@ -53,7 +54,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("metadata").permissions().mode() & 0o777
 }
 
-fn unfit(outcome: Result<Made, Error>) -> Unfit {
+fn unfit(outcome: Result<IssuedCertificates, Error>) -> Unfit {
     match outcome {
         Err(Error::Unfit { reason, .. }) => reason,
         other => panic!("{other:?}"),
@@ -139,7 +140,8 @@ fn caller_has_one_uri_one_usage_and_a_p256_key() {
 fn node_has_its_names_and_ca_has_no_path() {
     let (_parent, directory) = fresh();
     let hosts = ["fabric.example.org", "10.0.0.1", "localhost"].map(|host| host.parse().expect("host"));
-    let made = make(&Request { hosts: hosts.to_vec(), ..request(&directory, &[]) }, now()).expect("made");
+    let made =
+        make(&CertificatePlan { hosts: hosts.to_vec(), ..request(&directory, &[]) }, now()).expect("made");
     let node = said(&fs::read(&made.node.certificate).expect("read"));
     assert_eq!(node.uris, ["spiffe://dev.example/node"]);
     assert_eq!(node.dns, ["localhost", "fabric.example.org"]);
@@ -157,7 +159,8 @@ fn peer_has_one_uri_and_both_usages() {
     let (_parent, directory) = fresh();
     let peers = [1, u64::MAX].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
     let hosts = vec!["fabric.example.org".parse().expect("host")];
-    let made = make(&Request { hosts, peers, ..request(&directory, &["operator"]) }, now()).expect("made");
+    let made =
+        make(&CertificatePlan { hosts, peers, ..request(&directory, &["operator"]) }, now()).expect("made");
     for ((_, pair), id) in made.peers.iter().zip(["1", "18446744073709551615"]) {
         let expected = Said {
             uris: vec![format!("spiffe://dev.example/node/{id}")],
@@ -183,9 +186,10 @@ fn peer_has_one_uri_and_both_usages() {
 fn existing_peer_is_unchanged_and_bound_to_its_id() {
     let (_parent, directory) = fresh();
     let peers = |ids: &[u64]| ids.iter().map(|id| NonZeroU64::new(*id).expect("an id")).collect();
-    make(&Request { peers: peers(&[1, 2]), ..request(&directory, &[]) }, now()).expect("made");
+    make(&CertificatePlan { peers: peers(&[1, 2]), ..request(&directory, &[]) }, now()).expect("made");
     let before = contents(&directory);
-    let made = make(&Request { peers: peers(&[1, 2, 3]), ..request(&directory, &[]) }, now()).expect("made");
+    let made =
+        make(&CertificatePlan { peers: peers(&[1, 2, 3]), ..request(&directory, &[]) }, now()).expect("made");
     assert_eq!(made.peers.iter().map(|(_, pair)| pair.is_new).collect::<Vec<_>>(), [false, false, true]);
     let after = contents(&directory);
     assert!(after.len() == before.len() + 2 && before.iter().all(|(name, bytes)| after[name] == *bytes));
@@ -193,7 +197,7 @@ fn existing_peer_is_unchanged_and_bound_to_its_id() {
         let [from, to] = ["peer-2", "peer-1"].map(|stem| directory.join(format!("{stem}{ending}")));
         fs::copy(from, to).expect("copied");
     }
-    let outcome = make(&Request { peers: peers(&[1]), ..request(&directory, &[]) }, now());
+    let outcome = make(&CertificatePlan { peers: peers(&[1]), ..request(&directory, &[]) }, now());
     assert_eq!(unfit(outcome), Unfit::OtherName("spiffe://dev.example/node/1".to_owned()));
 }
 
@@ -255,10 +259,10 @@ fn existing_certificate_must_match_the_request() {
     let other_caller = make(&request(&directory, &["a-b"]), now());
     assert_eq!(unfit(other_caller), Unfit::OtherName("spiffe://dev.example/a-b".to_owned()));
     let host = "10.0.0.1".parse().expect("host");
-    let other_host = make(&Request { hosts: vec![host], ..request(&directory, &[]) }, now());
+    let other_host = make(&CertificatePlan { hosts: vec![host], ..request(&directory, &[]) }, now());
     assert_eq!(unfit(other_host), Unfit::OtherName("10.0.0.1".to_owned()));
     let trust_domain = "other.example".parse().expect("trust domain");
-    let other_domain = make(&Request { trust_domain, ..request(&directory, &[]) }, now());
+    let other_domain = make(&CertificatePlan { trust_domain, ..request(&directory, &[]) }, now());
     assert_eq!(unfit(other_domain), Unfit::OtherName("spiffe://other.example".to_owned()));
     assert_eq!(contents(&directory), before);
 }

@@ -14,15 +14,15 @@ pub const PROTOCOL_RULE: &str = "must be mcp, http or a2a/2025-draft-01";
 
 /// A broken rule of a tool entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{member}: {rule}")]
+#[error("{field}: {rule}")]
 pub struct Error {
-    pub member: &'static str,
+    pub field: &'static str,
     pub rule: String,
 }
 
 /// Fields as received; not validated. Absent is `None` or empty.
 #[derive(Clone, Debug, Default)]
-pub struct Members {
+pub struct ToolInput {
     /// Unique identifier of the tool.
     pub tool_id: Option<String>,
     /// Name for people.
@@ -56,54 +56,52 @@ impl Entry {
     ///
     /// # Errors
     /// The first broken rule.
-    pub fn read(members: Members) -> Result<Self, Error> {
-        let tool_id = tool_id(members.tool_id)?;
-        let name = name(members.name)?;
-        resource_uri(members.resource_uri.as_deref())?;
+    pub fn read(input: ToolInput) -> Result<Self, Error> {
+        let tool_id = tool_id(input.tool_id)?;
+        let name = name(input.name)?;
+        resource_uri(input.resource_uri.as_deref())?;
         list(
-            ("required_capabilities", &members.required_capabilities, limits::CAPABILITIES_MAX),
+            ("required_capabilities", &input.required_capabilities, limits::CAPABILITIES_MAX),
             &format!("must be words of 1 to {} printable ASCII characters", limits::CAPABILITY_BYTES_MAX),
             text::is_scope_word,
         )?;
-        max_blast_radius(members.max_blast_radius.as_deref())?;
+        max_blast_radius(input.max_blast_radius.as_deref())?;
         list(
-            ("allowed_operations", &members.allowed_operations, limits::TOOL_ALLOWED_MAX),
+            ("allowed_operations", &input.allowed_operations, limits::TOOL_ALLOWED_MAX),
             &format!("must be 1 to {} printable ASCII characters each", limits::OPAQUE_BYTES_MAX),
             |operation| text::is_printable(operation, limits::OPAQUE_BYTES_MAX),
         )?;
         list(
-            ("allowed_targets", &members.allowed_targets, limits::TOOL_ALLOWED_MAX),
+            ("allowed_targets", &input.allowed_targets, limits::TOOL_ALLOWED_MAX),
             &format!("must be 1 to {} printable ASCII characters each", limits::URI_BYTES_MAX),
             |target| text::is_printable(target, limits::URI_BYTES_MAX),
         )?;
-        if members.requires_execution
-            && members.allowed_operations.is_empty()
-            && members.allowed_targets.is_empty()
+        if input.requires_execution && input.allowed_operations.is_empty() && input.allowed_targets.is_empty()
         {
             let rule = "requires allowed_operations or allowed_targets: without them there is no constraint";
             return Err(broken("requires_execution", rule));
         }
-        let every = ("protocols", members.protocols.as_slice(), PROTOCOLS.len());
+        let every = ("protocols", input.protocols.as_slice(), PROTOCOLS.len());
         list(every, PROTOCOL_RULE, |protocol| PROTOCOLS.contains(&protocol))?;
-        let protocols = match members.protocols {
+        let protocols = match input.protocols {
             // "When omitted or empty, it defaults to `["mcp"]`."
             none if none.is_empty() => vec!["mcp".to_owned()],
             some => some,
         };
-        description(members.description.as_deref())?;
-        version(members.version.as_deref())?;
+        description(input.description.as_deref())?;
+        version(input.version.as_deref())?;
         Ok(Self(Tool {
             tool_id,
             name,
-            resource_uri: members.resource_uri,
-            required_capabilities: members.required_capabilities,
-            max_blast_radius: members.max_blast_radius,
-            requires_execution: members.requires_execution,
-            allowed_operations: members.allowed_operations,
-            allowed_targets: members.allowed_targets,
+            resource_uri: input.resource_uri,
+            required_capabilities: input.required_capabilities,
+            max_blast_radius: input.max_blast_radius,
+            requires_execution: input.requires_execution,
+            allowed_operations: input.allowed_operations,
+            allowed_targets: input.allowed_targets,
             protocols,
-            description: members.description,
-            version: members.version,
+            description: input.description,
+            version: input.version,
         }))
     }
 
@@ -120,8 +118,8 @@ impl Entry {
     }
 }
 
-fn broken(member: &'static str, rule: impl Into<String>) -> Error {
-    Error { member, rule: rule.into() }
+fn broken(field: &'static str, rule: impl Into<String>) -> Error {
+    Error { field, rule: rule.into() }
 }
 
 /// Contract §5: "1–256 printable ASCII without `/?#%` or space". Not a dot segment: URLs drop them (RFC 3986 §5.2.4), so
@@ -198,20 +196,20 @@ fn version(given: Option<&str>) -> Result<(), Error> {
 
 /// A list of distinct entries that all satisfy `rule`.
 fn list(
-    (member, entries, entries_max): (&'static str, &[String], usize),
+    (field, entries, entries_max): (&'static str, &[String], usize),
     rule: &str,
-    keeps_it: impl Fn(&str) -> bool,
+    is_valid: impl Fn(&str) -> bool,
 ) -> Result<(), Error> {
     if entries.len() > entries_max {
-        return Err(broken(member, format!("must not have more than {entries_max} entries")));
+        return Err(broken(field, format!("must not have more than {entries_max} entries")));
     }
-    if !entries.iter().all(|entry| keeps_it(entry)) {
-        return Err(broken(member, rule));
+    if !entries.iter().all(|entry| is_valid(entry)) {
+        return Err(broken(field, rule));
     }
     let mut sorted: Vec<&String> = entries.iter().collect();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
-        return Err(broken(member, "must not have duplicate entries"));
+        return Err(broken(field, "must not have duplicate entries"));
     }
     Ok(())
 }
@@ -220,8 +218,8 @@ fn list(
 mod tests {
     use super::*;
 
-    fn smallest() -> Members {
-        Members { tool_id: Some("t".to_owned()), name: Some("n".to_owned()), ..Members::default() }
+    fn smallest() -> ToolInput {
+        ToolInput { tool_id: Some("t".to_owned()), name: Some("n".to_owned()), ..ToolInput::default() }
     }
 
     fn words(texts: &[&str]) -> Vec<String> {
@@ -234,32 +232,32 @@ mod tests {
     }
 
     #[track_caller]
-    fn passes(change: impl FnOnce(&mut Members)) -> Entry {
-        let mut members = smallest();
-        change(&mut members);
-        Entry::read(members).expect("passes")
+    fn passes(change: impl FnOnce(&mut ToolInput)) -> Entry {
+        let mut input = smallest();
+        change(&mut input);
+        Entry::read(input).expect("passes")
     }
 
     #[track_caller]
-    fn is_refused(member: &str, change: impl FnOnce(&mut Members)) {
-        let mut members = smallest();
-        change(&mut members);
-        let debug = format!("{members:?}");
-        let error = Entry::read(members).expect_err(&debug);
-        assert_eq!(error.member, member, "{debug}: {error}");
+    fn is_refused(field: &str, change: impl FnOnce(&mut ToolInput)) {
+        let mut input = smallest();
+        change(&mut input);
+        let debug = format!("{input:?}");
+        let error = Entry::read(input).expect_err(&debug);
+        assert_eq!(error.field, field, "{debug}: {error}");
     }
 
     #[test]
     fn entry_without_protocols_accepts_mcp() {
         assert_eq!(passes(|_| ()).protocols(), ["mcp"]);
-        let every = passes(|members| members.protocols = words(&PROTOCOLS));
+        let every = passes(|input| input.protocols = words(&PROTOCOLS));
         assert_eq!(every.protocols(), PROTOCOLS);
     }
 
     #[test]
     fn tool_id_is_one_url_path_segment_with_one_spelling() {
         for id in ["t", "a.b", "...", "<>\"`{}|^~!*'()", "wimse:x", "a@b", "&=+$,;", "\\", "[]"] {
-            passes(|members| members.tool_id = Some(id.to_owned()));
+            passes(|input| input.tool_id = Some(id.to_owned()));
         }
         for id in [
             "",
@@ -276,32 +274,32 @@ mod tests {
             "t\u{f6}\u{f6}l",
             "\u{202e}a",
         ] {
-            is_refused("tool_id", |members| members.tool_id = Some(id.to_owned()));
+            is_refused("tool_id", |input| input.tool_id = Some(id.to_owned()));
         }
-        is_refused("tool_id", |members| members.tool_id = None);
+        is_refused("tool_id", |input| input.tool_id = None);
     }
 
     #[test]
     fn name_and_description_have_no_terminal_control_characters() {
         for name in ["\u{5d0}\u{5d1}", "\u{202e}eman", "\u{1f527}", "a \"b\" <c>", "'; DROP TABLE tools; --"]
         {
-            passes(|members| members.name = Some(name.to_owned()));
+            passes(|input| input.name = Some(name.to_owned()));
         }
         for name in ["", "a\nb", "\u{1b}[31m", "a\0", "a\u{9b}31m", "\t", "a\u{7f}"] {
-            is_refused("name", |members| members.name = Some(name.to_owned()));
+            is_refused("name", |input| input.name = Some(name.to_owned()));
         }
-        is_refused("name", |members| members.name = None);
-        passes(|members| members.description = Some("one\r\n\ttwo\n".to_owned()));
-        passes(|members| members.description = Some(String::new()));
+        is_refused("name", |input| input.name = None);
+        passes(|input| input.description = Some("one\r\n\ttwo\n".to_owned()));
+        passes(|input| input.description = Some(String::new()));
         for description in ["\u{1b}[31m", "a\0", "a\u{9b}31m"] {
-            is_refused("description", |members| members.description = Some(description.to_owned()));
+            is_refused("description", |input| input.description = Some(description.to_owned()));
         }
     }
 
     #[test]
     fn resource_is_an_absolute_uri_without_a_fragment() {
         for uri in ["https://tools.example/sql", "HTTPS://Tools.Example:443", "urn:x:y", "mcp://h/p?q=1"] {
-            let entry = passes(|members| members.resource_uri = Some(uri.to_owned()));
+            let entry = passes(|input| input.resource_uri = Some(uri.to_owned()));
             assert_eq!(entry.into_tool().resource_uri.as_deref(), Some(uri), "not normalized");
         }
         for uri in [
@@ -320,70 +318,70 @@ mod tests {
             "https://a/<b>",
             "1a:b",
         ] {
-            is_refused("resource_uri", |members| members.resource_uri = Some(uri.to_owned()));
+            is_refused("resource_uri", |input| input.resource_uri = Some(uri.to_owned()));
         }
     }
 
     #[test]
     fn requirement_that_no_token_can_meet_is_refused() {
-        passes(|members| members.required_capabilities = words(&["db.read", "a:b/c"]));
+        passes(|input| input.required_capabilities = words(&["db.read", "a:b/c"]));
         for word in ["", "a b", "a\"", "a\\", "\u{e9}", "a\n"] {
-            is_refused("required_capabilities", |members| members.required_capabilities = words(&[word]));
+            is_refused("required_capabilities", |input| input.required_capabilities = words(&[word]));
         }
         for radius in ["namespace", "namespace:pay", "workspace:pay/ledger"] {
-            passes(|members| members.max_blast_radius = Some(radius.to_owned()));
+            passes(|input| input.max_blast_radius = Some(radius.to_owned()));
         }
         for radius in
             ["", ":", "namespace:", "Namespace", "namespace:a b", "namespace:../x", "namespace:a//b"]
         {
-            is_refused("max_blast_radius", |members| members.max_blast_radius = Some(radius.to_owned()));
+            is_refused("max_blast_radius", |input| input.max_blast_radius = Some(radius.to_owned()));
         }
         for operation in ["", "a b", "\u{e9}"] {
-            is_refused("allowed_operations", |members| members.allowed_operations = words(&[operation]));
+            is_refused("allowed_operations", |input| input.allowed_operations = words(&[operation]));
         }
         for target in ["", "https://a b", "\u{e9}", "a\n"] {
-            is_refused("allowed_targets", |members| members.allowed_targets = words(&[target]));
+            is_refused("allowed_targets", |input| input.allowed_targets = words(&[target]));
         }
     }
 
     #[test]
     fn requires_execution_needs_operations_or_targets() {
-        is_refused("requires_execution", |members| members.requires_execution = true);
-        passes(|members| {
-            members.requires_execution = true;
-            members.allowed_operations = words(&["GET"]);
+        is_refused("requires_execution", |input| input.requires_execution = true);
+        passes(|input| {
+            input.requires_execution = true;
+            input.allowed_operations = words(&["GET"]);
         });
-        passes(|members| {
-            members.requires_execution = true;
-            members.allowed_targets = words(&["https://tools.example/sql"]);
+        passes(|input| {
+            input.requires_execution = true;
+            input.allowed_targets = words(&["https://tools.example/sql"]);
         });
     }
 
     #[test]
     fn malformed_protocol_or_version_is_refused() {
         for protocol in ["", "MCP", "grpc", "a2a", "mcp "] {
-            is_refused("protocols", |members| members.protocols = words(&[protocol]));
+            is_refused("protocols", |input| input.protocols = words(&[protocol]));
         }
         for version in ["1.2.0", "0.0.1-alpha.1+build.5"] {
-            passes(|members| members.version = Some(version.to_owned()));
+            passes(|input| input.version = Some(version.to_owned()));
         }
         for version in ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.3.4", "1.2.3-", "1.2.x", "latest"] {
-            is_refused("version", |members| members.version = Some(version.to_owned()));
+            is_refused("version", |input| input.version = Some(version.to_owned()));
         }
     }
 
     #[test]
     fn duplicate_list_entry_is_refused() {
         let twice = || words(&["http", "mcp", "http"]);
-        is_refused("required_capabilities", |members| members.required_capabilities = twice());
-        is_refused("allowed_operations", |members| members.allowed_operations = twice());
-        is_refused("allowed_targets", |members| members.allowed_targets = twice());
-        is_refused("protocols", |members| members.protocols = twice());
+        is_refused("required_capabilities", |input| input.required_capabilities = twice());
+        is_refused("allowed_operations", |input| input.allowed_operations = twice());
+        is_refused("allowed_targets", |input| input.allowed_targets = twice());
+        is_refused("protocols", |input| input.protocols = twice());
     }
 
     #[test]
     fn longest_field_passes_and_one_byte_more_is_refused() {
-        type Set = fn(&mut Members, String);
+        type Set = fn(&mut ToolInput, String);
         let cases: [(&str, usize, Set); 8] = [
             ("tool_id", limits::TOOL_ID_BYTES_MAX, |m, text| m.tool_id = Some(text)),
             ("name", limits::TOOL_NAME_BYTES_MAX, |m, text| m.name = Some(text)),
@@ -400,18 +398,18 @@ mod tests {
                 m.version = Some(text.replacen("aaaaaa", "1.2.3-", 1));
             }),
         ];
-        for (member, bytes_max, set) in cases {
-            passes(|members| set(members, "a".repeat(bytes_max)));
-            is_refused(member, |members| set(members, "a".repeat(bytes_max + 1)));
+        for (field, bytes_max, set) in cases {
+            passes(|input| set(input, "a".repeat(bytes_max)));
+            is_refused(field, |input| set(input, "a".repeat(bytes_max + 1)));
         }
     }
 
     #[test]
     fn longest_list_passes_and_one_entry_more_is_refused() {
-        passes(|members| {
-            members.required_capabilities = many(limits::CAPABILITIES_MAX);
-            members.allowed_operations = many(limits::TOOL_ALLOWED_MAX);
-            members.allowed_targets = many(limits::TOOL_ALLOWED_MAX);
+        passes(|input| {
+            input.required_capabilities = many(limits::CAPABILITIES_MAX);
+            input.allowed_operations = many(limits::TOOL_ALLOWED_MAX);
+            input.allowed_targets = many(limits::TOOL_ALLOWED_MAX);
         });
         let more = limits::TOOL_ALLOWED_MAX + 1;
         is_refused("required_capabilities", |m| m.required_capabilities = many(limits::CAPABILITIES_MAX + 1));

@@ -1,11 +1,11 @@
 //! The tool registry: who may change a tool entry (contract §5), and the audit of each change.
 //!
-//! Two route sets share one registry; [`Door`] names the one of a request.
+//! Two route sets share one registry; [`RegistryView`] names the one of a request.
 
 use std::fmt;
 
 use super::Caller;
-use super::audit::{self, Action, Audit, Decision, Draft, Open};
+use super::audit::{self, Action, Audit, Decision, Draft, PendingEntry};
 use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
@@ -15,14 +15,14 @@ use crate::telemetry::Metrics;
 
 /// Route set of a request, which determines the visible tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum RegistryView {
     /// `/v1/tools`: all tools.
     Every,
     /// `/v1/mcp/tools`: tools that accept `mcp`.
     Mcp,
 }
 
-impl Door {
+impl RegistryView {
     /// Protocol that a visible tool accepts.
     #[must_use]
     pub fn protocol(self) -> Option<&'static str> {
@@ -35,7 +35,7 @@ impl Door {
 
 /// Preconditions of a write (RFC 9110 §13.1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Condition {
+pub struct Precondition {
     /// `If-Match`: one of these versions. Empty: no such precondition.
     pub expected: Vec<ToolVersion>,
     /// `If-Match: *`: the tool exists.
@@ -44,18 +44,18 @@ pub struct Condition {
     pub must_be_new: bool,
 }
 
-impl Condition {
+impl Precondition {
     /// Whether it holds for an existing tool.
     #[must_use]
-    pub fn holds_for(&self, there: &ToolRow) -> bool {
+    pub fn holds_for(&self, row: &ToolRow) -> bool {
         let is_expected = |version: ToolVersion| self.expected.contains(&version);
-        !self.must_be_new && (self.expected.is_empty() || there.version.is_some_and(is_expected))
+        !self.must_be_new && (self.expected.is_empty() || row.version.is_some_and(is_expected))
     }
 }
 
 /// Effect of a write. Its text goes into audit notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RegistryChange {
     /// The tool is new.
     Registered,
     /// Its entry was replaced.
@@ -66,7 +66,7 @@ pub enum Outcome {
     Deregistered,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for RegistryChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Registered => "registered",
@@ -95,7 +95,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     /// Effect of the write.
-    pub outcome: Outcome,
+    pub outcome: RegistryChange,
     /// The tool after it.
     pub row: ToolRow,
 }
@@ -115,7 +115,7 @@ impl Registry {
     /// # Errors
     /// [`Error::State`] with the refusal of `apply`; [`Error::Audit`], [`Error::Unaudited`].
     pub async fn register(&self, entry: Entry, caller: &Caller) -> Result<Written, Error> {
-        self.put(entry, false, Condition::default(), caller).await
+        self.put(entry, false, Precondition::default(), caller).await
     }
 
     /// Registers a tool or replaces its entry. A replacement is acknowledged once no member can answer from the earlier
@@ -126,17 +126,17 @@ impl Registry {
     pub async fn replace(
         &self,
         entry: Entry,
-        condition: Condition,
+        precondition: Precondition,
         caller: &Caller,
     ) -> Result<Written, Error> {
-        self.put(entry, true, condition, caller).await
+        self.put(entry, true, precondition, caller).await
     }
 
     async fn put(
         &self,
         entry: Entry,
         replaces: bool,
-        condition: Condition,
+        precondition: Precondition,
         caller: &Caller,
     ) -> Result<Written, Error> {
         let tool = entry.into_tool();
@@ -146,24 +146,24 @@ impl Registry {
             caller: caller.id.clone().unwrap_or_default(),
             is_operator: caller.is_operator,
             replaces,
-            expected: condition.expected,
-            must_exist: condition.must_exist,
-            must_be_new: condition.must_be_new,
+            expected: precondition.expected,
+            must_exist: precondition.must_exist,
+            must_be_new: precondition.must_be_new,
         };
         let asked = if replaces { Action::Replace } else { Action::Register };
         let open = self.begin(asked, &tool_id, caller)?;
         match self.state.on_behalf_of(&caller.facts).put_tool(command, caller.idempotency).await {
             Ok(Replied { outcome: written, is_repeated }) => {
                 let (outcome, action) = match written.how() {
-                    How::Registered => (Outcome::Registered, Action::Register),
-                    How::Replaced => (Outcome::Replaced, Action::Replace),
-                    How::Unchanged => (Outcome::Unchanged, asked),
+                    How::Registered => (RegistryChange::Registered, Action::Register),
+                    How::Replaced => (RegistryChange::Replaced, Action::Replace),
+                    How::Unchanged => (RegistryChange::Unchanged, asked),
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
                 self.done(open, Replied { outcome, is_repeated }, action).await?;
                 // The earlier entry may have allowed other calls. An unchanged one may be the retry of a replacement
                 // whose acknowledgement failed.
-                if replaces && outcome != Outcome::Registered {
+                if replaces && outcome != RegistryChange::Registered {
                     self.state.barrier().await?;
                 }
                 Ok(Written { outcome, row })
@@ -172,30 +172,30 @@ impl Registry {
         }
     }
 
-    /// Deregisters a tool visible through `door`. Acknowledged once no member can still find it.
+    /// Deregisters a tool visible through `view`. Acknowledged once no member can still find it.
     ///
     /// # Errors
     /// As [`Self::register`]; [`state::Error::UnknownTool`].
     pub async fn deregister(
         &self,
         tool_id: String,
-        door: Door,
-        condition: Condition,
+        view: RegistryView,
+        precondition: Precondition,
         caller: &Caller,
     ) -> Result<(), Error> {
         let command = DeregisterTool {
             tool_id: tool_id.clone(),
             caller: caller.id.clone().unwrap_or_default(),
             is_operator: caller.is_operator,
-            expected: condition.expected,
-            must_exist: condition.must_exist,
-            protocol: door.protocol().unwrap_or_default().to_owned(),
+            expected: precondition.expected,
+            must_exist: precondition.must_exist,
+            protocol: view.protocol().unwrap_or_default().to_owned(),
         };
         let open = self.begin(Action::Deregister, &tool_id, caller)?;
         match self.state.on_behalf_of(&caller.facts).deregister_tool(command, caller.idempotency).await {
             Ok(Replied { is_repeated, .. }) => {
-                let told = Replied { outcome: Outcome::Deregistered, is_repeated };
-                self.done(open, told, Action::Deregister).await?;
+                let reply = Replied { outcome: RegistryChange::Deregistered, is_repeated };
+                self.done(open, reply, Action::Deregister).await?;
                 Ok(self.state.barrier().await?)
             }
             Err(error) => {
@@ -210,16 +210,21 @@ impl Registry {
         }
     }
 
-    /// A tool visible through `door`.
+    /// A tool visible through `view`.
     ///
     /// # Errors
     /// [`state::Error::UnknownTool`], or [`state::Error::Damaged`].
-    pub fn tool(&self, _current: &LinearizableRead, tool_id: &str, door: Door) -> Result<ToolRow, Error> {
+    pub fn tool(
+        &self,
+        _current: &LinearizableRead,
+        tool_id: &str,
+        view: RegistryView,
+    ) -> Result<ToolRow, Error> {
         let row = self.state.tool(tool_id)?;
         let takes = |row: &ToolRow, wanted: &str| {
             row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)
         };
-        let visible = row.filter(|row| door.protocol().is_none_or(|protocol| takes(row, protocol)));
+        let visible = row.filter(|row| view.protocol().is_none_or(|protocol| takes(row, protocol)));
         Ok(visible.ok_or(state::Error::UnknownTool)?)
     }
 
@@ -233,7 +238,7 @@ impl Registry {
 
     /// Begins the audit entry before the proposal: nothing is done that cannot be audited, and a write is audited even
     /// if its caller has disconnected.
-    fn begin(&self, action: Action, tool_id: &str, caller: &Caller) -> Result<Open, Error> {
+    fn begin(&self, action: Action, tool_id: &str, caller: &Caller) -> Result<PendingEntry, Error> {
         let begun = self.audit.begin(Draft::undecided(action, tool_id, caller, self.clock.now()));
         if begun.is_err() {
             self.metrics.tool_write(action.as_str(), "unavailable");
@@ -241,15 +246,20 @@ impl Registry {
         Ok(begun?)
     }
 
-    async fn done(&self, open: Open, told: Replied<Outcome>, action: Action) -> Result<(), Error> {
-        let outcome = format!("the tool was {}", told.outcome);
-        let (result, outcome) = match told {
+    async fn done(
+        &self,
+        open: PendingEntry,
+        reply: Replied<RegistryChange>,
+        action: Action,
+    ) -> Result<(), Error> {
+        let outcome = format!("the tool was {}", reply.outcome);
+        let (result, outcome) = match reply {
             // The original write has its own entry; a second one like it would record a change that did not happen.
             Replied { is_repeated: true, .. } => {
                 let notes = "duplicate of an earlier request; nothing changed";
                 ("repeated", format!("{notes} ({outcome})"))
             }
-            Replied { outcome: Outcome::Unchanged, .. } => ("unchanged", outcome),
+            Replied { outcome: RegistryChange::Unchanged, .. } => ("unchanged", outcome),
             Replied { .. } => ("done", outcome),
         };
         self.metrics.tool_write(action.as_str(), result);
@@ -261,7 +271,7 @@ impl Registry {
     }
 
     /// A refusal is audited only if the tool exists: an unknown tool has no trail.
-    async fn refused(&self, open: Open, error: state::Error, action: Action, tool_id: &str) -> Error {
+    async fn refused(&self, open: PendingEntry, error: state::Error, action: Action, tool_id: &str) -> Error {
         let (decision, result) = match &error {
             state::Error::Write(cluster::Error::OutcomeUnknown) | state::Error::Undecodable => {
                 (Some(Decision::Error), "unknown")

@@ -1,11 +1,11 @@
 //! Verification of a tool call: may this token call this tool now?
 //!
-//! [`Verifier::verify`] is: freshness lease, check 1, log position, tool, checks 2 to 9, single use, audit. The checks
+//! [`ToolCallVerifier::verify`] is: freshness lease, check 1, log position, tool, checks 2 to 9, single use, audit. The checks
 //! are in `checks`; here is their input.
 
 use super::Caller;
 use super::audit::{self, Action, Audit, Decision, Draft};
-use super::checks::{self, Authentic, Call, Facts, Failure, Keys, Verified};
+use super::checks::{self, Authentic, Failure, Keys, RevocationStatus, ToolCall, Verified};
 use super::entry::{PROTOCOL_RULE, PROTOCOLS};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, WorkloadId};
@@ -19,7 +19,7 @@ use crate::token::foreign::Credential;
 use crate::token::{BodyHash, CertificateDigest};
 
 /// Dependencies of a verification.
-pub struct Verifier {
+pub struct ToolCallVerifier {
     /// Verifies our own tokens.
     pub own_tokens: OwnTokens,
     pub state: State,
@@ -33,7 +33,7 @@ pub struct Verifier {
 
 /// Fields as received; not validated.
 #[derive(Debug, Default)]
-pub struct Members {
+pub struct VerifyInput {
     /// The called tool.
     pub tool_id: Option<String>,
     /// The presented token.
@@ -47,7 +47,7 @@ pub struct Members {
 }
 
 /// Validated request.
-pub struct Request {
+pub struct VerifyRequest {
     tool_id: String,
     token: String,
     protocol: &'static str,
@@ -55,27 +55,27 @@ pub struct Request {
     presented: Option<CertificateDigest>,
 }
 
-impl Request {
+impl VerifyRequest {
     /// Checks the fields in the order of the specification.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the first broken rule.
-    pub fn read(members: Members) -> Result<Self, Error> {
+    pub fn read(input: VerifyInput) -> Result<Self, Error> {
         let required = |field, value: Option<String>| match value {
             Some(text) if !text.is_empty() => Ok(text),
             _ => Err(Error::Invalid { field, rule: "is required" }),
         };
-        let tool_id = required("tool_id", members.tool_id)?;
-        let token = required("token", members.token)?;
-        let protocol = members.protocol.as_deref().unwrap_or("mcp");
+        let tool_id = required("tool_id", input.tool_id)?;
+        let token = required("token", input.token)?;
+        let protocol = input.protocol.as_deref().unwrap_or("mcp");
         let protocol = PROTOCOLS.into_iter().find(|known| *known == protocol);
         let protocol = protocol.ok_or(Error::Invalid { field: "protocol", rule: PROTOCOL_RULE })?;
         let rule = "must be a SHA-256 digest, 32 bytes in base64url";
         let malformed = |_| Error::Invalid { field: "request_body_hash", rule };
-        let body = members.request_body_hash.map(|text| text.parse()).transpose();
+        let body = input.request_body_hash.map(|text| text.parse()).transpose();
         let rule = "must be 32 bytes in base64url without padding";
         let unbound = |_| Error::Invalid { field: "cnf.x5t#S256", rule };
-        let presented = members.certificate_digest.map(|text| text.parse()).transpose();
+        let presented = input.certificate_digest.map(|text| text.parse()).transpose();
         Ok(Self {
             tool_id,
             token,
@@ -132,20 +132,20 @@ impl Error {
     }
 }
 
-impl Verifier {
+impl ToolCallVerifier {
     /// Verifies a token presented to a tool. The verdict is in the audit before it is returned; an execution-scoped token
-    /// is spent by it. `whose` is set to the token's subject once its signature is verified, also if it is refused later.
+    /// is spent by it. `token_subject` is set to the token's subject once its signature is verified, also if it is refused later.
     ///
     /// # Errors
     /// [`Error`]: each variant is one outcome.
     pub async fn verify(
         &self,
-        members: Members,
+        input: VerifyInput,
         caller: &Caller,
-        whose: &mut Option<WorkloadId>,
+        token_subject: &mut Option<WorkloadId>,
     ) -> Result<Verdict, Error> {
-        let verdict = match Request::read(members) {
-            Ok(request) => self.decide(request, caller, whose).await,
+        let verdict = match VerifyRequest::read(input) {
+            Ok(request) => self.decide(request, caller, token_subject).await,
             Err(error) => Err(error),
         };
         self.metrics.verification(verdict.as_ref().map_or_else(Error::label, |_| "allow"));
@@ -154,9 +154,9 @@ impl Verifier {
 
     async fn decide(
         &self,
-        request: Request,
+        request: VerifyRequest,
         caller: &Caller,
-        whose: &mut Option<WorkloadId>,
+        token_subject: &mut Option<WorkloadId>,
     ) -> Result<Verdict, Error> {
         // The lease is checked before any lookup (design §4).
         let fresh = self.state.fresh().await?;
@@ -178,30 +178,30 @@ impl Verifier {
         let tool = self.state.confirmed(|| self.tool(&request.tool_id)).await?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
-            say_whose(&mut draft, authentic.credential());
-            *whose = Some(authentic.credential().sub().clone());
+            record_subject(&mut draft, authentic.credential());
+            *token_subject = Some(authentic.credential().sub().clone());
         }
         // Begun before the token is spent: nothing is done that cannot be audited.
         let open = self.audit.begin(draft)?;
         let outcome = match caught_up {
-            Ok(_) => self.judge(&fresh, authentic, &tool, &request, caller).await,
+            Ok(_) => self.run_checks(&fresh, authentic, &tool, &request, caller).await,
             Err(error) => Err(error),
         };
         self.count(&outcome);
-        open.record(|draft| say_outcome(draft, &outcome)).await?;
+        open.record(|draft| record_outcome(draft, &outcome)).await?;
         Ok(Verdict { tool_id: request.tool_id, protocol: request.protocol, verified: outcome? })
     }
 
     fn authenticate(
         &self,
         fresh: &LeaseProof,
-        request: &Request,
+        request: &VerifyRequest,
         now: Timestamp,
     ) -> Result<Authentic, Failure> {
         let key = |kid: &str| self.own_tokens.key(fresh, kid);
         let keys =
             Keys { fabric: self.own_tokens.fabric(), key: &key, signatures: self.own_tokens.signatures() };
-        checks::token(&request.token, &keys, request.presented.as_ref(), now)
+        checks::authenticate(&request.token, &keys, request.presented.as_ref(), now)
     }
 
     /// "It waits for a token's `idx` if it is behind it." Positions of another incarnation are not comparable. Returns
@@ -223,20 +223,20 @@ impl Verifier {
         Ok(self.state.tool(tool_id)?.and_then(|row: ToolRow| row.tool))
     }
 
-    async fn judge(
+    async fn run_checks(
         &self,
         fresh: &LeaseProof,
         authentic: Result<Authentic, Failure>,
         tool: &Tool,
-        request: &Request,
+        request: &VerifyRequest,
         caller: &Caller,
     ) -> Result<Verified, Error> {
         let authentic = authentic.map_err(Error::Failed)?;
         let execution = execution(authentic.credential());
-        let facts = self.facts(fresh, authentic.credential(), execution, caller)?;
-        let call = Call { protocol: request.protocol, request_body_hash: request.body.as_ref() };
+        let status = self.status(fresh, authentic.credential(), execution, caller)?;
+        let call = ToolCall { protocol: request.protocol, request_body_hash: request.body.as_ref() };
         let verified =
-            checks::examine(authentic, facts, call, tool, &self.containment).map_err(Error::Failed)?;
+            checks::verify(authentic, status, call, tool, &self.containment).map_err(Error::Failed)?;
         // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log entry": of
         // concurrent verifications, `apply` lets one pass.
         let Some(execution) = execution else { return Ok(verified) };
@@ -249,17 +249,17 @@ impl Verifier {
         }
     }
 
-    fn facts(
+    fn status(
         &self,
         fresh: &LeaseProof,
         credential: &Credential,
         execution: Option<Digest128>,
         caller: &Caller,
-    ) -> Result<Facts, Error> {
+    ) -> Result<RevocationStatus, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
         let is_revoked = self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat());
-        Ok(Facts { is_revoked, is_spent: is_spent.unwrap_or(false) })
+        Ok(RevocationStatus { is_revoked, is_spent: is_spent.unwrap_or(false) })
     }
 
     fn count(&self, outcome: &Result<Verified, Error>) {
@@ -284,20 +284,20 @@ fn execution(credential: &Credential) -> Option<Digest128> {
     Some(Digest128::of(DigestKind::Execution, credential.iss().as_bytes(), jti.as_bytes()))
 }
 
-fn draft(request: &Request, caller: &Caller, now: Timestamp) -> Draft {
+fn draft(request: &VerifyRequest, caller: &Caller, now: Timestamp) -> Draft {
     let undecided = Draft::undecided(Action::Verify, &request.tool_id, caller, now);
     Draft { protocol: Some(request.protocol.to_owned()), ..undecided }
 }
 
 /// Only after the signature is verified: an entry names no subject that an attacker could have written.
-fn say_whose(draft: &mut Draft, credential: &Credential) {
+fn record_subject(draft: &mut Draft, credential: &Credential) {
     draft.subject = Some(credential.sub().to_string());
     draft.actor = credential.act().map(|act| act.sub.clone());
     draft.jti = credential.jti().map(str::to_owned);
     draft.txn = credential.txn().map(str::to_owned);
 }
 
-fn say_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
+fn record_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
     match outcome {
         Ok(_) => {
             draft.decision = Decision::Allow;

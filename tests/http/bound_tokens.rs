@@ -8,7 +8,7 @@ use reqwest::tls::Certificate;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use trust_fabric::pki::Pair;
+use trust_fabric::pki::IssuedCertificate;
 
 use crate::support::{BAD_ACTOR, BAD_SUBJECT, FABRIC, JWT, Minted, Node, OWN, Setup, credential, with};
 
@@ -18,7 +18,7 @@ async fn secure() -> Node {
 }
 
 /// `x5t#S256` as RFC 8705 §3.1 defines it, computed without the product.
-pub fn digest_of(pair: &Pair) -> String {
+pub fn digest_of(pair: &IssuedCertificate) -> String {
     drop(Certificate::from_pem(&std::fs::read(&pair.certificate).expect("PEM")).expect("certificate"));
     let der = CertificateDer::from_pem_file(&pair.certificate).expect("DER");
     URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, &der))
@@ -164,7 +164,7 @@ async fn a_foreign_credential_bound_to_something_else_is_refused() {
 }
 
 /// Another certificate of the same name, from the same CA.
-fn second_certificate_of_the_gateway(node: &Node) -> Pair {
+fn second_certificate_of_the_gateway(node: &Node) -> IssuedCertificate {
     let made = node.certificates();
     let old = &made.callers[0].1;
     let directory = old.certificate.parent().expect("directory");
@@ -174,8 +174,8 @@ fn second_certificate_of_the_gateway(node: &Node) -> Pair {
         kept
     });
     let trust_domain = crate::support::TRUST_DOMAIN.parse().expect("trust domain");
-    let gateway = trust_fabric::pki::Caller::within("gateway", &trust_domain).expect("caller");
-    let request = trust_fabric::pki::Request {
+    let gateway = trust_fabric::pki::CertificateSubject::within("gateway", &trust_domain).expect("caller");
+    let request = trust_fabric::pki::CertificatePlan {
         directory: directory.to_owned(),
         trust_domain,
         hosts: Vec::new(),
@@ -194,5 +194,5 @@ fn second_certificate_of_the_gateway(node: &Node) -> Pair {
         std::fs::rename(kept, path).expect("back");
     }
     let [certificate, private_key] = second;
-    Pair { certificate, private_key, ..fresh.clone() }
+    IssuedCertificate { certificate, private_key, ..fresh.clone() }
 }

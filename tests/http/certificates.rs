@@ -148,7 +148,7 @@ fn the_page_for_production_suits_the_tls_of_a_node() {
 }
 
 /// Answers 200 to a caller with a certificate and 401 to one without, until it is dropped.
-async fn server(made: &trust_fabric::pki::Made, tasks: &mut JoinSet<()>) -> SocketAddr {
+async fn server(made: &trust_fabric::pki::IssuedCertificates, tasks: &mut JoinSet<()>) -> SocketAddr {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder =
         WebPkiClientVerifier::builder_with_provider(roots(&made.ca.certificate), Arc::clone(&provider));

@@ -36,12 +36,14 @@ pub fn run_documented_commands() -> TempDir {
 }
 
 /// The output of `trust-fabric pki --caller …`.
-pub fn development_pki(callers: &[&str]) -> (TempDir, pki::Made) {
+pub fn development_pki(callers: &[&str]) -> (TempDir, pki::IssuedCertificates) {
     let directory = tempfile::tempdir().expect("directory");
     let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
-    let callers =
-        callers.iter().map(|name| pki::Caller::within(name, &trust_domain).expect("caller")).collect();
-    let request = pki::Request {
+    let callers = callers
+        .iter()
+        .map(|name| pki::CertificateSubject::within(name, &trust_domain).expect("caller"))
+        .collect();
+    let request = pki::CertificatePlan {
         directory: directory.path().join("pki"),
         trust_domain,
         hosts: Vec::new(),

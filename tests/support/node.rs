@@ -69,7 +69,7 @@ pub struct Node {
     state: Option<State>,
     base: String,
     tls_base: Option<String>,
-    certificates: Option<(TempDir, pki::Made)>,
+    certificates: Option<(TempDir, pki::IssuedCertificates)>,
     http: reqwest::Client,
     description: Description,
 }
@@ -240,7 +240,7 @@ impl Node {
         self.secure(Some(self.pair(name)))
     }
 
-    pub fn secure(&self, caller: Option<&pki::Pair>) -> Channel {
+    pub fn secure(&self, caller: Option<&pki::IssuedCertificate>) -> Channel {
         let (_, made) = self.certificates.as_ref().expect("a secure node");
         let read = |path: &Path| std::fs::read(path).expect("a file");
         let ca = reqwest::Certificate::from_pem(&read(&made.ca.certificate)).expect("CA");
@@ -257,7 +257,7 @@ impl Node {
     }
 
     /// The development PKI of this node.
-    pub fn certificates(&self) -> &pki::Made {
+    pub fn certificates(&self) -> &pki::IssuedCertificates {
         &self.certificates.as_ref().expect("a secure node").1
     }
 
@@ -267,7 +267,7 @@ impl Node {
     }
 
     /// The certificate of one of [`CALLERS`].
-    pub fn pair(&self, name: &str) -> &pki::Pair {
+    pub fn pair(&self, name: &str) -> &pki::IssuedCertificate {
         let at = CALLERS.iter().position(|known| *known == name).expect("one of the callers");
         &self.certificates().callers[at].1
     }
@@ -459,7 +459,7 @@ fn development_mode() -> String {
 }
 
 /// Configuration with TLS and a table of callers.
-fn production(made: &pki::Made) -> String {
+fn production(made: &pki::IssuedCertificates) -> String {
     format!(
         r#"
 listen.https = "127.0.0.1:0"

@@ -11,13 +11,13 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use trust_fabric::pki::Pair;
+use trust_fabric::pki::IssuedCertificate;
 
 /// Target address and transport.
 pub struct Wire<'w> {
     pub address: SocketAddr,
     /// CA to trust and certificate to present; `None` is plain TCP.
-    pub tls: Option<(&'w Path, Option<&'w Pair>)>,
+    pub tls: Option<(&'w Path, Option<&'w IssuedCertificate>)>,
 }
 
 /// A connection over TCP or TLS.
@@ -60,7 +60,7 @@ pub async fn finish(mut stream: Stream, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn client(ca: &Path, caller: Option<&Pair>) -> ClientConfig {
+fn client(ca: &Path, caller: Option<&IssuedCertificate>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).expect("CA")).expect("a root");
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))

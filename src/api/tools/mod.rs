@@ -1,6 +1,6 @@
 //! `/v1/tools…` and `/v1/mcp/tools…`: translation (contract §4, §5); wire types are in `record`.
 //!
-//! The two doors differ in their path and in [`Door`], and in nothing else.
+//! The two doors differ in their path and in [`RegistryView`], and in nothing else.
 
 mod record;
 
@@ -23,7 +23,7 @@ use super::{body, idempotency, paging};
 use crate::state::command::ToolVersion;
 use crate::state::{self, LinearizableRead, ToolQuery};
 use crate::tools::entry::{self, Entry};
-use crate::tools::registry::{self, Condition, Door, Outcome, Written};
+use crate::tools::registry::{self, Precondition, RegistryChange, RegistryView, Written};
 use crate::{json, limits, tools};
 
 /// What stays as it is in a path (RFC 3986 §2.3, unreserved).
@@ -51,7 +51,7 @@ pub async fn register(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Error> {
-    register_through(Door::Every, &app, &caller, request).await
+    register_through(RegistryView::Every, &app, &caller, request).await
 }
 
 /// Registers a tool that takes MCP.
@@ -73,11 +73,11 @@ pub async fn register_mcp(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Error> {
-    register_through(Door::Mcp, &app, &caller, request).await
+    register_through(RegistryView::Mcp, &app, &caller, request).await
 }
 
 async fn register_through(
-    door: Door,
+    door: RegistryView,
     app: &App,
     caller: &Caller<ManageTools>,
     request: Request,
@@ -124,7 +124,7 @@ pub async fn put(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
-    let condition = Condition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
+    let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
     let mut members = json::read::<ToolEntry>(&bytes)?.into_members();
     // What is not even UTF-8 is no `tool_id` either.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
@@ -135,7 +135,7 @@ pub async fn put(
     let entry = Entry::read(members)?;
     let caller = asking(&caller, &parts, &bytes)?;
     let written = app.registry.replace(entry, condition, &caller).await?;
-    answer_write(Door::Every, written)
+    answer_write(RegistryView::Every, written)
 }
 
 /// The tools, in the order of their ids.
@@ -184,7 +184,7 @@ pub async fn list_mcp(
     query: Asked,
 ) -> Result<Response, Error> {
     let query = paging::Members::read(query, &["limit", "cursor"])?;
-    answer_list(&app, &current, &uri, &query, Door::Mcp.protocol())
+    answer_list(&app, &current, &uri, &query, RegistryView::Mcp.protocol())
 }
 
 fn answer_list(
@@ -225,7 +225,7 @@ pub async fn get(
     tool_id: ToolId,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    answer_one(&app, &current, Door::Every, &id_of(tool_id)?, &headers)
+    answer_one(&app, &current, RegistryView::Every, &id_of(tool_id)?, &headers)
 }
 
 /// One tool that takes MCP.
@@ -252,13 +252,13 @@ pub async fn get_mcp(
     tool_id: ToolId,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    answer_one(&app, &current, Door::Mcp, &id_of(tool_id)?, &headers)
+    answer_one(&app, &current, RegistryView::Mcp, &id_of(tool_id)?, &headers)
 }
 
 fn answer_one(
     app: &App,
     current: &LinearizableRead,
-    door: Door,
+    door: RegistryView,
     tool_id: &str,
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
@@ -300,7 +300,7 @@ pub async fn deregister(
     tool_id: ToolId,
     request: Request,
 ) -> Result<StatusCode, Error> {
-    deregister_through(Door::Every, &app, &caller, id_of(tool_id)?, request).await
+    deregister_through(RegistryView::Every, &app, &caller, id_of(tool_id)?, request).await
 }
 
 /// Deregisters a tool that takes MCP. Its audit trail stays.
@@ -327,7 +327,7 @@ pub async fn deregister_mcp(
     tool_id: ToolId,
     request: Request,
 ) -> Result<StatusCode, Error> {
-    deregister_through(Door::Mcp, &app, &caller, id_of(tool_id)?, request).await
+    deregister_through(RegistryView::Mcp, &app, &caller, id_of(tool_id)?, request).await
 }
 
 /// The same with the tool in the query.
@@ -357,11 +357,11 @@ pub async fn deregister_mcp_by_query(
     let query = paging::Members::read(query, &["tool_id"])?;
     let tool_id = query.value("tool_id").filter(|tool_id| !tool_id.is_empty());
     let tool_id = tool_id.ok_or_else(|| Error::invalid_request("tool_id: is required in the query"))?;
-    deregister_through(Door::Mcp, &app, &caller, tool_id.to_owned(), request).await
+    deregister_through(RegistryView::Mcp, &app, &caller, tool_id.to_owned(), request).await
 }
 
 async fn deregister_through(
-    door: Door,
+    door: RegistryView,
     app: &App,
     caller: &Caller<ManageTools>,
     tool_id: String,
@@ -401,11 +401,11 @@ fn id_of(tool_id: ToolId) -> Result<String, Error> {
 }
 
 /// `If-Match`. What names no state that ever was is kept as one that never is.
-fn if_match(headers: &HeaderMap) -> Result<Condition, Error> {
+fn if_match(headers: &HeaderMap) -> Result<Precondition, Error> {
     const NEVER: ToolVersion = ToolVersion { registration: 0, revision: 0 };
     Ok(match etag::tags(headers, &IF_MATCH)? {
-        None => Condition::default(),
-        Some(Tags::Any) => Condition { must_exist: true, ..Condition::default() },
+        None => Precondition::default(),
+        Some(Tags::Any) => Precondition { must_exist: true, ..Precondition::default() },
         Some(Tags::These(tags)) => {
             // RFC 9110 §13.1.1: "MUST use the strong comparison function".
             let strong = tags.iter().filter(|tag| !tag.is_weak);
@@ -414,7 +414,7 @@ fn if_match(headers: &HeaderMap) -> Result<Condition, Error> {
             if expected.is_empty() {
                 expected.push(NEVER);
             }
-            Condition { expected, ..Condition::default() }
+            Precondition { expected, ..Precondition::default() }
         }
     })
 }
@@ -428,15 +428,15 @@ fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
     }
 }
 
-fn answer_write(door: Door, written: Written) -> Result<Response, Error> {
+fn answer_write(door: RegistryView, written: Written) -> Result<Response, Error> {
     let etag = HeaderValue::try_from(record::etag(&written.row)?).map_err(Error::internal)?;
     let record = ToolRecord::of(written.row)?;
-    if written.outcome != Outcome::Registered {
+    if written.outcome != RegistryChange::Registered {
         return Ok(([(ETAG, etag)], Json(record)).into_response());
     }
     let list = match door {
-        Door::Every => "/v1/tools",
-        Door::Mcp => "/v1/mcp/tools",
+        RegistryView::Every => "/v1/tools",
+        RegistryView::Mcp => "/v1/mcp/tools",
     };
     let location = format!("{list}/{}", utf8_percent_encode(record.tool_id(), RESERVED));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;

@@ -7,7 +7,7 @@ use crate::api::error::Error;
 use crate::clock::Timestamp;
 use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::stated;
-use crate::tools::entry::Members;
+use crate::tools::entry::ToolInput;
 
 /// A tool and what it asks of a token. Unknown members are refused: a constraint must not be dropped
 /// silently.
@@ -99,8 +99,8 @@ pub struct ToolRecord {
 impl ToolEntry {
     /// As they came; nothing is checked yet.
     #[must_use]
-    pub fn into_members(self) -> Members {
-        Members {
+    pub fn into_members(self) -> ToolInput {
+        ToolInput {
             tool_id: self.tool_id,
             name: self.name,
             resource_uri: self.resource_uri,

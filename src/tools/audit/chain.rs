@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::entry::{Block, Entry, block_hash, text_of};
+use super::entry::{AuditBlockDocument, Entry, block_hash, text_of};
 use crate::json;
 
 /// Fault of one line.
@@ -70,7 +70,7 @@ pub struct Blocks {
 
 /// Verifies a file line by line.
 #[derive(Debug, Default)]
-pub struct Verifier {
+pub struct ChainVerifier {
     summary: Summary,
     /// By node and tool. Of blocks: `hash` of the previous entry. Of entries: `prev_hash` of the next newer entry.
     links: BTreeMap<(String, String), String>,
@@ -78,7 +78,7 @@ pub struct Verifier {
     is_of_entries: bool,
 }
 
-impl Verifier {
+impl ChainVerifier {
     /// Verifies the next line, given without its line break. After a faulty line, the next one is checked against the
     /// stated hash of the faulty one: one change is one fault.
     ///
@@ -90,7 +90,7 @@ impl Verifier {
         let is_mixed = if is_block { self.is_of_entries } else { self.summary.blocks > 0 };
         let mut faults = Vec::new();
         if is_block {
-            let block: Block = json::from_value(value).map_err(|_| vec![Fault::Unreadable])?;
+            let block: AuditBlockDocument = json::from_value(value).map_err(|_| vec![Fault::Unreadable])?;
             faults.extend(is_mixed.then_some(Fault::Mixed).or_else(|| not_canonical(&block, line)));
             if !is_mixed {
                 self.block(block, &mut faults);
@@ -117,8 +117,8 @@ impl Verifier {
         self.summary
     }
 
-    fn block(&mut self, block: Block, faults: &mut Vec<Fault>) {
-        let Block { entries, hash, node_id, prev_hash, sequence } = block;
+    fn block(&mut self, block: AuditBlockDocument, faults: &mut Vec<Fault>) {
+        let AuditBlockDocument { entries, hash, node_id, prev_hash, sequence } = block;
         let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
         let computed = block_hash(node_id, sequence, &prev_hash, &hashes);
         if !computed.is_ok_and(|computed| text_of(&computed) == hash) {
@@ -211,16 +211,16 @@ mod tests {
         trail
     }
 
-    fn block(node_id: u64, before: Option<&Block>, entries: Vec<Entry>) -> Block {
+    fn block(node_id: u64, before: Option<&AuditBlockDocument>, entries: Vec<Entry>) -> AuditBlockDocument {
         let (sequence, prev_hash) =
             before.map_or((1, String::new()), |before| (before.sequence + 1, before.hash.clone()));
         let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
         let hash = text_of(&block_hash(node_id, sequence, &prev_hash, &hashes).expect("hash"));
-        Block { entries, hash, node_id, prev_hash, sequence }
+        AuditBlockDocument { entries, hash, node_id, prev_hash, sequence }
     }
 
     /// Two nodes, two tools, three blocks.
-    fn blocks() -> Vec<Block> {
+    fn blocks() -> Vec<AuditBlockDocument> {
         let own = trail(4);
         let other = entry("n", "other", "", "o");
         let first = block(1, None, vec![own[0].clone(), other, own[1].clone()]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn verify(lines: &[Vec<u8>]) -> Result<Summary, (usize, Fault)> {
-        let mut verifier = Verifier::default();
+        let mut verifier = ChainVerifier::default();
         for (at, line) in lines.iter().enumerate() {
             // The first fault of the first faulty line.
             verifier.line(line).map_err(|faults| (at, faults[0].clone()))?;
@@ -318,7 +318,7 @@ mod tests {
         lines[2].splice(at..at + 7, b"\"deny\"".iter().copied());
         lines[4].push(b' ');
         lines.remove(6);
-        let mut verifier = Verifier::default();
+        let mut verifier = ChainVerifier::default();
         let faults: Vec<_> = lines
             .iter()
             .enumerate()
@@ -332,7 +332,7 @@ mod tests {
         let mut blocks = blocks();
         blocks[2].entries[0].decision = "deny".into();
         blocks[2].sequence += 1;
-        let mut verifier = Verifier::default();
+        let mut verifier = ChainVerifier::default();
         let faults: Vec<_> = blocks.iter().filter_map(|block| verifier.line(&line(block)).err()).collect();
         let [faults] = &faults[..] else { panic!("{faults:?}") };
         assert!(

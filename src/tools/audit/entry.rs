@@ -127,7 +127,7 @@ impl Decision {
 /// A block of one node's entries, as exported and hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Block {
+pub struct AuditBlockDocument {
     /// Entries, oldest first.
     pub entries: Vec<Entry>,
     /// Base64url SHA-256 of the RFC 8785 form of the block without this field, with each entry replaced by its `hash`.

@@ -1,8 +1,8 @@
 //! Audit of decisions about tools (contract §5, Audit): each entry is in this node's journal before the decision is
 //! returned, and is then shipped through the log in blocks, so that any node serves it.
 //!
-//! [`entry`]: the format. [`Open`]: an entry begun before its action. `writer`: the thread that appends to the journal.
-//! `shipping`: from the journal to the log. [`trail`]: reads. [`chain`]: offline verification.
+//! [`entry`]: the format. [`PendingEntry`]: an entry begun before its action. `writer`: the thread that appends to the journal.
+//! `shipper`: from the journal to the log. [`trail`]: reads. [`chain`]: offline verification.
 
 pub mod chain;
 pub mod entry;
@@ -19,8 +19,8 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Mutex, Semaphore, mpsc};
 
-pub use self::pending_entry::Open;
-use self::shipper::Shipping;
+pub use self::pending_entry::PendingEntry;
+use self::shipper::Shipper;
 use self::writer::{Head, Job, Writer};
 use super::Caller;
 use crate::clock::{Clock, Timestamp};
@@ -166,7 +166,7 @@ pub struct Parts<'p> {
 pub struct Audit {
     queue: mpsc::Sender<Job>,
     backlog: Backlog,
-    shipping: Arc<Mutex<Shipping>>,
+    shipper: Arc<Mutex<Shipper>>,
     /// Number of the newest shipment begun.
     shipments: Arc<AtomicU64>,
     /// Limits concurrent reads.
@@ -199,16 +199,16 @@ impl Audit {
             metrics: metrics.clone(),
         });
         let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
-        let mut shipping = Shipping::new(directory, queue.clone(), backlog.clone(), metrics, done);
+        let mut shipper = Shipper::new(directory, queue.clone(), backlog.clone(), metrics, done);
         if missing > 0 {
-            shipping.note(format!(
+            shipper.note(format!(
                 "audit journal segments missing before block {}: {missing}",
                 last.saturating_add(1)
             ));
         }
-        let shipping = Arc::new(Mutex::new(shipping));
+        let shipper = Arc::new(Mutex::new(shipper));
         let readers = Arc::new(Semaphore::new(limits::AUDIT_READS_MAX));
-        let audit = Self { queue, backlog, shipping, shipments: Arc::default(), readers, state };
+        let audit = Self { queue, backlog, shipper, shipments: Arc::default(), readers, state };
         Ok((audit, move || writer.run(jobs)))
     }
 
@@ -218,13 +218,13 @@ impl Audit {
     /// [`ShipError`]; [`Audit::follow`] retries.
     pub async fn ship(&self) -> Result<(), ShipError> {
         let begun = self.shipments.load(Ordering::Acquire);
-        let mut shipping = self.shipping.lock().await;
+        let mut shipper = self.shipper.lock().await;
         // Of concurrent callers, one ships for all that called before it began.
-        if shipping.has_completed_after(begun) {
+        if shipper.has_completed_after(begun) {
             return Ok(());
         }
         let shipment = self.shipments.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        shipping.ship(&self.state, shipment).await
+        shipper.ship(&self.state, shipment).await
     }
 
     /// [`Self::ship`] for reads: not if the backlog is empty, and at most once per [`limits::AUDIT_SHIP_INTERVAL`] for all
@@ -234,13 +234,13 @@ impl Audit {
             return Ok(());
         }
         let begun = self.shipments.load(Ordering::Acquire);
-        let mut shipping = self.shipping.lock().await;
-        if shipping.has_completed_after(begun) {
+        let mut shipper = self.shipper.lock().await;
+        if shipper.has_completed_after(begun) {
             return Ok(());
         }
-        shipping.rest().await;
+        shipper.rest().await;
         let shipment = self.shipments.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        shipping.ship(&self.state, shipment).await
+        shipper.ship(&self.state, shipment).await
     }
 
     /// Ships at intervals until the writer has ended.
@@ -258,13 +258,13 @@ impl Audit {
         }
     }
 
-    /// Ends the writer, after shipping what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
+    /// Ends the writer, after shipper what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
     /// it.
     pub async fn end(self) {
         match tokio::time::timeout(limits::DRAIN_TIMEOUT, self.ship()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "failed to ship audit entries before shutdown"),
-            Err(_) => tracing::warn!("timeout shipping audit entries before shutdown"),
+            Err(_) => tracing::warn!("timeout shipper audit entries before shutdown"),
         }
         // It may have ended already.
         drop(self.queue.send(Job::End).await);

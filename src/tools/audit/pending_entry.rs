@@ -13,14 +13,14 @@ pub const ABANDONED: &str = "the caller disconnected before the outcome was know
 /// first (as the handler of a disconnected caller is), as [`ABANDONED`].
 #[derive(Debug)]
 #[must_use = "a dropped entry is written as abandoned"]
-pub struct Open(Option<(mpsc::OwnedPermit<Job>, Box<Draft>)>);
+pub struct PendingEntry(Option<(mpsc::OwnedPermit<Job>, Box<Draft>)>);
 
 impl Audit {
     /// Begins an entry before its action.
     ///
     /// # Errors
     /// [`Error`]; the action must not be done then.
-    pub fn begin(&self, draft: Draft) -> Result<Open, Error> {
+    pub fn begin(&self, draft: Draft) -> Result<PendingEntry, Error> {
         if self.backlog.is_full() {
             return Err(Error::Overloaded);
         }
@@ -28,7 +28,7 @@ impl Audit {
             TrySendError::Full(_) => Error::Overloaded,
             TrySendError::Closed(_) => Error::Unwritten,
         })?;
-        Ok(Open(Some((permit, Box::new(draft)))))
+        Ok(PendingEntry(Some((permit, Box::new(draft)))))
     }
 
     /// Writes an entry about something that changed nothing. It is durable once this returns.
@@ -40,7 +40,7 @@ impl Audit {
     }
 }
 
-impl Open {
+impl PendingEntry {
     /// Writes the entry after `say` completed it. It is durable once this returns.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for PendingEntry {
     /// Neither waits nor spawns: the slot in the queue is reserved.
     fn drop(&mut self) {
         let Some((permit, mut draft)) = self.0.take() else { return };

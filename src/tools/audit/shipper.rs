@@ -1,5 +1,5 @@
 //! From journal segments to audit blocks in the log. A segment is removed once its block is applied on this node;
-//! shipping it twice changes nothing.
+//! shipper it twice changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -28,7 +28,7 @@ const HASH_BYTES: usize = 32;
 
 /// Ships segments in order.
 #[derive(Debug)]
-pub struct Shipping {
+pub struct Shipper {
     directory: Directory,
     queue: mpsc::Sender<Job>,
     backlog: Backlog,
@@ -47,7 +47,7 @@ pub struct Shipping {
     rest: Option<Pin<Box<Sleep>>>,
 }
 
-impl Shipping {
+impl Shipper {
     /// Ships the segments after `done`.
     #[must_use]
     pub fn new(

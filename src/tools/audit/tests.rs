@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::chain::{Summary, Verifier};
+use super::chain::{ChainVerifier, Summary};
 use super::entry::Entry;
 use super::trail::{Page, Query, ReadError};
 use super::*;
@@ -58,7 +58,7 @@ impl Bench {
         core.end().await;
     }
 
-    /// Ends without shipping, as a killed process would, and opens the journal again.
+    /// Ends without shipper, as a killed process would, and opens the journal again.
     async fn kill(mut self) -> Self {
         drop(self.audit.queue.send(Job::End).await);
         self.writer.join().expect("writer");
@@ -89,7 +89,7 @@ impl Bench {
 
     /// Verifies an export of all blocks.
     async fn verified(&self) -> Summary {
-        let (mut verifier, mut after) = (Verifier::default(), 0);
+        let (mut verifier, mut after) = (ChainVerifier::default(), 0);
         loop {
             let (blocks, is_more) =
                 self.audit.blocks(&self.current().await, after, 10).await.expect("blocks");
@@ -137,7 +137,7 @@ async fn entries_are_read_newest_first_and_verify() {
         bench.audit.ship().await.expect("shipped");
     }
     assert_eq!(notes(&bench.trail("a").await), ["4", "3", "2", "1", "0"]);
-    let mut verifier = Verifier::default();
+    let mut verifier = ChainVerifier::default();
     for entry in bench.trail("b\"\\\u{1}").await {
         verifier.line(&serde_json::to_vec(&entry).expect("JSON")).expect("holds");
     }
@@ -389,8 +389,8 @@ async fn begun_entry_is_always_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unauditable_change_is_not_made() {
-    use crate::tools::entry::{Entry as Tool, Members};
-    use crate::tools::registry::{self, Condition, Door, Registry};
+    use crate::tools::entry::{Entry as Tool, ToolInput};
+    use crate::tools::registry::{self, Precondition, Registry, RegistryView};
     let bench = start().await;
     let registry = Registry {
         state: bench.core.state.clone(),
@@ -401,19 +401,20 @@ async fn unauditable_change_is_not_made() {
     let tool = |name: &str| {
         let text = |text: &str| Some(text.to_owned());
         let (resource_uri, protocols) = (text("https://a.example/a"), vec!["mcp".to_owned()]);
-        Tool::read(Members {
+        Tool::read(ToolInput {
             tool_id: text("a"),
             name: text(name),
             resource_uri,
             protocols,
-            ..Members::default()
+            ..ToolInput::default()
         })
         .expect("an entry")
     };
     let caller = Caller { is_operator: true, ..Default::default() };
-    let condition = Condition::default;
-    let replace = async |name| registry.replace(tool(name), condition(), &caller).await.map(drop);
-    let deregister = async || registry.deregister("a".into(), Door::Every, condition(), &caller).await;
+    let precondition = Precondition::default;
+    let replace = async |name| registry.replace(tool(name), precondition(), &caller).await.map(drop);
+    let deregister =
+        async || registry.deregister("a".into(), RegistryView::Every, precondition(), &caller).await;
     replace("before").await.expect("registered");
     let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
     bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use tokio::sync::SemaphorePermit;
 
-use super::entry::{Block, Entry, text_of};
+use super::entry::{AuditBlockDocument, Entry, text_of};
 use super::{Action, Audit, Decision, ShipError};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -51,23 +51,23 @@ pub struct Query {
     /// Only entries at or after this time.
     pub since: Option<Timestamp>,
     /// Only entries older than this position.
-    pub before: Option<Place>,
+    pub before: Option<TrailCursor>,
 }
 
 /// Position of an entry: block number and index in the block, written `block.entry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TrailCursor {
     block: u64,
     entry: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TrailCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.block, self.entry)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for TrailCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -81,17 +81,17 @@ impl FromStr for Place {
 pub struct Page {
     pub entries: Vec<Entry>,
     /// Cursor of the next page, if there may be one.
-    pub next: Option<Place>,
+    pub next: Option<TrailCursor>,
 }
 
 /// A decompressed block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenBlock {
+pub struct DecodedBlock {
     /// Number among the blocks of all nodes.
     pub number: u64,
     /// Log time of the append.
     pub appended_at: Timestamp,
-    pub block: Block,
+    pub block: AuditBlockDocument,
 }
 
 impl Audit {
@@ -128,7 +128,7 @@ impl Audit {
             // Reading a page is long; other tasks run in between.
             tokio::task::yield_now().await;
         }
-        reading.page.next = before.map(|block| Place { block, entry: 0 });
+        reading.page.next = before.map(|block| TrailCursor { block, entry: 0 });
         Ok(reading.page)
     }
 
@@ -153,7 +153,7 @@ impl Audit {
         _current: &LinearizableRead,
         after: u64,
         limit: usize,
-    ) -> Result<(Vec<OpenBlock>, bool), ReadError> {
+    ) -> Result<(Vec<DecodedBlock>, bool), ReadError> {
         let _place = self.place().await?;
         self.ship_for_reader().await?;
         let (mut blocks, mut bytes) = (Vec::new(), 0);
@@ -189,7 +189,7 @@ struct Reading<'q> {
     since: Option<String>,
     page: Page,
     bytes: usize,
-    last: Option<Place>,
+    last: Option<TrailCursor>,
 }
 
 impl<'q> Reading<'q> {
@@ -221,7 +221,7 @@ impl<'q> Reading<'q> {
                 return Ok(true);
             }
             self.bytes += line.len();
-            self.last = Some(Place { block: block.number, entry: at });
+            self.last = Some(TrailCursor { block: block.number, entry: at });
             self.page.entries.push(entry);
         }
         Ok(false)
@@ -252,12 +252,12 @@ fn unpack(block: &AuditBlock) -> Result<String, ReadError> {
     Ok(text)
 }
 
-fn open(block: &AuditBlock, text: &str) -> Result<OpenBlock, ReadError> {
+fn open(block: &AuditBlock, text: &str) -> Result<DecodedBlock, ReadError> {
     let entries = text.lines().map(|line| json::read(line.as_bytes()));
-    Ok(OpenBlock {
+    Ok(DecodedBlock {
         number: block.number,
         appended_at: block.appended_at,
-        block: Block {
+        block: AuditBlockDocument {
             entries: entries.collect::<Result<_, _>>().map_err(|_| ReadError::Unreadable)?,
             hash: text_of(&block.hash),
             node_id: block.node_id,
