@@ -291,6 +291,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Index of the last entry applied on this node.
+    #[must_use]
     pub fn applied(&self) -> u64 {
         *self.shared.applied.borrow()
     }

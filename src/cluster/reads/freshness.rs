@@ -402,6 +402,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Counts of barriers that this node waited for.
+    #[must_use]
     pub fn acknowledgements(&self) -> Acknowledgements {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
