@@ -344,6 +344,7 @@ fn duplicate(iss: String, jti: String) -> Received {
 }
 
 /// The policy input for a token.
+#[must_use]
 pub fn set_input(set: &SecurityEventToken) -> SetInput<'_> {
     SetInput {
         iss: &set.iss,
