@@ -84,6 +84,7 @@ fix: checkout ## format, apply lint suggestions, rewrite the generated pages of 
 	@cargo fmt --all
 	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house limits_page_equals
+	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --lib metrics_page_equals
 	@scripts/reference.py configuration
 	@cargo build $(PROFILE) --bin trust-fabric
 	@scripts/reference.py cli --program "$$CARGO_TARGET_DIR/release/trust-fabric"

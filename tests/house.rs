@@ -476,10 +476,11 @@ fn limit_violations(source: &str, files: &BTreeMap<String, String>) -> Vec<Strin
 fn find_series(series: &str, files: &BTreeMap<String, String>) -> Result<(), String> {
     let (name, labels) =
         series.strip_suffix('}').and_then(|text| text.split_once('{')).unwrap_or((series, ""));
-    let registered = files.get("src/telemetry/metrics.rs").map(|text| product_part(text)).and_then(|text| {
-        let (_, rest) = text.split_once(&format!("\"{name}\","))?;
-        rest.split(")?").next()
-    });
+    let registered =
+        files.get("src/telemetry/metrics/table.rs").map(|text| product_part(text)).and_then(|text| {
+            let (_, rest) = text.split_once(&format!("\"{name}\""))?;
+            rest.split(';').next()
+        });
     let registered = registered.ok_or("there is no such metric")?;
     for label in labels.split(',').filter(|label| !label.is_empty()) {
         let (key, value) = label.split_once('=').ok_or("a label without a value")?;
@@ -782,8 +783,8 @@ fn limit_with_an_unknown_metric_is_reported() {
         ("src/a/mod.rs", "close(\"late\");\n\n#[cfg(test)]\nmod tests {\n    fn f() { close(\"early\") }\n}"),
         ("src/limits.rs", "/// Metric: `svc_x_total{reason=\"early\"}`"),
         (
-            "src/telemetry/metrics.rs",
-            "counters(&r, \"svc_x_total\", \"H.\", &[\"reason\", \"status\"])?; f(\"svc_y\", \"H.\")?;",
+            "src/telemetry/metrics/table.rs",
+            "x: IntCounterVec = \"svc_x_total\" [\"reason\", \"status\"] \"H.\"; y: IntGauge = \"svc_y\" [] \"H.\";",
         ),
     ]
     .map(|(path, text)| (path.to_owned(), text.to_owned()))

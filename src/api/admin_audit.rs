@@ -1,5 +1,5 @@
-//! Administrative acts in the audit: an entry is begun before the act, so that none is done without one, and records
-//! its outcome before the response.
+//! Administrative acts in the audit: an entry is begun before the act, so that no act is unaudited, and its outcome is
+//! recorded before the response.
 
 use super::App;
 use super::caller::{Caller, ManageStreams};
@@ -9,17 +9,17 @@ use crate::state::LinearizableRead;
 use crate::tools;
 use crate::tools::audit::{Decision, Draft, PendingEntry};
 
-/// An act whose outcome is not recorded yet. If it is dropped, its entry says that the outcome is not known.
+/// An act without a recorded outcome. If it is dropped, its entry states that the outcome is unknown.
 #[must_use = "an act that is dropped is recorded as one whose outcome is not known"]
 pub struct Act {
     open: PendingEntry,
     what: String,
 }
 
-/// Carries out a change of a stream. It is an act if an operator that does not own the stream changes it.
+/// Runs a change of a stream. If an operator changes another owner's stream, it is an administrative act.
 ///
 /// # Errors
-/// Those of `change`; [`state::Error::UnknownStream`](crate::state::Error::UnknownStream); 503 as of [`Act`].
+/// Those of `change`; [`state::Error::UnknownStream`](crate::state::Error::UnknownStream); 503 as for [`Act`].
 pub async fn on_stream<T, E>(
     (app, current): (&App, &LinearizableRead),
     caller: &Caller<ManageStreams>,
@@ -39,10 +39,10 @@ where
 }
 
 impl Act {
-    /// Begins the entry of what `caller` is about to do.
+    /// Begins the entry of an act of `caller`.
     ///
     /// # Errors
-    /// 503 if it could not be written; nothing may be done then.
+    /// 503 if the entry cannot be written; the act must not be done then.
     pub fn begin<N>(app: &App, caller: &Caller<N>, what: impl Into<String>) -> Result<Self, Error> {
         let actor = tools::Caller {
             id: caller.id().map(str::to_owned),
@@ -54,7 +54,7 @@ impl Act {
         Ok(Self { open, what: what.into() })
     }
 
-    /// Records the outcome and returns it. `describe` adds to the entry of an act that was done.
+    /// Records the outcome and returns it. `describe` adds to the entry of a successful act.
     ///
     /// # Errors
     /// Those of `outcome`; 503 if the act was done and could not be recorded.

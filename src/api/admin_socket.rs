@@ -1,5 +1,5 @@
-//! `admin.sock` in the data directory: detailed health, the status of the cluster and metrics, also for a node without
-//! a lease, which admits no caller. The mode of the file (0600) decides who may connect. Nothing can be changed here.
+//! `admin.sock` in the data directory: detailed health, cluster status and metrics, also on a node without a lease, which
+//! serves no caller. Access is the mode of the file (0600). Read-only.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::limits;
 /// The name of the socket in the data directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";
 
-/// The status of a node, and of its cluster as the node knows it.
+/// The status of a node and of its cluster, as far as the node knows.
 #[derive(Serialize)]
 struct ClusterStatus {
     node_id: u64,
@@ -44,28 +44,28 @@ struct Member {
     node_id: u64,
     address: String,
     role: &'static str,
-    /// Only the leader knows it.
+    /// Known to the leader only.
     #[serde(skip_serializing_if = "Option::is_none")]
     matched_index: Option<u64>,
 }
 
-/// Binds the socket. One that an earlier process left is replaced; the lock of the data directory is held by then.
+/// Binds the socket and replaces one of an earlier process; the caller holds the lock of the data directory.
 ///
 /// # Errors
-/// If that is not possible, for example because the path is longer than a socket's may be.
+/// If binding fails, for example because the path is too long for a socket.
 pub fn bind(data: &Path) -> io::Result<UnixListener> {
     let path = data.join(ADMIN_SOCKET);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Nobody else can reach it before: the directory is its owner's alone.
+    // No other user can connect in between: the directory belongs to this user only.
     let listener = UnixListener::bind(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
 
-/// Serves one connection after the other. Runs for ever.
+/// Serves connections one after the other, for ever.
 pub async fn serve(listener: UnixListener, app: App) {
     let service = TowerToHyperService::new(routes(app));
     loop {
@@ -80,7 +80,7 @@ pub async fn serve(listener: UnixListener, app: App) {
         let mut http = hyper::server::conn::http1::Builder::new();
         let served = http.timer(TokioTimer::new()).keep_alive(false);
         let served = served.serve_connection(TokioIo::new(stream), service.clone());
-        // A client that does not go on holds up the next one for no longer than this.
+        // A stalled client delays the next one for no longer than this.
         drop(tokio::time::timeout(limits::ADMIN_SOCKET_TIMEOUT, served).await);
     }
 }

@@ -17,54 +17,57 @@ use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
 use super::error::{self, Error};
+use super::openapi::params::{IdempotencyKey, Page};
+use super::openapi::values;
 use super::{App, idempotency, paging, text};
 use crate::clock::Timestamp;
 use crate::identity::{self, AgentInput, AgentView, MintedIdentity};
 use crate::state::{LinearizableRead, stated};
 use crate::{json, limits};
 
-/// RFC 3986 §2.3, unreserved: everything else of an identifier is encoded where it is one segment.
+/// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// An identity that is asked for. Unknown members are ignored.
+/// The identity to issue. Unknown fields are ignored.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct AgentIdentityRequest {
-    /// For people, 1 to 256 bytes without control characters; not unique.
-    #[schema(required = true)]
+    /// Human-readable, 1 to 256 bytes without control characters; not unique.
+    #[schema(required = true, value_type = String)]
     agent_name: Option<String>,
-    /// `mcp`, `a2a`, `watsonx` or `custom`
-    #[schema(required = true)]
+    /// The platform of the agent.
+    #[schema(required = true, value_type = values::Platform)]
     platform: Option<String>,
-    /// At least one; each is a word of a scope.
-    #[schema(required = true)]
+    /// At least one; each is a valid scope word.
+    #[schema(required = true, value_type = Vec<String>)]
     capabilities: Option<Vec<String>>,
     /// The parent's `agent_id`.
     on_behalf_of: Option<String>,
     /// `<kind>[:<name>]`, for example `namespace:prod`.
     max_blast_radius: Option<String>,
-    /// 0 to 10; absent or 0: a terminal agent.
+    /// 0 to 10; the default 0 is an agent that cannot delegate.
     #[schema(value_type = Option<u32>, maximum = 10)]
     delegation_depth: Option<Value>,
     /// At most 64 names of at most 128 bytes, with values of at most 512.
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// An identity. The token is a bearer for this fabric, and a subject or actor token.
+/// An issued identity. The token is a bearer token for this fabric, and a subject or actor token.
 #[derive(Serialize, ToSchema)]
 pub struct AgentIdentity {
     /// `wimse://<trust domain>/agent/<platform>/<uuid>`
     agent_id: String,
-    /// The identity token, an hour long.
+    /// The identity token, valid for one hour.
     token: String,
-    /// As asked for.
+    /// As requested.
+    #[schema(value_type = values::Platform)]
     platform: String,
     /// Granted capabilities.
     capabilities: Vec<String>,
-    /// Granted blast radius; absent if none is stated.
+    /// Granted blast radius; absent if unrestricted.
     #[serde(skip_serializing_if = "Option::is_none")]
     blast_radius: Option<String>,
-    /// When the token ends. RFC 3339, UTC.
+    /// End of the token. RFC 3339, UTC.
     expires_at: String,
 }
 
@@ -73,32 +76,34 @@ pub struct AgentIdentity {
 pub struct AgentRecord {
     /// `wimse://<trust domain>/agent/<platform>/<uuid>`
     agent_id: String,
-    /// For people; not unique.
+    /// Human-readable; not unique.
     agent_name: String,
-    /// `mcp`, `a2a`, `watsonx` or `custom`
+    /// The platform of the agent.
+    #[schema(value_type = values::Platform)]
     platform: String,
     /// Granted capabilities.
     capabilities: Vec<String>,
     /// Granted blast radius.
     #[serde(skip_serializing_if = "Option::is_none")]
     blast_radius: Option<String>,
-    /// Granted hops.
+    /// Granted delegation depth.
     delegation_depth: u32,
     /// The parent's `agent_id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     on_behalf_of: Option<String>,
-    /// As given.
+    /// As requested.
     metadata: BTreeMap<String, String>,
-    /// Who had it issued; absent for nobody, in development mode.
+    /// The caller that had it issued; absent for the anonymous caller of development mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     issued_by: Option<String>,
-    /// When it was issued.
+    /// Time of issue.
     issued_at: String,
-    /// Until when it can be renewed.
+    /// End of the identity; it is renewable until then.
     ends_at: String,
-    /// `active`, `revoked` (it, an agent on whose behalf it acts, or who had one of these issued) or `ended`
+    /// `revoked`: the agent, an ancestor, or the issuing caller is revoked.
+    #[schema(value_type = values::AgentStatus)]
     status: &'static str,
-    /// When it was revoked itself.
+    /// Time of its own revocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked_at: Option<String>,
 }
@@ -138,21 +143,18 @@ impl From<AgentView> for AgentRecord {
     }
 }
 
-/// Gives an agent an identity.
+/// Issues an identity to an agent.
 #[utoipa::path(
     post,
     path = "/v1/identity/agent",
     operation_id = "issueAgentIdentity",
     request_body = AgentIdentityRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body is the same agent, with a new token")),
+    params(IdempotencyKey),
     responses(
-        (status = 200, description = "It was issued", body = AgentIdentity),
-        (status = 400, description = "A member is missing or not valid", body = error::Body),
-        (status = 403, description = "Policy or the parent refuses", body = error::Body),
-        (status = 409, description = "There are too many agents", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 200, description = "The identity", body = AgentIdentity),
+        (status = 403, description = "Denied by policy or by the grant of the parent", body = error::Body),
+        (status = 409, description = "The quota of agents is used up", body = error::Body),
         (status = 501, description = "Agent identity is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
 pub async fn issue(
@@ -161,7 +163,7 @@ pub async fn issue(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
-    // A body that is not read closes the connection under a caller that is still writing.
+    // An unread body closes the connection under a client that is still sending.
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     app.identity.configured()?;
     let idempotency =
@@ -180,16 +182,15 @@ pub async fn issue(
     Ok(response)
 }
 
-/// Gives an agent a new token for the identity that its bearer token shows.
+/// Renews the identity token of an agent, which is the bearer.
 #[utoipa::path(
     post,
     path = "/v1/identity/agent/renew",
     operation_id = "renewAgentIdentity",
     responses(
-        (status = 200, description = "It was renewed", body = AgentIdentity),
-        (status = 403, description = "The agent is revoked, has ended, or shows no identity token", body = error::Body),
+        (status = 200, description = "The identity with a new token", body = AgentIdentity),
+        (status = 403, description = "The agent is revoked or ended, or the bearer is not its identity token", body = error::Body),
         (status = 501, description = "Agent identity is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
 pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<Response, Error> {
@@ -202,18 +203,13 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     Ok(answer(identified))
 }
 
-/// The agents that the caller had issued; an operator sees all.
+/// The agents of the caller; an operator sees all.
 #[utoipa::path(
     get,
     path = "/v1/identity/agents",
     operation_id = "listAgents",
-    params(
-        ("limit" = Option<usize>, Query, description = "Most agents of a page: 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
-    ),
-    responses(
-        (status = 200, description = "A page, ordered by agent_id; Link names the next", body = [AgentRecord]),
-    )
+    params(Page),
+    responses((status = 200, description = "A page, ordered by `agent_id`", body = [AgentRecord]))
 )]
 pub async fn list(
     caller: Caller<Identities>,
@@ -222,14 +218,14 @@ pub async fn list(
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
+    let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (agents, next) =
         app.identity.list(&current, &who(&caller), page.after.as_deref(), page.limit).await?;
     let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
     paging::answer(&uri, &agents, next.as_deref())
 }
 
-/// One agent.
+/// Reads an agent.
 #[utoipa::path(
     get,
     path = "/v1/identity/agents/{agent_id}",
@@ -237,7 +233,7 @@ pub async fn list(
     params(("agent_id" = String, Path, description = "Percent-encoded")),
     responses(
         (status = 200, description = "The agent", body = AgentRecord),
-        (status = 404, description = "There is no such agent, or it is somebody else's", body = error::Body),
+        (status = 404, description = "The agent does not exist or belongs to another caller", body = error::Body),
     )
 )]
 pub async fn show(
@@ -246,27 +242,24 @@ pub async fn show(
     current: LinearizableRead,
     agent_id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Error> {
-    // An identifier is ASCII: what is not even UTF-8 names no agent.
+    // An agent_id is ASCII.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
     let record = AgentRecord::from(app.identity.show(&current, &agent_id, &who(&caller)).await?);
     Ok((NO_STORE, Json(record)).into_response())
 }
 
-/// Revokes an agent, and every agent and token that derives from it, for ever; also while the policy has
-/// no rule about agents.
+/// Revokes an agent permanently, with every agent and token that derives from it. It works without a policy for agents.
 #[utoipa::path(
     delete,
     path = "/v1/identity/agents/{agent_id}",
     operation_id = "revokeAgent",
     params(
         ("agent_id" = String, Path, description = "Percent-encoded"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Accepted; a repetition is answered alike anyway"),
+        IdempotencyKey,
     ),
     responses(
-        (status = 204, description = "It is revoked"),
-        (status = 404, description = "There is no such agent, or it is somebody else's", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 204, description = "The agent is revoked"),
+        (status = 404, description = "The agent does not exist or belongs to another caller", body = error::Body),
     )
 )]
 pub async fn revoke(
@@ -305,7 +298,7 @@ fn answer(identified: MintedIdentity) -> Response {
     (NO_STORE, Json(identity)).into_response()
 }
 
-/// The caller as the use-cases of identity know it.
+/// The caller, for the use-cases of identity.
 pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
     identity::Caller {
         id: caller.id().map(str::to_owned),

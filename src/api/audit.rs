@@ -1,5 +1,5 @@
-//! `GET /v1/tools/{tool_id}/audit`, `GET /v1/audit` and `GET /v1/audit/blocks`: the audit of one tool, of
-//! administrative acts, or all of it.
+//! `GET /v1/tools/{tool_id}/audit`, `GET /v1/audit` and `GET /v1/audit/blocks`: the audit of a tool, of administrative
+//! acts, and of every node in blocks.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -11,34 +11,35 @@ use utoipa::ToSchema;
 use super::App;
 use super::caller::{Caller, ReadAudit};
 use super::error::{self, Error};
-use super::paging::{self, Members};
+use super::openapi::params::Page;
+use super::openapi::values;
+use super::paging::{self, QueryParams};
 use crate::clock::Timestamp;
 use crate::state::LinearizableRead;
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
 use crate::tools::audit::trail::{self, DecodedBlock, ReadError};
 use crate::tools::audit::{self, Action, Decision};
 
-/// Where was asked, with its query.
-type Asked = (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>);
+/// The target of a request, with its query.
+type RawQuery = (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>);
 
-/// A block of one node's audit, as the log has it.
+/// An audit block of one node.
 #[derive(Serialize, ToSchema)]
-#[schema(as = AuditBlock)]
-pub struct KeptBlock {
-    /// Its place among the blocks of all nodes.
+pub struct AuditBlock {
+    /// Its number among the blocks of all nodes.
     number: u64,
-    /// When it was appended, in log time: RFC 3339, UTC.
+    /// When it was appended: log time, RFC 3339, UTC.
     appended_at: String,
-    /// In the order in which they were written.
+    /// In the order of recording.
     entries: Vec<Entry>,
-    /// Base64url SHA-256 of the RFC 8785 form of `entries`, `node_id`, `prev_hash` and `sequence`, with the
-    /// `hash` of each entry in the place of the entry.
+    /// Base64url SHA-256 of the RFC 8785 form of `entries`, `node_id`, `prev_hash` and `sequence`, where each entry is
+    /// replaced by its `hash`.
     hash: String,
-    /// Whose it is.
+    /// The node that recorded it.
     node_id: u64,
-    /// `hash` of the node's block before it; empty for the first.
+    /// `hash` of the previous block of the node; empty for the first.
     prev_hash: String,
-    /// Counts the blocks of that node from 1.
+    /// Number among the blocks of the node, from 1.
     sequence: u64,
 }
 
@@ -48,15 +49,14 @@ pub struct KeptBlock {
     path = "/v1/tools/{tool_id}/audit",
     operation_id = "getToolAudit",
     params(
-        ("tool_id" = String, Path, description = "The tool, registered or not any more"),
-        ("limit" = Option<usize>, Query, description = "Most entries; a page may have fewer"),
-        ("decision" = Option<String>, Query, description = "Only `allow`, `deny` or `error`"),
-        ("since" = Option<String>, Query, description = "Only entries from then on: RFC 3339"),
-        ("cursor" = Option<String>, Query, description = "From a Link header"),
+        ("tool_id" = String, Path, description = "The tool; it may be deregistered"),
+        ("decision" = Option<values::AuditDecision>, Query, description = "Only entries with this decision"),
+        ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
+        Page,
     ),
     responses(
-        (status = 200, description = "A page of entries; Link names the next one", body = [Entry]),
-        (status = 404, description = "There is no such tool, and no audit of one", body = error::Body),
+        (status = 200, description = "A page of entries, newest first", body = [Entry]),
+        (status = 404, description = "The tool does not exist and has no audit", body = error::Body),
     )
 )]
 pub async fn of_tool(
@@ -64,17 +64,17 @@ pub async fn of_tool(
     State(app): State<App>,
     current: LinearizableRead,
     tool_id: Result<Path<String>, PathRejection>,
-    (uri, query): Asked,
+    (uri, query): RawQuery,
 ) -> Result<Response, Error> {
-    // A tool_id is UTF-8: what is not names no tool.
+    // A tool_id is UTF-8.
     let Ok(Path(tool_id)) = tool_id else { return Err(ReadError::UnknownTool.into()) };
-    let members = Members::read(query, &["limit", "decision", "since", "cursor"])?;
-    let page = members.page()?;
+    let params = QueryParams::read(query, &["limit", "decision", "since", "cursor"])?;
+    let page = params.page()?;
     let before = page.after.as_deref().map(place);
     let query = trail::Query {
         limit: page.limit,
-        decision: members.value("decision").map(decision).transpose()?,
-        since: members.value("since").map(since).transpose()?,
+        decision: params.value("decision").map(decision).transpose()?,
+        since: params.value("since").map(since).transpose()?,
         before: before.transpose()?,
         ..trail::Query::default()
     };
@@ -82,30 +82,29 @@ pub async fn of_tool(
     paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
 }
 
-/// The administrative acts: changes of policy, signing keys, revocations, blocks and allowances, and of streams by
-/// operators that do not own them.
+/// Administrative acts: changes of policy, signing keys, revocations, blocks and allowances, and of streams by operators
+/// that do not own them.
 #[utoipa::path(
     get,
     path = "/v1/audit",
     operation_id = "listAdministrativeActs",
     params(
-        ("action" = Option<String>, Query, description = "`admin`, which is the default: the other actions are in the audit of their tool"),
+        ("action" = Option<String>, Query, description = "`admin`, the default: other actions are in the audit of their tool"),
         ("actor" = Option<String>, Query, description = "Only acts of this identity, byte for byte"),
-        ("since" = Option<String>, Query, description = "Only entries from then on: RFC 3339"),
-        ("limit" = Option<usize>, Query, description = "Most entries; a page may have fewer"),
-        ("cursor" = Option<String>, Query, description = "From a Link header"),
+        ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
+        Page,
     ),
-    responses((status = 200, description = "A page of entries, newest first; Link names the next one", body = [Entry]))
+    responses((status = 200, description = "A page of entries, newest first", body = [Entry]))
 )]
 pub async fn acts(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
     current: LinearizableRead,
-    (uri, query): Asked,
+    (uri, query): RawQuery,
 ) -> Result<Response, Error> {
-    let members = Members::read(query, &["action", "actor", "since", "limit", "cursor"])?;
-    let page = members.page()?;
-    if members.value("action").is_some_and(|action| action != Action::Admin.as_str()) {
+    let params = QueryParams::read(query, &["action", "actor", "since", "limit", "cursor"])?;
+    let page = params.page()?;
+    if params.value("action").is_some_and(|action| action != Action::Admin.as_str()) {
         return Err(Error::invalid_request(
             "action: must be admin; other actions are in the audit of their tool",
         ));
@@ -113,8 +112,8 @@ pub async fn acts(
     let query = trail::Query {
         limit: page.limit,
         action: Some(Action::Admin),
-        actor: members.value("actor").map(str::to_owned),
-        since: members.value("since").map(since).transpose()?,
+        actor: params.value("actor").map(str::to_owned),
+        since: params.value("since").map(since).transpose()?,
         before: page.after.as_deref().map(place).transpose()?,
         decision: None,
     };
@@ -122,40 +121,38 @@ pub async fn acts(
     paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
 }
 
-/// The audit of every node in blocks, oldest first: what an export is made of.
+/// The audit of every node in blocks, oldest first, for an export.
 #[utoipa::path(
     get,
     path = "/v1/audit/blocks",
     operation_id = "listAuditBlocks",
     params(
-        ("after" = Option<u64>, Query, description = "Only blocks with greater numbers"),
-        ("limit" = Option<usize>, Query, description = "Most blocks; a page may have fewer"),
-        ("cursor" = Option<String>, Query, description = "From a Link header; `after` does not count then"),
+        ("after" = Option<u64>, Query, description = "Only blocks with greater numbers; ignored with `cursor`"),
+        Page,
     ),
-    responses((status = 200, description = "A page of blocks; Link names the next one", body = [KeptBlock]))
+    responses((status = 200, description = "A page of blocks, oldest first", body = [AuditBlock]))
 )]
 pub async fn blocks(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
     current: LinearizableRead,
-    (uri, query): Asked,
+    (uri, query): RawQuery,
 ) -> Result<Response, Error> {
-    let members = Members::read(query, &["after", "limit", "cursor"])?;
-    let page = members.page()?;
+    let params = QueryParams::read(query, &["after", "limit", "cursor"])?;
+    let page = params.page()?;
     let number = |text: &str, rule: &str| text.parse::<u64>().map_err(|_| Error::invalid_request(rule));
     let after =
-        members.value("after").map(|text| number(text, "after: must be a whole number")).transpose()?;
+        params.value("after").map(|text| number(text, "after: must be a whole number")).transpose()?;
     let cursor = page.after.as_deref();
-    let cursor =
-        cursor.map(|text| number(text, "cursor: must be one that a Link header gave")).transpose()?;
+    let cursor = cursor.map(|text| number(text, "cursor: must be from a Link header")).transpose()?;
     let (blocks, is_more) = app.audit.blocks(&current, cursor.or(after).unwrap_or(0), page.limit).await?;
     let next = blocks.last().filter(|_| is_more).map(|block| block.number.to_string());
-    let blocks: Vec<KeptBlock> = blocks.into_iter().map(KeptBlock::from).collect();
+    let blocks: Vec<AuditBlock> = blocks.into_iter().map(AuditBlock::from).collect();
     paging::answer(&uri, &blocks, next.as_deref())
 }
 
 fn place(cursor: &str) -> Result<trail::TrailCursor, Error> {
-    cursor.parse().map_err(|()| Error::invalid_request("cursor: must be one that a Link header gave"))
+    cursor.parse().map_err(|()| Error::invalid_request("cursor: must be from a Link header"))
 }
 
 fn decision(text: &str) -> Result<Decision, Error> {
@@ -165,11 +162,11 @@ fn decision(text: &str) -> Result<Decision, Error> {
 }
 
 fn since(text: &str) -> Result<Timestamp, Error> {
-    let rule = "since: must be a time as RFC 3339 writes it, for example 2026-11-20T08:00:00Z";
+    let rule = "since: must be an RFC 3339 time, for example 2026-11-20T08:00:00Z";
     Timestamp::from_rfc3339(text).ok_or_else(|| Error::invalid_request(rule))
 }
 
-impl From<DecodedBlock> for KeptBlock {
+impl From<DecodedBlock> for AuditBlock {
     fn from(block: DecodedBlock) -> Self {
         let DecodedBlock { number, appended_at, block } = block;
         let AuditBlockDocument { entries, hash, node_id, prev_hash, sequence } = block;

@@ -1,4 +1,4 @@
-//! `/v1/blocks`: wire types and translation: what is refused until that is lifted, and lifting it.
+//! `/v1/blocks`: wire types and translation: list and lift subject blocks.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -12,48 +12,46 @@ use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::openapi::params::{IdempotencyKey, Page};
+use super::openapi::values;
 use super::text;
 use super::{idempotency, paging};
 use crate::revocation;
 use crate::revocation::Revocations;
 use crate::state::{LinearizableRead, SubjectBlock, stated};
 
-/// A block that is not lifted: whatever derives from the fact is refused, whenever it was issued.
+/// A subject block in force: every credential that derives from the fact is refused, whenever it was issued.
 #[derive(Serialize, ToSchema)]
 pub struct Block {
-    /// Its name: the digest of the fact, and of who blocks it for the sake of what. Base64url.
+    /// The digest of fact, blocker and family. Base64url.
     id: String,
-    /// `subject`, `agent`, `email`, `client`, `token` or `key`
+    /// The kind of fact.
+    #[schema(value_type = values::FactKind)]
     kind: String,
-    /// Whose word it is; absent for a workload identifier.
+    /// The issuer of the value; absent for a workload identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     issuer: Option<String>,
-    /// What is blocked.
+    /// The blocked value.
     value: String,
-    /// The issuer of the signal, or the operator; absent for nobody.
+    /// The issuer of the signal, or the operator; absent for an anonymous operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    /// The family of events, of which another one lifts it; `operator` for an operator's block.
+    /// The family of events, one of which lifts the block; `operator` for an operator's block.
     family: String,
-    /// When it happened, as whoever blocked it says. RFC 3339, UTC.
+    /// The time of the event, as the blocker stated it. RFC 3339, UTC.
     blocked_at: String,
-    /// Why, as whoever blocked it said.
+    /// The reason, as the blocker stated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// What is blocked, by operators and by signals.
+/// Blocks by operators and by signals.
 #[utoipa::path(
     get,
     path = "/v1/blocks",
     operation_id = "listBlocks",
-    params(
-        ("limit" = Option<usize>, Query, description = "Most blocks of a page: 1 to 1000, default 100; there may be fewer"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
-    ),
-    responses(
-        (status = 200, description = "A page, ordered by id; Link names the next", body = [Block]),
-    )
+    params(Page),
+    responses((status = 200, description = "A page, ordered by `id`", body = [Block]))
 )]
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
@@ -62,7 +60,7 @@ pub async fn list(
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
+    let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (blocked, next) = app.revocations.blocks(&current, page.after.as_deref(), page.limit)?;
     let rows: Vec<_> = blocked.into_iter().map(|blocked| row_of(&app.revocations, blocked)).collect();
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
@@ -82,21 +80,18 @@ fn row_of(revocations: &Revocations, blocked: SubjectBlock) -> Block {
     }
 }
 
-/// Lifts a block, whoever blocked it. What was issued before the block stays revoked; an issuer may block again,
-/// with a later event.
+/// Lifts a block. Credentials issued before the block stay revoked; an issuer may block again with a later event.
 #[utoipa::path(
     delete,
     path = "/v1/blocks/{id}",
     operation_id = "liftBlock",
     params(
-        ("id" = String, Path, description = "As the list says it"),
-        ("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key is answered alike"),
+        ("id" = String, Path, description = "The `id` of the block"),
+        IdempotencyKey,
     ),
     responses(
-        (status = 204, description = "It is lifted"),
-        (status = 404, description = "There is no such block, or it is lifted", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 204, description = "The block is lifted"),
+        (status = 404, description = "The block does not exist", body = error::Body),
     )
 )]
 pub async fn lift(

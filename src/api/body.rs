@@ -1,4 +1,4 @@
-//! Reading a request's body: its size, its type, its encoding.
+//! Reading a request's body: size, media type, encoding.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use super::error::{Code, Error};
 use crate::{json, limits};
 
-/// The media types that requests may have.
+/// Media types of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
-    /// `application/json`, and no type at all.
+    /// `application/json`; also the default without `Content-Type`.
     Json,
     /// `application/x-www-form-urlencoded`.
     Form,
@@ -30,19 +30,19 @@ impl Media {
     }
 }
 
-/// Reads a body of at most `bytes_max`. What is beyond is left for [`super::unread_body`].
+/// Reads a body of at most `bytes_max`. The rest of a larger one is left to [`super::leftover`].
 ///
 /// # Errors
-/// 413 if it is larger, 400 if it breaks off, 408 if it takes longer than [`limits::BODY_TIMEOUT`].
+/// 413 if it is larger, 400 if it ends early, 408 if it takes longer than [`limits::BODY_TIMEOUT`].
 pub async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     let in_time = tokio::time::timeout(limits::BODY_TIMEOUT, read_to_its_end(body, bytes_max)).await;
-    in_time.unwrap_or_else(|_| Err(Error::too_slow("the body did not come in time")))
+    in_time.unwrap_or_else(|_| Err(Error::too_slow("the body did not arrive in time")))
 }
 
 async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     let mut kept = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Error::invalid_request("the body could not be read to its end"))?;
+        let frame = frame.map_err(|_| Error::invalid_request("the body ended early"))?;
         let Ok(data) = frame.into_data() else { continue };
         if kept.len() + data.len() > bytes_max {
             return Err(Error::new(
@@ -56,10 +56,10 @@ async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Erro
     Ok(kept.freeze())
 }
 
-/// The media type of a request: one of those that are `accepted`, of which JSON is one always.
+/// The media type of a request, one of `accepted`, which always includes JSON.
 ///
 /// # Errors
-/// 415 for any other type, another character set than UTF-8, or a body that is encoded.
+/// 415 for another type, another character set than UTF-8, or a content encoding.
 pub fn media(headers: &HeaderMap, accepted: &[Media]) -> Result<Media, Error> {
     let unsupported =
         |what: &str| Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, what.to_owned());
@@ -80,17 +80,17 @@ pub fn media(headers: &HeaderMap, accepted: &[Media]) -> Result<Media, Error> {
         let names = accepted.iter().map(|media| media.name()).collect::<Vec<_>>().join(" or ");
         return Err(unsupported(&format!("Content-Type: must be {names} here")));
     };
-    // RFC 8259 §11 knows no parameter; a character set of UTF-8 is what it means anyway.
+    // RFC 8259 §11 defines no parameter; `charset=utf-8` is common and harmless.
     match parts.find(|part| !matches!(*part, "" | "charset=utf-8" | "charset=\"utf-8\"")) {
         None => Ok(media),
         Some(_) => Err(unsupported("Content-Type: only charset=utf-8 is supported")),
     }
 }
 
-/// Reads a JSON body of at most `bytes_max` into `T`.
+/// Reads and parses a JSON body of at most `bytes_max`.
 ///
 /// # Errors
-/// As [`json_bytes`]; 400 that names the member and the rule.
+/// Those of [`json_bytes`]; 400 that names the field and the rule.
 pub async fn json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
@@ -99,10 +99,10 @@ pub async fn json<T: DeserializeOwned>(
     Ok(json::read(&json_bytes(headers, body, bytes_max).await?)?)
 }
 
-/// Reads a body of at most `bytes_max` that says it is JSON.
+/// Reads a body of at most `bytes_max` whose media type is JSON.
 ///
 /// # Errors
-/// As [`read`] and [`media`].
+/// Those of [`read`] and [`media`].
 pub async fn json_bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     let bytes = read(body, bytes_max).await?;
     media(headers, &[Media::Json])?;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_at_its_limit_is_read_and_one_byte_more_is_answered_413() {
+    async fn body_beyond_its_limit_is_refused_with_413() {
         let largest = Body::from(vec![b' '; limits::BODY_BYTES_MAX]);
         let bytes = read(largest, limits::BODY_BYTES_MAX).await.expect("at the limit");
         assert_eq!(bytes.len(), limits::BODY_BYTES_MAX);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_come_is_answered_408() {
+    async fn late_body_is_refused_with_408() {
         let silent = || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
         let a_tick = std::time::Duration::from_millis(2);
         let almost = limits::BODY_TIMEOUT.saturating_sub(a_tick);

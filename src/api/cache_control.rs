@@ -1,4 +1,4 @@
-//! What may be cached and what may not. Public documents: `max-age`, a strong `ETag`, 304 (RFC 9110 §13, RFC 9111).
+//! `Cache-Control`. Public documents have `max-age`, a strong `ETag` and 304 (RFC 9110 §13, RFC 9111).
 
 use aws_lc_rs::digest;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -9,14 +9,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::error::Error;
 use crate::limits;
 
-/// For what nobody may keep: tokens, and what is true of this moment only.
+/// For tokens and for volatile state.
 pub const NO_STORE: [(header::HeaderName, HeaderValue); 1] =
     [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
 
-/// Answers with a document, or 304 if the caller has it already.
+/// Answers with a document, or 304 if the client has it.
 ///
 /// # Errors
-/// Never in practice: the header values are ASCII.
+/// Only if a header value were not ASCII.
 pub fn answer(headers: &HeaderMap, media: &'static str, document: String) -> Result<Response, Error> {
     let digest = digest::digest(&digest::SHA256, document.as_bytes());
     let etag = format!("\"{}\"", URL_SAFE_NO_PAD.encode(digest));

@@ -1,9 +1,7 @@
-//! Who calls, decided once at the edge: by client certificate, by bearer token, or nobody in
-//! particular. Every handler states in its signature which [`Caller`] it takes, and [`super::routes`]
-//! does not accept a handler that states none.
+//! Authentication and authorization of callers, once, at the edge: by client certificate, by bearer token, or anonymous.
+//! Every handler states in its signature which [`Caller`] it takes; [`super::routes`] enforces it.
 //!
-//! Nothing that a request says of itself counts here but its `Authorization` header: no header of a
-//! proxy names a caller or an address.
+//! Of the request's headers only `Authorization` counts: no header of a proxy names a caller or an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,10 +14,10 @@ use axum::http::{HeaderMap, header};
 
 use super::App;
 pub use super::capability::Capability;
-use super::connect_info::{Channel, Peer};
+use super::connect_info::{Channel, ClientConnection};
 use super::error::Error;
 use super::rate_limit::Key;
-use super::request_context::Notes;
+use super::request_context::RequestContext;
 use crate::clock::Timestamp;
 use crate::id::WorkloadId;
 use crate::state::CallerFacts;
@@ -29,19 +27,19 @@ use crate::token::CertificateDigest;
 use crate::token::foreign::Credential;
 use crate::token::jws::Compact;
 
-/// The table of callers: what the holder of a client certificate may do, by its SPIFFE ID. An
-/// identifier is compared byte for byte; who is not in the table may do nothing.
+/// Capabilities of client certificates, by SPIFFE ID, which is compared byte for byte. A certificate that is not in the
+/// table has none.
 #[derive(Clone, Debug, Default)]
 pub struct Callers(BTreeMap<WorkloadId, BTreeSet<Capability>>);
 
 impl Callers {
-    /// From its rows.
+    /// A table of these rows.
     #[must_use]
     pub fn new(rows: BTreeMap<WorkloadId, BTreeSet<Capability>>) -> Self {
         Self(rows)
     }
 
-    /// Those with `cluster.admin`.
+    /// Callers with `cluster.admin`.
     pub fn operators(&self) -> impl Iterator<Item = &WorkloadId> {
         self.0.keys().filter(|id| self.may(id, Capability::ClusterAdmin))
     }
@@ -53,34 +51,34 @@ impl Callers {
     }
 }
 
-/// Who may read metrics (contract §2, "own setting").
+/// Access to `/metrics` (contract §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MetricsAccess {
-    /// Whoever connects from this machine.
+    /// Connections from loopback.
     #[default]
     Loopback,
-    /// Who has `metrics.read`.
+    /// Callers with `metrics.read`.
     Authenticated,
-    /// Anybody.
+    /// Every connection.
     Public,
 }
 
-/// What a route asks of its caller.
+/// The requirement of a route on its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing, and it answers also when everything else is refused for overload.
+    /// None; served also under overload.
     Health,
-    /// Nothing.
+    /// None.
     Public,
     /// A client certificate with this capability.
     Certificate(Capability),
     /// A client certificate or a bearer token with this capability.
     Credential(Capability),
-    /// A client certificate or a bearer token, whatever either may do.
+    /// A client certificate or a bearer token; no capability.
     Authenticated,
-    /// A bearer token, whatever it may do: what its subject asks concerns itself.
+    /// A bearer token; no capability, because the request concerns its own subject.
     Bearer,
-    /// What [`MetricsAccess`] says.
+    /// As [`MetricsAccess`] is configured.
     Metrics,
 }
 
@@ -98,7 +96,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// A route's need, as a type, so that a handler's signature and the route table cannot disagree.
+/// A route's requirement as a type, so that a handler's signature and the route table cannot disagree.
 pub trait Need: Clone + Copy + Send + Sync + 'static {
     /// The same as a value.
     const ACCESS: Access;
@@ -117,27 +115,27 @@ macro_rules! needs {
 }
 
 needs! {
-    /// Anybody, at any time.
+    /// No requirement; served also under overload.
     Health = Access::Health;
-    /// Anybody.
+    /// No requirement.
     Public = Access::Public;
-    /// "mTLS (spec)", `exchange`.
+    /// Certificate with `exchange`.
     Exchange = Access::Certificate(Capability::Exchange);
-    /// "mTLS (spec)", `identity.issue`.
+    /// Certificate with `identity.issue`.
     IssueIdentity = Access::Certificate(Capability::IdentityIssue);
-    /// "mTLS (spec)", `signals.send`.
+    /// Certificate with `signals.send`.
     SendSignals = Access::Certificate(Capability::SignalsSend);
-    /// "mTLS (spec)", `streams.manage`: a stream is made by whoever can be held to it.
+    /// Certificate with `streams.manage`: a stream is created by a workload that can be held to account.
     CreateStream = Access::Certificate(Capability::StreamsManage);
-    /// `streams.manage`, for the streams that are there.
+    /// `streams.manage`, for existing streams.
     ManageStreams = Access::Credential(Capability::StreamsManage);
     /// `streams.read`.
     ReadStreams = Access::Credential(Capability::StreamsRead);
-    /// `identity.issue`, to see and revoke what was issued.
+    /// `identity.issue`, to read and revoke the caller's agents.
     Identities = Access::Credential(Capability::IdentityIssue);
-    /// "bearer = the agent's own token (spec)".
+    /// The agent's own bearer token.
     OwnToken = Access::Bearer;
-    /// Anybody who is known.
+    /// An authenticated caller, without a capability.
     Authenticated = Access::Authenticated;
     /// `tools.manage`.
     ManageTools = Access::Credential(Capability::ToolsManage);
@@ -151,24 +149,24 @@ needs! {
     ReadEvents = Access::Credential(Capability::EventsRead);
     /// `cluster.admin`.
     ClusterAdmin = Access::Credential(Capability::ClusterAdmin);
-    /// As configured.
+    /// As [`MetricsAccess`] is configured.
     Metrics = Access::Metrics;
 }
 
-/// A caller that may do what `N` needs. Made by the edge only.
+/// An authorized caller for need `N`. Only this module constructs it.
 #[derive(Clone, Debug)]
 pub struct Caller<N> {
-    identity: Identity,
+    principal: Principal,
     certificate: Option<CertificateDigest>,
     is_operator: bool,
     facts: Arc<CallerFacts>,
     need: PhantomData<N>,
 }
 
-/// Who a caller is.
+/// The principal that was authenticated.
 #[derive(Clone, Debug)]
-enum Identity {
-    /// Nobody has said; in development mode that is everybody.
+enum Principal {
+    /// None; only public routes and development mode allow it.
     Anonymous,
     /// The holder of a client certificate.
     Workload(WorkloadId),
@@ -176,7 +174,7 @@ enum Identity {
     Bearer(Arc<Credential>),
 }
 
-impl Identity {
+impl Principal {
     fn id(&self) -> Option<&WorkloadId> {
         match self {
             Self::Anonymous => None,
@@ -187,46 +185,46 @@ impl Identity {
 }
 
 impl<N> Caller<N> {
-    /// Its identifier; `None` if nobody has said.
+    /// Its identifier; `None` for an anonymous caller.
     #[must_use]
     pub fn id(&self) -> Option<&str> {
-        self.identity.id().map(WorkloadId::as_str)
+        self.principal.id().map(WorkloadId::as_str)
     }
 
-    /// Who acts for it, if its bearer token says so (RFC 8693 §4.1).
+    /// The actor of its bearer token (RFC 8693 §4.1).
     #[must_use]
     pub fn actor(&self) -> Option<&str> {
         self.credential().and_then(Credential::act).map(|act| act.sub.as_str())
     }
 
-    /// Its bearer token, if it showed one.
+    /// Its verified bearer token.
     #[must_use]
     pub fn credential(&self) -> Option<&Credential> {
-        match &self.identity {
-            Identity::Bearer(credential) => Some(credential),
-            Identity::Anonymous | Identity::Workload(_) => None,
+        match &self.principal {
+            Principal::Bearer(credential) => Some(credential),
+            Principal::Anonymous | Principal::Workload(_) => None,
         }
     }
 
-    /// Whether it also has `cluster.admin`, and so may change what others own.
+    /// Whether it also has `cluster.admin` and may change resources of other owners.
     #[must_use]
     pub fn is_operator(&self) -> bool {
         self.is_operator
     }
 
-    /// The facts by which its commands are judged when they are applied; none of an anonymous caller.
+    /// The facts that `apply` checks against the blocks; none of an anonymous caller.
     #[must_use]
     pub fn facts(&self) -> &CallerFacts {
         &self.facts
     }
 
-    /// The same, for a use-case that keeps them.
+    /// The same, shared.
     #[must_use]
     pub fn shared_facts(&self) -> Arc<CallerFacts> {
         Arc::clone(&self.facts)
     }
 
-    /// The certificate of its connection.
+    /// The certificate of its connection, also when a bearer token authenticates it.
     #[must_use]
     pub fn certificate(&self) -> Option<CertificateDigest> {
         self.certificate
@@ -237,40 +235,41 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
-        let (Some(peer), Some(notes)) =
-            (parts.extensions.get::<Arc<Peer>>(), parts.extensions.get::<Arc<Notes>>())
+        let (Some(peer), Some(context)) =
+            (parts.extensions.get::<Arc<ClientConnection>>(), parts.extensions.get::<Arc<RequestContext>>())
         else {
-            return Err(Error::internal("a request without its connection"));
+            return Err(Error::internal("a request lacks its connection"));
         };
-        let Known { identity, certificate, facts } = decide(app, peer, &parts.headers, N::ACCESS).await?;
-        if let Some(id) = identity.id() {
-            notes.set_caller(id.clone());
+        let Authorized { principal, certificate, facts } =
+            decide(app, peer, &parts.headers, N::ACCESS).await?;
+        if let Some(id) = principal.id() {
+            context.set_caller(id.clone());
         }
-        // A certificate was counted with its connection; a token is known only now.
-        if let Identity::Bearer(credential) = &identity {
-            let place = app.rates.take(Key::Workload(credential.sub().clone())).place;
-            notes.hold(place.inspect_err(|_| app.metrics.request_refused("rate"))?);
+        // A certificate was counted before the handler; the subject of a bearer token is known only now.
+        if let Principal::Bearer(credential) = &principal {
+            let permit = app.rate_limits.acquire(Key::Workload(credential.sub().clone())).permit;
+            context.hold(permit.inspect_err(|_| app.metrics.request_refused("rate"))?);
         }
         if N::ACCESS != Access::Health {
-            let may_wait = identity.id().is_some() || !app.requires_tls;
+            let may_wait = principal.id().is_some() || !app.requires_tls;
             super::middleware::reach_min_index(app, &parts.headers, may_wait).await?;
         }
-        let is_operator = may(app, &identity, Capability::ClusterAdmin);
-        Ok(Self { identity, certificate, is_operator, facts: Arc::new(facts), need: PhantomData })
+        let is_operator = may(app, &principal, Capability::ClusterAdmin);
+        Ok(Self { principal, certificate, is_operator, facts: Arc::new(facts), need: PhantomData })
     }
 }
 
-/// What a caller showed, to be judged again while its answer goes on.
-pub struct Shown {
-    peer: Arc<Peer>,
+/// The credentials of a request, to be verified again while its response goes on.
+pub struct PresentedCredentials {
+    peer: Arc<ClientConnection>,
     headers: HeaderMap,
 }
 
-impl Shown {
-    /// What came with a request; `None` without its connection, which no request is.
+impl PresentedCredentials {
+    /// The credentials of a request; `None` without a connection, which does not happen.
     #[must_use]
     pub fn with(parts: &Parts) -> Option<Self> {
-        let peer = Arc::clone(parts.extensions.get::<Arc<Peer>>()?);
+        let peer = Arc::clone(parts.extensions.get::<Arc<ClientConnection>>()?);
         let mut headers = HeaderMap::new();
         for value in parts.headers.get_all(header::AUTHORIZATION) {
             headers.append(header::AUTHORIZATION, value.clone());
@@ -278,15 +277,15 @@ impl Shown {
         Some(Self { peer, headers })
     }
 
-    /// Judges it again by every rule, for a need of `N`.
+    /// Verifies and authorizes them again for need `N`.
     ///
     /// # Errors
-    /// As of the request itself.
-    pub async fn judge<N: Need>(&self, app: &App) -> Result<(), Error> {
+    /// Those of the first decision.
+    pub async fn verify<N: Need>(&self, app: &App) -> Result<(), Error> {
         decide(app, &self.peer, &self.headers, N::ACCESS).await.map(drop)
     }
 
-    /// When the certificate of its connection counts no more.
+    /// The end of the connection's certificate.
     #[must_use]
     pub fn certificate_ends(&self) -> Option<Timestamp> {
         match &self.peer.channel {
@@ -296,19 +295,19 @@ impl Shown {
     }
 }
 
-struct Known {
-    identity: Identity,
+struct Authorized {
+    principal: Principal,
     certificate: Option<CertificateDigest>,
     facts: CallerFacts,
 }
 
-/// Whether a caller has a capability: by its bearer token, by the table of callers, or because in
-/// development mode everybody has every one.
-fn may(app: &App, identity: &Identity, capability: Capability) -> bool {
-    match identity {
-        Identity::Anonymous => !app.requires_tls,
-        Identity::Workload(id) => app.callers.may(id, capability),
-        Identity::Bearer(credential) => {
+/// Whether a caller has a capability: by its bearer token, by the table of callers, or because development mode gives
+/// an anonymous caller all.
+fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
+    match principal {
+        Principal::Anonymous => !app.requires_tls,
+        Principal::Workload(id) => app.callers.may(id, capability),
+        Principal::Bearer(credential) => {
             let granted = credential.capabilities().unwrap_or_default();
             granted.iter().any(|granted| granted == capability.as_str())
         }
@@ -317,66 +316,70 @@ fn may(app: &App, identity: &Identity, capability: Capability) -> bool {
 
 /// Decides, in this order:
 ///
-/// 1. over plain HTTP, while there is TLS, only what is public is served
-/// 2. public routes ask nothing more; a certificate that is still in force says who it is
-/// 3. a client certificate counts until it expires, whatever connection it opened
-/// 4. a bearer token is ours, meant for us, in force, and bound to this connection if it is bound
-/// 5. without one, the client certificate says who calls
-/// 6. without either: nobody, which development mode lets do everything but speak for an agent
-/// 7. the node holds a freshness lease, and by its state the caller is neither blocked nor revoked; operators are no
-///    exception
-/// 8. the capability that the route needs
+/// 1. outside development mode, plain HTTP serves open routes only
+/// 2. an open route needs no credential; a valid certificate still identifies the caller
+/// 3. a client certificate must not have expired since the handshake
+/// 4. a bearer token must be ours, for our audience, valid, and bound to this connection if it has `cnf`
+/// 5. without a bearer token the client certificate identifies the caller
+/// 6. without either the caller is anonymous: 401, or in development mode every capability but no agent identity
+/// 7. this node holds a freshness lease, and the caller, also an operator, is neither blocked nor revoked
+/// 8. the caller has the capability of the route
 ///
 /// # Errors
-/// 401 if nobody is authenticated, 403 if the caller is blocked or lacks the capability, 503 without a lease.
-async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> Result<Known, Error> {
+/// 401 if it is not authenticated, 403 if it is blocked or lacks the capability, 503 without a lease.
+async fn decide(
+    app: &App,
+    peer: &ClientConnection,
+    headers: &HeaderMap,
+    access: Access,
+) -> Result<Authorized, Error> {
     let is_open = match access {
         Access::Health | Access::Public => true,
         Access::Metrics => match app.metrics_access {
             MetricsAccess::Public => true,
             MetricsAccess::Loopback if peer.address.ip().is_loopback() => true,
-            MetricsAccess::Loopback => return Err(Error::forbidden("metrics are for this machine only")),
+            MetricsAccess::Loopback => return Err(Error::forbidden("metrics are served on loopback only")),
             MetricsAccess::Authenticated => false,
         },
         Access::Certificate(_) | Access::Credential(_) | Access::Authenticated | Access::Bearer => false,
     };
     if app.requires_tls && matches!(peer.channel, Channel::Plain) && !is_open {
-        return Err(Error::forbidden("served on 8694, over TLS"));
+        return Err(Error::forbidden("this route is served over TLS only, on port 8694"));
     }
     let certificate = match certificate_in_force(app, &peer.channel) {
-        // Public is public, also for whoever is no longer known.
+        // An open route ignores an expired certificate.
         Err(_) if is_open => None,
         outcome => outcome?,
     };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
     let by_certificate = certificate
-        .map_or(Identity::Anonymous, |certificate| Identity::Workload(certificate.spiffe_id.clone()));
+        .map_or(Principal::Anonymous, |certificate| Principal::Workload(certificate.spiffe_id.clone()));
     if is_open {
         let facts = CallerFacts::default();
-        return Ok(Known { identity: by_certificate, certificate: digest, facts });
+        return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
     }
-    let identity = match (bearer(headers)?, access) {
+    let principal = match (bearer(headers)?, access) {
         (Some(_), Access::Certificate(_)) => {
-            let text = "this route takes a client certificate and no Authorization header";
+            let text = "this route accepts a client certificate and no Authorization header";
             return Err(Error::unauthenticated(text));
         }
-        (Some(text), _) => Identity::Bearer(Arc::new(verified(app, text, digest.as_ref()).await?)),
+        (Some(text), _) => Principal::Bearer(Arc::new(verify_bearer(app, text, digest.as_ref()).await?)),
         (None, Access::Bearer) => {
-            return Err(Error::unauthenticated("the bearer token of the agent itself is needed"));
+            return Err(Error::unauthenticated("the agent's own bearer token is required"));
         }
         (None, _) => by_certificate,
     };
-    if matches!(identity, Identity::Anonymous) && app.requires_tls {
+    if matches!(principal, Principal::Anonymous) && app.requires_tls {
         let text = match access {
-            Access::Certificate(_) => "a client certificate is needed",
-            _ => "a client certificate or a bearer token is needed",
+            Access::Certificate(_) => "a client certificate is required",
+            _ => "a client certificate or a bearer token is required",
         };
         return Err(Error::unauthenticated(text));
     }
-    let facts = match &identity {
-        Identity::Anonymous => CallerFacts::default(),
-        Identity::Workload(id) => CallerFacts::of_certificate(&app.issuer, id),
-        Identity::Bearer(credential) => CallerFacts::of_bearer(credential),
+    let facts = match &principal {
+        Principal::Anonymous => CallerFacts::default(),
+        Principal::Workload(id) => CallerFacts::of_certificate(&app.issuer, id),
+        Principal::Bearer(credential) => CallerFacts::of_bearer(credential),
     };
     let fresh = app.state.fresh().await?;
     if app.state.refuses(&fresh, &facts) {
@@ -388,8 +391,10 @@ async fn decide(app: &App, peer: &Peer, headers: &HeaderMap, access: Access) -> 
         Access::Health | Access::Public | Access::Authenticated | Access::Bearer => None,
     };
     match needed {
-        Some(capability) if !may(app, &identity, capability) => Err(Error::insufficient(capability.as_str())),
-        _ => Ok(Known { identity, certificate: digest, facts }),
+        Some(capability) if !may(app, &principal, capability) => {
+            Err(Error::insufficient(capability.as_str()))
+        }
+        _ => Ok(Authorized { principal, certificate: digest, facts }),
     }
 }
 
@@ -401,20 +406,20 @@ fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'
     Err(Error::unauthenticated("the client certificate has expired"))
 }
 
-/// RFC 6750 §2.1: `Authorization: Bearer <token>`, the scheme in any case (RFC 9110 §11.1). Another
-/// scheme is refused: whoever sends it believes that it counts.
+/// RFC 6750 §2.1: `Authorization: Bearer <token>`, the scheme case-insensitive (RFC 9110 §11.1). Another scheme is
+/// refused, because its sender relies on it.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let credentials = value.to_str().ok().and_then(|text| text.split_once(' '));
     match (credentials, values.next()) {
         (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token)),
-        _ => Err(Error::invalid_bearer("Authorization: must be one Bearer token")),
+        _ => Err(Error::invalid_bearer("Authorization: must be exactly one Bearer token")),
     }
 }
 
-/// One text for every bearer that is not acceptable; the log has the reason.
-async fn verified(
+/// Verifies a bearer token. Every refusal has the same text; the log has the reason.
+async fn verify_bearer(
     app: &App,
     text: &str,
     certificate: Option<&CertificateDigest>,

@@ -1,40 +1,40 @@
-//! The capabilities that routes require of a caller.
+//! The capabilities of callers.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a caller may do (contract §2). A bearer has it in its claim `capabilities`, a client
-/// certificate in the table of callers.
+/// A capability (contract §2): in the claim `capabilities` of a bearer token, or in the table of callers for a client
+/// certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capability {
     /// Exchange credentials.
     Exchange,
-    /// Issue identities to agents, see and revoke those it issued.
+    /// Issue identities to agents; read and revoke the caller's agents.
     IdentityIssue,
-    /// Bring signals.
+    /// Send signals.
     SignalsSend,
-    /// Make streams of signals, change, pause and delete its own.
+    /// Create streams; change, pause and delete the caller's streams.
     StreamsManage,
-    /// See its own streams.
+    /// Read the caller's streams.
     StreamsRead,
     /// Register, replace and deregister tools.
     ToolsManage,
-    /// Read the registry of tools.
+    /// Read the tool registry.
     ToolsRead,
-    /// Have tokens verified for a tool.
+    /// Verify tokens for tool calls.
     ToolsVerify,
     /// Read the audit.
     AuditRead,
     /// Read the live feed.
     EventsRead,
-    /// Administer the cluster: keys, policy.
+    /// Administer the cluster.
     ClusterAdmin,
-    /// Read metrics, where they are not public.
+    /// Read metrics.
     MetricsRead,
 }
 
 impl Capability {
-    /// Every capability that some route asks for.
+    /// Every capability.
     pub const ALL: [Self; 12] = [
         Self::Exchange,
         Self::IdentityIssue,
@@ -50,7 +50,7 @@ impl Capability {
         Self::MetricsRead,
     ];
 
-    /// As it is spelled in configuration and tokens.
+    /// The name in configuration and tokens.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,23 +1,23 @@
-//! What the listener knows of the other end of a connection before any request is read.
+//! The connection of a request, as far as the listener knows it before any request is read.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::tls::PeerCertificate;
 
-/// The other end of a connection. Every request carries an `Arc` of it in its extensions.
+/// A client's connection. Every request carries an `Arc` of it in its extensions.
 #[derive(Clone, Debug)]
-pub struct Peer {
-    /// Where it comes from, as TCP says; no header changes it.
+pub struct ClientConnection {
+    /// The remote address of the TCP connection; no header changes it.
     pub address: SocketAddr,
-    /// Which of our addresses it reached.
+    /// The local address.
     pub local_address: SocketAddr,
-    /// How it is protected.
+    /// Plain TCP or TLS.
     pub channel: Channel,
-    /// It was let in beyond the usual number of connections, for health routes only.
+    /// Accepted beyond the usual number of connections, for health routes only.
     pub in_reserve: bool,
 }
 
-/// How a connection is protected.
+/// The protection of a connection.
 #[derive(Clone, Debug)]
 pub enum Channel {
     /// Plain TCP.
@@ -26,8 +26,7 @@ pub enum Channel {
     Tls(Option<PeerCertificate>),
 }
 
-/// What counts as one address: one IPv6 customer has a /64 (RFC 6177), and a mapped IPv4 address is
-/// itself.
+/// The unit of limits by address: an IPv6 /64, which one customer has (RFC 6177); a mapped IPv4 address counts as IPv4.
 #[must_use]
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

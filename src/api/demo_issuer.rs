@@ -1,5 +1,5 @@
-//! The demo issuer of the development broker: it stands in for the API server of a Kubernetes
-//! cluster. Routes and translation only; what a token says is decided by whoever builds it.
+//! Routes of the development issuer, which stands in for the API server of a Kubernetes cluster. The tokens are built
+//! elsewhere.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use axum::routing::get;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Makes a credential for a namespace and a service account; an error is told to the caller.
+/// Issues a credential for a namespace and a service account; the error text goes to the caller.
 pub type Issue = dyn Fn(&str, &str) -> Result<String, String> + Send + Sync;
 
-/// What the demo issuer answers.
+/// The documents and the issuing function.
 #[derive(Clone)]
 pub struct DemoIssuer {
     /// Its discovery document (OpenID Connect Discovery §3).
     pub discovery: Value,
     /// Its public keys.
     pub jwks: Value,
-    /// Makes a credential.
+    /// Issues a credential.
     pub issue: Arc<Issue>,
 }
 
-/// Whose credential is wanted.
+/// The query of `/token`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -56,7 +56,7 @@ pub fn router(issuer: DemoIssuer) -> Router {
         .with_state(issuer)
 }
 
-/// A page of another site may not fetch credentials through a browser on this machine.
+/// Keeps pages of other sites from fetching credentials through a browser on this machine.
 async fn guard(request: Request, next: Next) -> Response {
     match super::origin::check(request.uri(), request.headers(), &[], Ipv4Addr::LOCALHOST.into()) {
         Ok(()) => next.run(request).await,
@@ -68,7 +68,7 @@ async fn discovery(State(issuer): State<DemoIssuer>) -> Json<Value> {
     Json(issuer.discovery)
 }
 
-/// With the media type that a real API server gives.
+/// The media type is that of a real API server.
 async fn jwks(State(issuer): State<DemoIssuer>) -> Response {
     let media = HeaderValue::from_static("application/jwk-set+json");
     ([(header::CONTENT_TYPE, media)], issuer.jwks.to_string()).into_response()

@@ -1,4 +1,4 @@
-//! `/v1/identity/agent/encryption-key`: the keys to which others encrypt for an agent or another subject.
+//! `/v1/identity/agent/encryption-key`: public encryption keys of agents and other subjects.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -14,13 +14,15 @@ use super::cache_control::NO_STORE;
 use super::caller::{Authenticated, Caller, OwnToken};
 use super::error::{self, Error};
 use super::jwks::{self, JwkSet};
-use super::paging::Members;
+use super::openapi::params::IdempotencyKey;
+use super::openapi::values;
+use super::paging::QueryParams;
 use super::{agents, body, idempotency};
 use crate::identity::{self, encryption_keys};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
 
-/// A key to be registered. Unknown members are ignored.
+/// A key to register. Unknown fields are ignored.
 #[derive(Deserialize, ToSchema)]
 pub struct RegisterEncryptionKey {
     /// The subject of the bearer token.
@@ -31,40 +33,38 @@ pub struct RegisterEncryptionKey {
     key: Value,
 }
 
-/// A key that is registered.
+/// A registered key.
 #[derive(Serialize, ToSchema)]
 pub struct RegisteredEncryptionKey {
-    /// Whose it is.
+    /// The subject.
     workload_id: String,
     /// RFC 7638 thumbprint.
     kid: String,
     /// The key, with `use` and `kid`.
     key: Map<String, Value>,
-    /// `active`
+    /// Always `active`.
+    #[schema(value_type = values::EncryptionKeyStatus)]
     status: &'static str,
-    /// RFC 3339, UTC, in log time: when it was registered first.
+    /// First registration: log time, RFC 3339, UTC.
     registered_at: String,
 }
 
-/// Registers an encryption key of the subject whose own token is the bearer: an agent's identity token, or a token
-/// without an actor whose `client_id` is its `sub`. The same key again, perhaps with another `alg`, replaces it. A key of
-/// a subject that is no agent of this fabric ends 30 days after its last registration.
+/// Registers an encryption key of the bearer's subject. The bearer is an agent's identity token, or a token without an
+/// actor whose `client_id` is its `sub`. The same key with another `alg` replaces the earlier one. A key of a subject
+/// that is not an agent of this fabric expires 30 days after its last registration.
 #[utoipa::path(
     post,
     path = "/v1/identity/agent/encryption-key",
     operation_id = "registerEncryptionKey",
     request_body = RegisterEncryptionKey,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same request again has the same outcome")),
+    params(IdempotencyKey),
     responses(
-        (status = 200, description = "It was registered before", body = RegisteredEncryptionKey),
-        (status = 201, description = "It is registered", body = RegisteredEncryptionKey),
-        (status = 400, description = "The request or the key is not valid", body = error::Body),
-        (status = 403, description = "The bearer is not this subject's own, or the agent is revoked or has ended", body = error::Body),
-        (status = 404, description = "The agent is unknown", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 429, description = "The subject has too many keys, or its trust domain too many subjects with some", body = error::Body),
+        (status = 200, description = "The key was already registered", body = RegisteredEncryptionKey),
+        (status = 201, description = "The key is registered", body = RegisteredEncryptionKey),
+        (status = 403, description = "The bearer is not the subject's own token, or the agent is revoked or ended", body = error::Body),
+        (status = 404, description = "The agent does not exist", body = error::Body),
+        (status = 429, description = "A quota of keys is used up, of the subject or of its trust domain; or the rate limit of the caller", body = error::Body),
         (status = 501, description = "Agent identity is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
 pub async fn register(
@@ -97,19 +97,18 @@ pub async fn register(
     Ok((status, NO_STORE, Json(answer)).into_response())
 }
 
-/// The encryption keys of an agent, or of another subject that has registered some.
+/// The encryption keys of an agent or another subject.
 #[utoipa::path(
     get,
     path = "/v1/identity/agent/encryption-key",
     operation_id = "encryptionKeys",
     params(("workload_id" = String, Query, description = "The subject")),
     responses(
-        (status = 200, description = "Its keys; none if it has registered none", content(
+        (status = 200, description = "The keys of the subject", content(
             (JwkSet = "application/json"),
             (JwkSet = "application/jwk-set+json"),
         )),
-        (status = 400, description = "The query is not valid", body = error::Body),
-        (status = 404, description = "The agent is unknown, revoked or at its end; or the subject has no key", body = error::Body),
+        (status = 404, description = "The agent does not exist, or is revoked or ended; or the subject has no key", body = error::Body),
         (status = 501, description = "Agent identity is not configured", body = error::Body),
     )
 )]
@@ -120,31 +119,28 @@ pub async fn list(
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    let query = Members::read(query, &["workload_id"])?;
+    let query = QueryParams::read(query, &["workload_id"])?;
     let workload_id = needed(&query, "workload_id")?;
     let set = JwkSet { keys: app.identity.encryption_keys(&current, workload_id).await? };
     let media = [(header::CONTENT_TYPE, HeaderValue::from_static(jwks::media(&headers)))];
-    // Nobody is to encrypt to an agent that was revoked meanwhile.
+    // Not cached: the agent may be revoked at any time.
     Ok((NO_STORE, (media, Json(set))).into_response())
 }
 
-/// Removes an encryption key, for its subject's own bearer or for the caller that had the agent issued.
+/// Removes an encryption key, for its subject or for the caller that had the agent issued.
 #[utoipa::path(
     delete,
     path = "/v1/identity/agent/encryption-key",
     operation_id = "removeEncryptionKey",
     params(
         ("workload_id" = String, Query, description = "The subject"),
-        ("kid" = String, Query, description = "The key, by its RFC 7638 thumbprint"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same request again has the same outcome"),
+        ("kid" = String, Query, description = "The RFC 7638 thumbprint of the key"),
+        IdempotencyKey,
     ),
     responses(
-        (status = 204, description = "It is removed"),
-        (status = 400, description = "The query is not valid", body = error::Body),
-        (status = 403, description = "Neither the subject's own bearer, nor the caller that had the agent issued", body = error::Body),
-        (status = 404, description = "The agent is unknown, or has no such key", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 204, description = "The key is removed"),
+        (status = 403, description = "The bearer is not the subject's own token, and the caller did not have the agent issued", body = error::Body),
+        (status = 404, description = "The agent or the key does not exist", body = error::Body),
     )
 )]
 pub async fn remove(
@@ -154,7 +150,7 @@ pub async fn remove(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
-    let query = Members::read(query, &["workload_id", "kid"])?;
+    let query = QueryParams::read(query, &["workload_id", "kid"])?;
     let workload_id = needed(&query, "workload_id")?;
     let kid = needed(&query, "kid")?.to_owned();
     let idempotency =
@@ -166,8 +162,8 @@ pub async fn remove(
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-fn needed<'q>(query: &'q Members, name: &'static str) -> Result<&'q str, Error> {
-    query.value(name).ok_or_else(|| Error::invalid_request(format!("{name}: is needed")))
+fn needed<'q>(query: &'q QueryParams, name: &'static str) -> Result<&'q str, Error> {
+    query.value(name).ok_or_else(|| Error::invalid_request(format!("{name}: is required")))
 }
 
 impl From<encryption_keys::Error> for Error {

@@ -1,4 +1,4 @@
-//! The error object, and the one place where a reason becomes a status and a code (contract §1).
+//! The error object, and the one map from errors to status and code (contract §1).
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::listener::Violation;
+use super::openapi::values;
 use super::text;
 use super::verify::CheckResult;
 use crate::exchange;
@@ -15,70 +16,70 @@ use crate::transmitter::streams;
 use crate::{cluster, identity, json, keyring, receiver, state};
 use crate::{feed, revocation};
 
-/// The codes of the specification that some route can answer, and those RFC 8693 adds for clients
-/// that speak it in forms.
+/// Error codes of the specification, and those of RFC 8693 for form requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// Syntax, a missing or bad member, a credential that is not acceptable.
+    /// Syntax, a missing or invalid field, an invalid credential.
     InvalidRequest,
     /// Wrong `grant_type`.
     UnsupportedGrantType,
-    /// Policy, or a caller that may not.
+    /// Denied by policy, or the caller lacks a capability.
     AccessDenied,
-    /// Internal, or not possible now.
+    /// Internal error, or temporarily unavailable.
     ServerError,
-    /// A component is not configured.
+    /// The component is not configured.
     NotImplemented,
-    /// Unknown route or id.
+    /// Unknown route or identifier.
     NotFound,
-    /// The route has no such method.
+    /// The route does not support the method.
     MethodNotAllowed,
-    /// Form mode only (RFC 8693 §2.2.2).
+    /// Form requests only (RFC 8693 §2.2.2).
     InvalidTarget,
-    /// Form mode only (RFC 6749 §5.2).
+    /// Form requests only (RFC 6749 §5.2).
     InvalidScope,
 }
 
-/// The error object as it goes out.
+/// The error object.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Body {
     /// The code.
     pub error: Code,
-    /// For people: printable ASCII, no secret, no token.
+    /// Human-readable: printable ASCII without secrets and tokens.
     pub error_description: String,
-    /// The check that a token failed (`/v1/mcp/verify` only).
+    /// The check that the token failed (`/v1/mcp/verify` only).
+    #[schema(value_type = Option<values::Check>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<&'static str>,
-    /// The checks that were made, in order; the last one failed (`/v1/mcp/verify` only).
+    /// The checks that were run, in order; the last one failed (`/v1/mcp/verify` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checks: Option<Vec<CheckResult>>,
-    /// The same as in the header `X-Request-Id`.
+    /// The value of the header `X-Request-Id`.
     pub request_id: String,
 }
 
-/// `Retry-After` where the cluster remembers as much of a caller as it may: rows are forgotten by the minute at best.
+/// `Retry-After` when a quota of rows is used up: TTL buckets expire by the minute.
 const FULL_RETRY_SECS: u32 = 60;
 
-/// What `WWW-Authenticate` says beside the scheme (RFC 6750 §3).
+/// The parameters of `WWW-Authenticate` (RFC 6750 §3).
 #[derive(Clone, Copy, Debug)]
 enum Challenge {
-    /// Nothing was presented: "SHOULD NOT include an error code".
+    /// No credential: "SHOULD NOT include an error code".
     Missing,
-    /// What was presented is no good.
+    /// The credential is invalid.
     InvalidToken,
-    /// It is good, and lacks this.
+    /// The credential lacks this capability.
     InsufficientScope(&'static str),
 }
 
-/// Which check a token failed, and all that were made.
+/// The failed check, and all that were run.
 #[derive(Debug)]
 struct FailedCheck {
     check: &'static str,
     checks: Vec<CheckResult>,
 }
 
-/// A refusal, to be answered.
+/// An error response.
 #[derive(Debug)]
 pub struct Error {
     status: StatusCode,
@@ -86,14 +87,14 @@ pub struct Error {
     description: String,
     retry_after_secs: Option<u32>,
     challenge: Option<Challenge>,
-    /// The check that a token failed, and all that were made.
+    /// The failed check of a tool call.
     failed: Option<Box<FailedCheck>>,
     /// For the log only.
     detail: Option<String>,
 }
 
 impl Error {
-    /// With a text for people.
+    /// With a human-readable description.
     pub fn new(status: StatusCode, code: Code, description: impl Into<String>) -> Self {
         Self {
             status,
@@ -111,18 +112,18 @@ impl Error {
         Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, description)
     }
 
-    /// 503 `server_error`, to be tried again soon.
+    /// 503 `server_error`, to be retried after a second.
     pub fn unavailable(description: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::ServerError, description);
         Self { retry_after_secs: Some(1), ..error }
     }
 
-    /// What is not HTTP as this node reads it.
+    /// The status of a framing violation.
     pub fn violation(violation: Violation) -> Self {
         Self::new(violation.status(), Code::InvalidRequest, violation.to_string())
     }
 
-    /// 500 `server_error`; what happened is for the log.
+    /// 500 `server_error`; the detail goes to the log only.
     pub fn internal(detail: impl std::fmt::Display) -> Self {
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error");
         Self { detail: Some(detail.to_string()), ..error }
@@ -138,7 +139,7 @@ impl Error {
         Self::new(StatusCode::NOT_FOUND, Code::NotFound, description)
     }
 
-    /// 408 `invalid_request`: the request did not come in time.
+    /// 408 `invalid_request`: the body did not arrive in time.
     pub fn too_slow(description: impl Into<String>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, Code::InvalidRequest, description)
     }
@@ -148,25 +149,25 @@ impl Error {
         Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description)
     }
 
-    /// 401 `access_denied`: nobody has said who calls.
+    /// 401 `access_denied`: no credential was presented.
     pub fn unauthenticated(description: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::UNAUTHORIZED, Code::AccessDenied, description);
         Self { challenge: Some(Challenge::Missing), ..error }
     }
 
-    /// 401 `access_denied`: what was said is not acceptable.
+    /// 401 `access_denied`: the credential is invalid.
     pub fn invalid_bearer(description: impl Into<String>) -> Self {
         Self { challenge: Some(Challenge::InvalidToken), ..Self::unauthenticated(description) }
     }
 
-    /// 403 `access_denied`: the caller is known and lacks a capability.
+    /// 403 `access_denied`: the caller lacks a capability.
     pub fn insufficient(capability: &'static str) -> Self {
         let error = Self::forbidden(format!("the caller does not have the capability {capability}"));
         Self { challenge: Some(Challenge::InsufficientScope(capability)), ..error }
     }
 
-    /// 403 `access_denied` that names the check a token failed. No challenge: the caller is known and allowed,
-    /// it is the token in its request that is not.
+    /// 403 `access_denied` with the check that the token in the request failed. No challenge: the caller itself is
+    /// authenticated and authorized.
     pub fn failed_check(
         check: &'static str,
         checks: Vec<CheckResult>,
@@ -175,7 +176,7 @@ impl Error {
         Self { failed: Some(Box::new(FailedCheck { check, checks })), ..Self::forbidden(description) }
     }
 
-    /// 429 `access_denied`, and when to try again.
+    /// 429 `access_denied` with `Retry-After`.
     pub fn too_many_requests(description: &str, retry_after_secs: u32) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Code::AccessDenied, description);
         Self { retry_after_secs: Some(retry_after_secs), ..error }
@@ -186,18 +187,18 @@ impl Error {
         &self.description
     }
 
-    /// Whether it says that the node could not do its work, and not that the request was refused.
+    /// Whether the node failed, as opposed to the request being refused.
     pub fn is_of_server(&self) -> bool {
         self.status.is_server_error()
     }
 
-    /// Adds what only the log may say.
+    /// Adds a detail for the log.
     #[must_use]
     pub fn with_detail(self, detail: impl std::fmt::Display) -> Self {
         Self { detail: Some(detail.to_string()), ..self }
     }
 
-    /// An exchange that was refused, for a caller that spoke JSON.
+    /// A refused exchange in JSON.
     #[must_use]
     pub fn of_exchange(error: &exchange::Error) -> Self {
         use exchange::Error as E;
@@ -242,8 +243,7 @@ impl Error {
         }
     }
 
-    /// An exchange that was refused, for a caller that spoke in forms: "RFC 8693 form mode answers
-    /// policy and scope refusals with 400 and the RFC codes".
+    /// A refused exchange in a form: policy and scope refusals are 400 with the codes of RFC 8693 and RFC 6749.
     #[must_use]
     pub fn of_form_exchange(error: &exchange::Error) -> Self {
         use exchange::Error as E;
@@ -251,7 +251,7 @@ impl Error {
             E::Denied(denial) if denial.kind == DenialKind::Audience => Code::InvalidTarget,
             E::SeveralAudiences => Code::InvalidTarget,
             E::NothingGranted => Code::InvalidScope,
-            // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy".
+            // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy"
             E::ActorNotNamed
             | E::ActorLoop
             | E::DelegationDepthExhausted
@@ -264,7 +264,7 @@ impl Error {
     }
 }
 
-/// What the log says beyond the public text.
+/// The detail for the log.
 fn source_of(error: &exchange::Error) -> Option<String> {
     if let exchange::Error::Denied(denial) | exchange::Error::PolicyTimedOut(denial) = error {
         return denial.detail.clone();
@@ -292,7 +292,7 @@ impl From<state::Error> for Error {
             E::Write(_) | E::Stale(_) | E::NotCurrent(_) | E::TooManyRevocations => {
                 Self::unavailable(description)
             }
-            // Both are by the minute.
+            // Both quotas are per minute.
             E::RevocationQuota | E::VerifiedTooOften => Self::too_many_requests(&description, 60),
             E::TooManyNonces
             | E::TooManySpentTokens
@@ -390,7 +390,7 @@ impl From<revocation::Error> for Error {
     }
 }
 
-/// A signal that was refused, for a caller that sent the JSON object.
+/// A refused security event in the JSON form.
 impl From<receiver::Error> for Error {
     fn from(error: receiver::Error) -> Self {
         use receiver::Error as E;

@@ -1,17 +1,16 @@
-//! Entity tags in conditions (RFC 9110 §8.8.3, §13.1): reading them, and nothing of what they mean for a
-//! resource.
+//! Entity tags in preconditions (RFC 9110 §8.8.3, §13.1): parsing. Their meaning is that of the resource.
 
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName};
 
 use super::error::Error;
 
-/// What a condition names.
+/// The value of `If-Match` or `If-None-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tags {
     /// `*`
     Any,
-    /// Any of these.
+    /// A list.
     These(Vec<Tag>),
 }
 
@@ -20,11 +19,11 @@ pub enum Tags {
 pub struct Tag {
     /// `W/`
     pub is_weak: bool,
-    /// With its quotes.
+    /// The opaque tag with its quotes.
     pub opaque: String,
 }
 
-/// What a header names; `None` if it was not sent.
+/// Parses a header; `None` if it was not sent.
 ///
 /// # Errors
 /// 400 if it is neither `*` nor a list of entity tags.
@@ -49,7 +48,7 @@ pub fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Erro
     }
 }
 
-/// Whether the caller has what `etag` names already: `If-None-Match` compares weakly (RFC 9110 §13.1.2).
+/// Whether the client has the representation of `etag`: `If-None-Match` compares weakly (RFC 9110 §13.1.2).
 ///
 /// # Errors
 /// As [`tags`].
@@ -61,10 +60,10 @@ pub fn is_known(headers: &HeaderMap, etag: &str) -> Result<bool, Error> {
     })
 }
 
-/// For a route that takes no condition: whoever sends one believes that it counts.
+/// Refuses preconditions on a route that ignores them, because their sender relies on them.
 ///
 /// # Errors
-/// 400 if there is one of `names`.
+/// 400 if one of `names` was sent.
 pub fn refuse(headers: &HeaderMap, names: &[HeaderName]) -> Result<(), Error> {
     match names.iter().find(|name| headers.contains_key(*name)) {
         None => Ok(()),
@@ -80,7 +79,7 @@ fn title(name: &HeaderName) -> &str {
     }
 }
 
-/// RFC 9110 §5.6.1: elements between commas, of which some may be empty. A tag may have a comma.
+/// RFC 9110 §5.6.1: elements between commas, some of which may be empty. A tag may contain a comma.
 fn list(text: &str) -> Option<Vec<Tag>> {
     let mut tags = Vec::new();
     let mut rest = text;
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_a_star_or_a_list_of_tags_over_any_number_of_lines() {
+    fn precondition_is_a_star_or_a_list_of_tags() {
         let tag = |is_weak, opaque: &str| Tag { is_weak, opaque: opaque.to_owned() };
         assert_eq!(read(&[]).expect("absent"), None);
         assert_eq!(read(&["*"]).expect("any"), Some(Tags::Any));
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_cannot_be_read_is_refused_and_never_ignored() {
+    fn malformed_precondition_is_refused() {
         for values in [
             &[""][..],
             &[","],

@@ -1,7 +1,7 @@
-//! `GET /v1/events`: the live feed as a stream of server-sent events (contract §7; WHATWG HTML §9.2).
+//! `GET /v1/events`: the live feed as server-sent events (contract §7; WHATWG HTML §9.2).
 //!
-//! Who reads was judged when the stream began, and is judged again with every heartbeat and whenever somebody's
-//! authority has been taken away: the stream ends with it.
+//! The subscriber is authorized when the stream begins, with every heartbeat, and after every event that can take
+//! authority away. The stream ends when authorization fails.
 
 use std::convert::Infallible;
 
@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 
 use super::App;
-use super::caller::{Caller, ReadEvents, Shown};
+use super::caller::{Caller, PresentedCredentials, ReadEvents};
 use super::error::{self, Error};
 use super::middleware;
 use crate::clock::{Clock, Timestamp};
@@ -28,25 +28,24 @@ const HEADERS: [(HeaderName, &str); 3] = [
     (HeaderName::from_static("x-accel-buffering"), "no"),
 ];
 
-/// Tells what happens while it happens.
+/// The live feed.
 ///
-/// A stream of server-sent events. What every node knows has an id, by which a reader resumes on any node; who
-/// asks for what came behind an id that is not kept any more is told `reset` first. `exchange` and `denial` have no
-/// id and are told as far as there is room. A reader that is too slow is cut off, and resumes.
+/// A stream of server-sent events. Replicated events have an id, from which a subscriber resumes on any node; if that
+/// id is no longer retained, the first event is `reset`. `exchange` and `denial` have no id and are sent as far as
+/// capacity allows. A subscriber that is too slow is disconnected and can resume.
 #[utoipa::path(
     get,
     path = "/v1/events",
     operation_id = "readEvents",
     params(
-        ("types" = Option<String>, Query, description = "Only these, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"),
-        ("last_event_id" = Option<String>, Query, description = "The same as Last-Event-ID, for who cannot send headers; the header wins"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The last id that was read: from behind it on"),
+        ("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"),
+        ("last_event_id" = Option<String>, Query, description = "`Last-Event-ID` for clients that cannot send headers; the header has precedence"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last received id; the stream continues after it"),
     ),
     responses(
-        (status = 200, description = "Events, without an end", content_type = "text/event-stream", body = String),
-        (status = 400, description = "An id or a type is not valid", body = error::Body),
-        (status = 429, description = "This caller reads too often at once", body = error::Body),
-        (status = 503, description = "Too many read on this node, it cannot tell now, or is behind the id", body = error::Body),
+        (status = 200, description = "Server-sent events, without an end", content_type = "text/event-stream", body = String),
+        (status = 429, description = "The caller has too many live feeds, or the rate limit of the caller", body = error::Body),
+        (status = 503, description = "The node has too many subscribers, is not ready, or has not applied the id yet", body = error::Body),
     )
 )]
 pub async fn read(
@@ -56,18 +55,18 @@ pub async fn read(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
-    let asked = Asked::read(query, &parts.headers)?;
+    let query = FeedQuery::read(query, &parts.headers)?;
     let authority = Authority::of(&caller, &parts).ok_or_else(|| Error::internal("no connection"))?;
     app.state.fresh().await?;
-    // Another node may be ahead and have told what this one does not know yet.
-    if let Some(after) = asked.after.filter(|after| Some(after.incarnation) == app.state.index().incarnation)
+    // Another node may be ahead and have sent an event that this one has not applied yet.
+    if let Some(after) = query.after.filter(|after| Some(after.incarnation) == app.state.index().incarnation)
     {
         middleware::reach(&app, after.event.index, LAST_EVENT_ID).await?;
     }
-    let subscriber = app.feed.subscribe(caller.id(), asked.after, asked.kinds)?;
-    // What took this caller's authority away before it listened is not told to it.
-    authority.shown.judge::<ReadEvents>(&app).await?;
-    let stream = Told { subscriber, authority, app };
+    let subscriber = app.feed.subscribe(caller.id(), query.after, query.kinds)?;
+    // The caller may have lost its authority before the subscription began.
+    authority.credentials.verify::<ReadEvents>(&app).await?;
+    let stream = EventStream { subscriber, authority, app };
     let body = stream::unfold(stream, |mut stream| async {
         let bytes = stream.next().await?;
         Some((Ok::<_, Infallible>(bytes), stream))
@@ -75,14 +74,14 @@ pub async fn read(
     Ok((HEADERS, Body::from_stream(body)).into_response())
 }
 
-/// What a reader asks for.
+/// The parameters of a subscription.
 #[derive(Debug, Default)]
-struct Asked {
+struct FeedQuery {
     after: Option<FeedId>,
     kinds: Kinds,
 }
 
-impl Asked {
+impl FeedQuery {
     fn read(
         query: Result<Query<Vec<(String, String)>>, QueryRejection>,
         headers: &HeaderMap,
@@ -96,11 +95,11 @@ impl Asked {
                     return Err(Error::invalid_request("last_event_id: must not be given twice"));
                 }
                 "last_event_id" => after = Some(id("last_event_id", value)?),
-                _ => return Err(Error::invalid_request("the query knows only types, last_event_id")),
+                _ => return Err(Error::invalid_request("the query parameters are types and last_event_id")),
             }
         }
         let mut values = headers.get_all(LAST_EVENT_ID).iter();
-        // Who has seen no id sends an empty one.
+        // A client that has seen no id sends an empty one.
         if let Some(value) = values.next().filter(|value| !value.is_empty()) {
             after = Some(id(LAST_EVENT_ID, value.to_str().unwrap_or_default())?);
         }
@@ -115,19 +114,19 @@ fn id(member: &str, text: &str) -> Result<FeedId, Error> {
     text.parse().map_err(|error| Error::invalid_request(format!("{member}: {error}")))
 }
 
-/// By what a reader may read.
+/// The authorization of a subscriber.
 struct Authority {
-    shown: Shown,
-    /// When what was shown counts no more.
+    credentials: PresentedCredentials,
+    /// When its credentials expire.
     ends: Option<Timestamp>,
 }
 
 impl Authority {
     fn of(caller: &Caller<ReadEvents>, parts: &Parts) -> Option<Self> {
-        let shown = Shown::with(parts)?;
+        let credentials = PresentedCredentials::with(parts)?;
         let token_ends = caller.credential().map(Credential::exp);
-        let ends = token_ends.into_iter().chain(shown.certificate_ends()).min();
-        Some(Self { shown, ends })
+        let ends = token_ends.into_iter().chain(credentials.certificate_ends()).min();
+        Some(Self { credentials, ends })
     }
 
     fn has_ended(&self, clock: &Clock) -> bool {
@@ -142,15 +141,15 @@ impl Authority {
     }
 }
 
-/// A stream of events to one reader.
-struct Told {
+/// The events of one subscriber.
+struct EventStream {
     subscriber: Subscriber,
     authority: Authority,
     app: App,
 }
 
-impl Told {
-    /// The next bytes; `None` at the end, which is that of the reader's authority if nothing else ends it.
+impl EventStream {
+    /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let chunk = tokio::select! {
@@ -159,9 +158,9 @@ impl Told {
                 chunk = self.subscriber.next() => Some(chunk?),
             };
             let ended = self.authority.has_ended(&self.app.clock);
-            let is_doubtful = chunk.as_ref().is_some_and(|chunk| chunk.needs_recheck);
-            let shown = &self.authority.shown;
-            if ended || (is_doubtful && shown.judge::<ReadEvents>(&self.app).await.is_err()) {
+            let must_verify = chunk.as_ref().is_some_and(|chunk| chunk.needs_recheck);
+            let credentials = &self.authority.credentials;
+            if ended || (must_verify && credentials.verify::<ReadEvents>(&self.app).await.is_err()) {
                 self.subscriber.disconnect("authority");
                 return None;
             }

@@ -15,34 +15,37 @@ use super::caller::{self, Caller};
 use super::error::{self, Error};
 use super::feed_activity::Exchanged;
 use super::idempotency;
+use super::openapi::params::IdempotencyKey;
+use super::openapi::values;
 use crate::exchange::{self, ExchangeInput, ExecutionScope, RequestedConfirmation};
 use crate::{json, limits};
 
-/// The request as a JSON object. Unknown members are ignored, except in `execution_scope`.
+/// A token exchange request (RFC 8693 §2.1). Unknown fields are ignored, except in `execution_scope`.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ExchangeRequest {
-    /// `urn:ietf:params:oauth:grant-type:token-exchange`
-    #[schema(required = true)]
+    /// The grant type of RFC 8693.
+    #[schema(required = true, value_type = values::GrantType)]
     grant_type: Option<String>,
-    /// The source credential, at most 16 KiB.
-    #[schema(required = true)]
+    /// The subject token, at most 16 KiB.
+    #[schema(required = true, value_type = String)]
     subject_token: Option<String>,
-    /// `urn:ietf:params:oauth:token-type:jwt`, `urn:svc:token-type:spiffe-svid` or
-    /// `urn:svc:token-type:agent-a2a`
-    #[schema(required = true)]
+    /// The type of `subject_token`.
+    #[schema(required = true, value_type = values::SubjectTokenType)]
     subject_token_type: Option<String>,
-    /// Target trust domain or service URL; absent: the policy's default for the subject.
+    /// Target trust domain or service URL; the default is the policy's for the subject.
     audience: Option<String>,
-    /// Target by absolute URI (RFC 8707); instead of `audience`.
+    /// Target as an absolute URI (RFC 8707), instead of `audience`.
     resource: Option<String>,
-    /// Space-separated words; absent: all that is granted.
+    /// Requested scope, space-separated; the default is everything that is granted.
     scope: Option<String>,
     /// JWT of the delegating agent.
     actor_token: Option<String>,
     /// The type of `actor_token`.
+    #[schema(value_type = Option<values::SubjectTokenType>)]
     actor_token_type: Option<String>,
-    /// `urn:ietf:params:oauth:token-type:jwt` or `:access_token`
+    /// The type of the minted token, which is a JWT in either case.
+    #[schema(value_type = Option<values::RequestedTokenType>)]
     requested_token_type: Option<String>,
     /// Binds the token to one HTTP action.
     execution_scope: Option<ExecutionScope>,
@@ -50,22 +53,24 @@ pub struct ExchangeRequest {
     req_cnf: Option<RequestedConfirmation>,
 }
 
-/// The token.
+/// The minted token (RFC 8693 §2.2.1).
 #[derive(Serialize, ToSchema)]
 pub struct ExchangeResponse {
     /// The WIMSE JWT.
     access_token: String,
-    /// `urn:ietf:params:oauth:token-type:jwt`
+    /// The type of the minted token.
+    #[schema(value_type = values::IssuedTokenType)]
     issued_token_type: &'static str,
-    /// `Bearer`
+    /// How the token is used.
+    #[schema(value_type = values::TokenType)]
     token_type: &'static str,
-    /// Lifetime in seconds: 300, or 30 with an execution scope, of which a retry has what is left.
+    /// Lifetime in seconds: 300, or 30 with an execution scope; on a retry, the rest of it.
     expires_in: u64,
     /// Granted scope.
     scope: String,
 }
 
-/// Exchanges a credential for a short-lived WIMSE JWT.
+/// Exchanges a credential for a short-lived, narrower token.
 #[utoipa::path(
     post,
     path = "/v1/exchange/token",
@@ -74,16 +79,11 @@ pub struct ExchangeResponse {
         (ExchangeRequest = "application/json"),
         (ExchangeRequest = "application/x-www-form-urlencoded"),
     )),
-    params(("Idempotency-Key" = Option<String>, Header, description = "With an execution scope: a retry with the same key and body repeats `jti`, `iat` and `exp` of the first token, until that has expired")),
+    params(IdempotencyKey),
     responses(
-        (status = 200, description = "A token was minted", body = ExchangeResponse),
-        (status = 400, description = "The request or a credential is not valid", body = error::Body),
-        (status = 403, description = "Policy, delegation or narrowing refuses", body = error::Body),
-        (status = 413, description = "The body is too large", body = error::Body),
-        (status = 415, description = "The media type is not supported", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 500, description = "Internal error", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The minted token", body = ExchangeResponse),
+        (status = 400, description = "The request or a credential is invalid; in forms also a denial", body = error::Body),
+        (status = 403, description = "Denied by policy, delegation or narrowing", body = error::Body),
     )
 )]
 pub async fn post(
@@ -92,7 +92,7 @@ pub async fn post(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Error> {
-    // A body that is not read closes the connection under a caller that is still writing.
+    // An unread body closes the connection under a client that is still sending.
     let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
     let media = body::media(&headers, &[Media::Json, Media::Form])?;
     let caller = exchange::Caller {
@@ -104,14 +104,16 @@ pub async fn post(
     let is_json = media == Media::Json;
     let members = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
     let kind = members.subject_token_type.clone();
-    let (began, mut whose) = (app.clock.boot(), None);
+    let (began, mut subject) = (app.clock.boot(), None);
     let (result, audience) = match exchange::ExchangeRequest::read(members) {
-        Ok(request) => (app.exchange.exchange(&request, &caller, &bytes, &mut whose).await, request.audience),
+        Ok(request) => {
+            (app.exchange.exchange(&request, &caller, &bytes, &mut subject).await, request.audience)
+        }
         Err(error) => (Err(error), None),
     };
     app.feed.activity(|| {
         let duration = app.clock.boot().saturating_sub(began);
-        Exchanged { result: &result, whose, caller: caller.id.as_deref(), audience, duration }.into()
+        Exchanged { result: &result, subject, caller: caller.id.as_deref(), audience, duration }.into()
     });
     let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
     app.metrics.exchange(kind_label(kind.as_deref()), label);
@@ -152,8 +154,8 @@ fn from_json(bytes: &[u8]) -> Result<ExchangeInput, Error> {
     })
 }
 
-/// RFC 6749 §3.2: parameters without a value count as omitted, and none but `audience` and
-/// `resource` (RFC 8693 §2.1) may be there twice. `execution_scope` and `req_cnf` are JSON as text.
+/// RFC 6749 §3.2: parameters without a value count as omitted, and only `audience` and `resource` may repeat (RFC 8693
+/// §2.1). `execution_scope` and `req_cnf` are JSON texts.
 fn from_form(bytes: &[u8]) -> Result<ExchangeInput, Error> {
     if std::str::from_utf8(bytes).is_err() {
         return Err(Error::invalid_request("body is not UTF-8"));
@@ -194,7 +196,7 @@ fn from_form(bytes: &[u8]) -> Result<ExchangeInput, Error> {
     Ok(members)
 }
 
-/// The kind for the metric; whatever else was sent is one label.
+/// The subject token type as a bounded label.
 fn kind_label(kind: Option<&str>) -> &'static str {
     match kind {
         Some("urn:ietf:params:oauth:token-type:jwt") => "jwt",

@@ -1,5 +1,5 @@
-//! What the live feed tells of exchanges and verifications (contract §7): who, what for, how it ended. Not more than
-//! is answered and audited, and no token.
+//! Feed activities of exchanges and verifications (contract §7): subject, target and result. Nothing beyond the response
+//! and the audit, and no token.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use crate::feed::{Activity, ActivityKind, ActivityResult};
 use crate::id::WorkloadId;
 use crate::tools::checks::Failure;
 
-/// An exchange that has ended.
+/// A finished exchange.
 pub struct Exchanged<'e> {
-    /// How.
+    /// The result.
     pub result: &'e Result<Minted, exchange::Error>,
-    /// The subject of the credential, if it was verified.
-    pub whose: Option<WorkloadId>,
-    /// Who brought it.
+    /// The subject of the subject token, if it was verified.
+    pub subject: Option<WorkloadId>,
+    /// The authenticated caller.
     pub caller: Option<&'e str>,
-    /// What was asked for.
+    /// The requested audience.
     pub audience: Option<String>,
-    /// How long it took.
+    /// The duration.
     pub duration: Duration,
 }
 
 impl From<Exchanged<'_>> for Activity {
     fn from(exchanged: Exchanged<'_>) -> Self {
-        let Exchanged { result, whose, caller, audience, duration } = exchanged;
+        let Exchanged { result, subject, caller, audience, duration } = exchanged;
         match result {
             Ok(minted) => Self {
                 kind: ActivityKind::Exchange,
@@ -40,18 +40,18 @@ impl From<Exchanged<'_>> for Activity {
                 } else {
                     (ActivityKind::Exchange, ActivityResult::Error)
                 };
-                let detail = match (&whose, caller) {
+                let detail = match (&subject, caller) {
                     (None, Some(caller)) => format!("{error}; the caller is {caller}"),
                     _ => error.to_string(),
                 };
-                let subject = whose.map(|whose| whose.to_string()).unwrap_or_default();
+                let subject = subject.map(|subject| subject.to_string()).unwrap_or_default();
                 Self { kind, subject, target: audience, result, detail: Some(detail), duration }
             }
         }
     }
 }
 
-/// Whether an exchange was refused for who or what it was for, and not for its form or for what this node lacks.
+/// Whether the refusal is a denial: because of the subject, actor or grant, not because of form or availability.
 fn is_denial(error: &exchange::Error) -> bool {
     use exchange::Error as E;
     match error {
@@ -86,17 +86,17 @@ fn is_denial(error: &exchange::Error) -> bool {
     }
 }
 
-/// A token that a tool's server brought, and that failed a check.
+/// The activity of a token that failed a check at a tool.
 #[must_use]
 pub fn refused(
     failure: &Failure,
-    whose: Option<WorkloadId>,
+    subject: Option<WorkloadId>,
     tool_id: Option<String>,
     duration: Duration,
 ) -> Activity {
     Activity {
         kind: ActivityKind::Denial,
-        subject: whose.map(|whose| whose.to_string()).unwrap_or_default(),
+        subject: subject.map(|subject| subject.to_string()).unwrap_or_default(),
         target: tool_id,
         result: ActivityResult::Denied,
         detail: Some(failure.to_string()),

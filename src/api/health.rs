@@ -1,14 +1,13 @@
 //! `/v1/sys/health`, `/livez`, `/readyz`.
 //!
-//! `/livez` says that the process answers; it depends on nothing else, so that a supervisor never
-//! kills a node for its cluster's troubles. `/readyz` and health say whether it can do its work. A follower that
-//! has a leader and a lease is as ready as the leader. A leader that no majority has confirmed for a while is none. Of
-//! three things that are missing health only warns, and the node is not ready:
+//! `/livez` depends on nothing but the process, so that a supervisor never kills a node for trouble of its cluster.
+//! `/readyz` and health report whether the node can serve. A follower with a leader and a lease is as ready as the
+//! leader; a leader that no majority has confirmed lately does not count. Three conditions make health warn and the node
+//! not ready:
 //!
-//! - a freshness lease: requests wait for it, and most come through
-//! - a wall clock that is close to those of the others: credentials of other issuers are refused, and nothing else
-//! - a signing key that is old enough: a node that has joined "serves everything but minting and is not ready
-//!   until its key is W old" (contract §3)
+//! - no freshness lease: requests wait for it, and most succeed
+//! - a wall clock apart from the others': only credentials of other issuers are refused
+//! - no signing key of sufficient age: a node that joined mints nothing until then (contract §3)
 
 use std::collections::BTreeMap;
 
@@ -22,33 +21,35 @@ use utoipa::ToSchema;
 use super::App;
 use super::caller::{self, Caller};
 use super::error;
+use super::openapi::values;
 use crate::state::{ClockReport, ClockVerdict};
 
-/// How the node is.
+/// The health of a node.
 #[derive(Serialize, ToSchema)]
 pub struct Health {
-    /// Whether the cluster has begun its life.
+    /// Whether the cluster is bootstrapped.
     initialized: bool,
-    /// Whether the node cannot sign tokens now.
+    /// Whether the node cannot sign tokens.
     locked: bool,
     /// The product's version.
     version: &'static str,
-    /// What the node calls itself.
+    /// The name of the node.
     unit_id: String,
-    /// `pass`; `warn` while requests wait because this node cannot prove that it knows everything that was
-    /// revoked, while it mints nothing because its signing key is not old enough, or while it takes no credentials of
-    /// other issuers because its clock is not known to be right; `fail`.
+    /// `pass`; `warn`: the node has no freshness lease and requests wait for it, its signing key is not old enough to
+    /// mint, or its clock disagrees and credentials of other issuers are refused; `fail`
+    #[schema(value_type = values::HealthStatus)]
     status: &'static str,
-    /// What is missing; empty if nothing is, absent for callers who are not authenticated, unless the node starts.
+    /// Unmet conditions; absent for anonymous callers, unless the node starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<Vec<&'static str>>,
-    /// `leader` or `follower`; absent without a leader, and for callers who are not authenticated.
+    /// The role of the node; absent without a leader and for anonymous callers.
+    #[schema(value_type = Option<values::NodeRole>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
-    /// The id of the leader, likewise.
+    /// The node id of the leader; absent in the same cases.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader: Option<u64>,
-    /// How the clocks of the nodes stand, as the leader said last; likewise.
+    /// The wall clocks as the leader last reported them; absent in the same cases.
     #[serde(skip_serializing_if = "Option::is_none")]
     clocks: Option<ClockOffsets>,
 }
@@ -56,9 +57,9 @@ pub struct Health {
 /// The wall clocks of the nodes.
 #[derive(Serialize, ToSchema)]
 pub struct ClockOffsets {
-    /// Whether those of a majority are close to their median.
+    /// Whether the clocks of a majority are close to their median.
     agreed: bool,
-    /// By node id, of each that was read of late: seconds from the median to its clock, negative if that is behind.
+    /// By node id: seconds by which the node's clock is ahead of the median. Only clocks that were read lately.
     offset_seconds: BTreeMap<String, f64>,
 }
 
@@ -70,31 +71,31 @@ impl From<&ClockReport> for ClockOffsets {
     }
 }
 
-/// Why a health route answers 503: something is missing, or the request could not be looked at.
+/// The body of a 503: an unmet condition, or an error.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "described, never made: each answer is written by its own code")]
+#[expect(dead_code, reason = "only described in OpenAPI")]
 enum NotReady {
     Missing(Health),
     Refused(error::Body),
 }
 
-/// What is missing without a freshness lease.
+/// Unmet: no freshness lease.
 const LEASE: &str = "freshness lease";
-/// What is missing to a leader while a member has stopped because its log has another committed entry.
+/// Unmet: a member stopped because its log has another committed entry.
 const AGREEMENT: &str = "agreement on committed entries";
-/// What is missing to a node that cannot mint.
+/// Unmet: the node cannot mint.
 const SIGNING_KEY: &str = "signing key";
-/// What is missing to a node whose clock is not known to be close to the others'.
+/// Unmet: the node's clock is not known to be close to the median.
 const CLOCK: &str = "clock agreement";
-/// What is missing to a node whose clock is so far from the others' that it judges nothing by time.
+/// Unmet: the node's clock is too far from the median to evaluate any time.
 const RIGHT_CLOCK: &str = "right clock";
 
 fn is_locked(app: &App) -> bool {
     app.keyring.signing_key(app.key_time()).is_err()
 }
 
-/// What the node lacks; empty if it is ready.
+/// Unmet conditions of readiness.
 pub(super) fn missing(app: &App) -> Vec<&'static str> {
     let core = app.state.cluster();
     let clock = core.clock_verdict();
@@ -112,7 +113,7 @@ pub(super) fn missing(app: &App) -> Vec<&'static str> {
     all.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what).collect()
 }
 
-/// What a node answers that has not recovered its state, to whoever asks: nobody can be authenticated yet.
+/// Health of a node that has not recovered its state. No caller can be authenticated yet, so every caller sees details.
 pub(super) fn starting(unit_id: &str, initialized: bool, missing: Vec<&'static str>) -> Response {
     let health = Health {
         initialized,
@@ -159,33 +160,33 @@ fn answer(mut health: Health, details: bool) -> Response {
     (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(health)).into_response()
 }
 
-/// How the node is, with details.
+/// Health with details.
 pub fn detailed(app: &App) -> Response {
     answer(health(app), true)
 }
 
-/// How the node is.
+/// Health of the node.
 #[utoipa::path(
     get,
     path = "/v1/sys/health",
     operation_id = "health",
     responses(
-        (status = 200, description = "The node does its work", body = Health),
-        (status = 503, description = "Something is missing", body = NotReady),
+        (status = 200, description = "The node serves requests", body = Health),
+        (status = 503, description = "A condition is unmet", body = NotReady),
     )
 )]
 pub async fn get(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
-    answer(health(&app), app.tells_details(&caller))
+    answer(health(&app), app.shows_details(&caller))
 }
 
-/// Whether the node can do its work.
+/// Readiness of the node.
 #[utoipa::path(
     get,
     path = "/readyz",
     operation_id = "ready",
     responses(
-        (status = 200, description = "It can", body = Health),
-        (status = 503, description = "Something is missing", body = NotReady),
+        (status = 200, description = "The node is ready", body = Health),
+        (status = 503, description = "A condition is unmet", body = NotReady),
     )
 )]
 pub async fn ready(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
@@ -193,28 +194,29 @@ pub async fn ready(caller: Caller<caller::Health>, State(app): State<App>) -> Re
     if health.status == "warn" {
         health.status = "fail";
     }
-    answer(health, app.tells_details(&caller))
+    answer(health, app.shows_details(&caller))
 }
 
-/// The process answers.
+/// Liveness.
 #[derive(Serialize, ToSchema)]
 pub struct Live {
-    /// `pass`
+    /// Always `pass`.
+    #[schema(value_type = values::Liveness)]
     status: &'static str,
 }
 
-/// Whether the process answers.
+/// Liveness of the process.
 #[utoipa::path(
     get,
     path = "/livez",
     operation_id = "live",
-    responses((status = 200, description = "It does", body = Live))
+    responses((status = 200, description = "The process is alive", body = Live))
 )]
 pub async fn live(_caller: Caller<caller::Health>) -> Json<Live> {
     Json(Live { status: "pass" })
 }
 
-/// The same, of a node that starts.
-pub(super) fn lives() -> Response {
+/// Liveness of a node that starts.
+pub(super) fn live_response() -> Response {
     Json(Live { status: "pass" }).into_response()
 }

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: one reading for every write (contract §1, Writes).
+//! `Idempotency-Key`: one parser for every write (contract §1).
 
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, Method, Uri};
@@ -8,7 +8,7 @@ use crate::id::{Digest128, DigestKind};
 use crate::state::{self, Idempotency};
 use crate::{limits, text};
 
-/// The key as it was sent; `None` without one.
+/// The key; `None` without the header.
 ///
 /// # Errors
 /// 400 if it is not 1 to `OPAQUE_BYTES_MAX` printable ASCII characters, or was sent twice.
@@ -26,11 +26,10 @@ pub fn key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     }
 }
 
-/// The key with the request it came with, as digests. A key is its caller's own; the request is its
-/// method, its target, its conditions and its body.
+/// Digests of the key, which is scoped to its caller, and of the request: method, target, preconditions and body.
 ///
 /// # Errors
-/// As [`key`].
+/// Those of [`key`].
 pub fn idempotency(
     headers: &HeaderMap,
     caller: Option<&str>,
@@ -41,7 +40,7 @@ pub fn idempotency(
     let owner = caller.as_bytes();
     let target = uri.path_and_query().map_or("", |target| target.as_str());
     let mut request = [method.as_str().as_bytes(), b" ", target.as_bytes(), b"\n"].concat();
-    // No value has a line break, so that no body is taken for a condition.
+    // No header value has a line break, so a body cannot imitate a precondition.
     for name in [IF_MATCH, IF_NONE_MATCH] {
         for value in headers.get_all(&name) {
             request.extend([name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"].concat());
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_belongs_to_its_caller_and_a_request_is_its_method_target_conditions_and_body() {
+    fn key_is_scoped_to_caller_and_bound_to_the_request() {
         let one = of(&Method::PUT, "/v1/tools/a", "c", "{}");
         assert_eq!(of(&Method::PUT, "/v1/tools/a", "c", "{}"), one);
         assert_ne!(of(&Method::PUT, "/v1/tools/a", "d", "{}").key, one.key);
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_printable_ascii_of_a_limited_length_given_once() {
+    fn key_is_bounded_printable_ascii_sent_once() {
         let refused = |values: &[&str]| {
             let headers = values.iter().map(|value| {
                 (

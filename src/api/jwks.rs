@@ -8,28 +8,30 @@ use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
 use super::error::{self, Error};
+use super::openapi::params::IfNoneMatch;
 use super::{App, cache_control};
 use crate::limits;
 
 /// A JWK Set (RFC 7517 §5).
 #[derive(Serialize, ToSchema)]
 pub struct JwkSet {
-    /// Public keys, each with `kty`, `use`, `alg`, `kid` and the members of its kind.
+    /// Public keys, each with `kty`, `use`, `alg`, `kid` and the fields of its type.
     pub(super) keys: Vec<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// The keys that verify this fabric's tokens.
+/// The public keys of this fabric's tokens and security events.
 #[utoipa::path(
     get,
     path = "/v1/identity/jwks",
     operation_id = "jwks",
+    params(IfNoneMatch),
     responses(
         (status = 200, description = "The keys", content(
             (JwkSet = "application/json"),
             (JwkSet = "application/jwk-set+json"),
         )),
-        (status = 304, description = "Not changed since the ETag"),
-        (status = 503, description = "This node has had no freshness lease for too long", body = error::Body),
+        (status = 304, description = "Not modified"),
+        (status = 503, description = "The node has had no freshness lease for too long", body = error::Body),
     )
 )]
 pub async fn get(
@@ -37,7 +39,7 @@ pub async fn get(
     State(app): State<App>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    // A node that is cut off does not learn which keys were tainted. One that was suspended has a lease in a moment.
+    // A disconnected node does not learn of tainted keys. One that was only suspended regains its lease at once.
     if !app.state.cluster().was_fresh_within(limits::JWKS_WITHOUT_LEASE_MAX)
         && app.state.fresh().await.is_err()
     {
@@ -48,7 +50,7 @@ pub async fn get(
     cache_control::answer(&headers, media(&headers), app.keyring.jwks(app.key_time()).to_string())
 }
 
-/// "`application/jwk-set+json` if asked for, else JSON" (contract §4).
+/// `application/jwk-set+json` if the client accepts it, else JSON (contract §4).
 pub fn media(headers: &HeaderMap) -> &'static str {
     let asked_for = headers
         .get_all(header::ACCEPT)

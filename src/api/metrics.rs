@@ -10,7 +10,7 @@ use super::error::Error;
 use crate::state::{SigningKeyState, StreamStatus};
 use crate::token::signing_key::SigningAlgorithm;
 
-/// Counters and gauges, names `svc_…`.
+/// Metrics in the Prometheus text format.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -21,7 +21,7 @@ pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Res
     render(&app)
 }
 
-/// The metrics as they are now.
+/// The current metrics.
 pub fn render(app: &App) -> Result<Response, Error> {
     let core = app.state.cluster();
     app.metrics.set_raft(core.applied(), core.confirmed_leader() == Some(core.node_id()));

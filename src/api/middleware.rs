@@ -1,6 +1,5 @@
-//! What surrounds every request: its id and trace, its deadline, its count
-//! and its line in the log; and the refusals that hold whatever is asked for ([`admissible`]). Nothing
-//! here decides what a request means, or who sends it.
+//! Middleware of every request: id and trace, deadline, metrics, log line, and the refusals that hold on every route
+//! ([`admissible`]). No handler logic and no authentication lives here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +9,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::connect_info::{Channel, Peer};
+use super::connect_info::{Channel, ClientConnection};
 use super::error::{Code, Error};
 use super::listener::Violation;
 use super::load_shedding::Admitted;
 use super::rate_limit::{Key, Remaining};
-use super::request_context::Notes;
+use super::request_context::RequestContext;
 use super::{App, origin, unread_body};
 use crate::limits;
 use crate::telemetry::TraceContext;
@@ -31,13 +30,13 @@ tokio::task_local! {
     static CURRENT_REQUEST_ID: String;
 }
 
-/// The id of the request this task is answering; empty outside of one.
+/// The id of the request that this task serves; empty outside of one.
 #[must_use]
 pub fn current_request_id() -> String {
     CURRENT_REQUEST_ID.try_with(Clone::clone).unwrap_or_default()
 }
 
-/// Gives an answer the id that its request has in the error object and in the log.
+/// Gives a response the id that its error object and its log line carry.
 pub(super) async fn identified(answer: impl Future<Output = Response>) -> Response {
     let request_id = uuid::Uuid::new_v4().simple().to_string();
     let mut response = CURRENT_REQUEST_ID.scope(request_id.clone(), answer).await;
@@ -47,8 +46,8 @@ pub(super) async fn identified(answer: impl Future<Output = Response>) -> Respon
     response
 }
 
-/// Answers a request with everything that surrounds it.
-pub async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
+/// Serves a request with everything that is common to all routes.
+pub async fn wrap(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let began = app.clock.boot();
     let request_id = uuid::Uuid::new_v4().simple().to_string();
     let trace = trace_of(request.headers());
@@ -56,20 +55,20 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     // The route's pattern, never the path: a label must not grow with what callers send.
     let route =
         request.extensions().get::<MatchedPath>().map_or("unmatched", |path| path.as_str()).to_owned();
-    let notes = Arc::new(Notes::default());
-    request.extensions_mut().insert(Arc::clone(&notes));
+    let context = Arc::new(RequestContext::default());
+    request.extensions_mut().insert(Arc::clone(&context));
 
     let unanswered =
-        Unanswered { app: &app, notes: &notes, method, route: &route, request_id: &request_id, began };
+        Unanswered { app: &app, context: &context, method, route: &route, request_id: &request_id, began };
     let (parts, body) = request.into_parts();
     let invites_body = parts.headers.contains_key(header::EXPECT);
-    let (body, leftover) = unread_body::share(body);
+    let (body, rest) = unread_body::share(body);
     let request = Request::from_parts(parts, body);
 
     let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
         let answering = async {
-            let admission = admissible(&app, &route, &request, &notes);
-            match admit(&app, admission, &notes).await {
+            let admission = admissible(&app, &route, &request, &context);
+            match admit(&app, admission, &context).await {
                 Ok(_admitted) => as_error_object(next.run(request).await),
                 Err(error) => error.into_response(),
             }
@@ -80,12 +79,12 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
         }
     });
     let mut response = answer.await;
-    // Who waits to be invited is told the answer instead; who is refused for being too many, at once.
+    // After `Expect: 100-continue` the client has not sent the body; a shed request must cost nothing more.
     if !invites_body
-        && !notes.is_shed()
-        && let Ok(_place) = app.leftover_places.try_acquire()
+        && !context.is_shed()
+        && let Ok(_permit) = app.unread_body_permits.try_acquire()
     {
-        leftover.discard().await;
+        rest.discard().await;
     }
     unanswered.answered();
 
@@ -94,18 +93,18 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert(REQUEST_ID, value);
     }
-    if let Some(rate) = notes.rate() {
-        say_rate(headers, *rate);
+    if let Some(rate) = context.rate() {
+        insert_rate_headers(headers, *rate);
     }
     let took = app.clock.boot().saturating_sub(began);
     app.metrics.http_request(&route, method, response.status().as_u16(), took);
-    if notes.is_shed() {
+    if context.is_shed() {
         return response;
     }
     tracing::info!(
         request_id,
         trace_id = trace.as_ref().map(TraceContext::trace_id),
-        caller = notes.caller(),
+        caller = context.caller(),
         method,
         route,
         status = response.status().as_u16(),
@@ -115,11 +114,11 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
     response
 }
 
-/// A request whose caller may go away before it is answered. What it asked for may have been done, so it
-/// is counted and logged all the same, with the status that others use for it.
+/// A request whose client may disconnect before the response. Its command may have been applied, so it is counted and
+/// logged with status 499.
 struct Unanswered<'r> {
     app: &'r App,
-    notes: &'r Notes,
+    context: &'r RequestContext,
     method: &'static str,
     route: &'r str,
     request_id: &'r str,
@@ -127,7 +126,7 @@ struct Unanswered<'r> {
 }
 
 impl Unanswered<'_> {
-    /// It was answered after all.
+    /// The response is sent.
     fn answered(self) {
         std::mem::forget(self);
     }
@@ -136,52 +135,59 @@ impl Unanswered<'_> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         const CLIENT_CLOSED_REQUEST: u16 = 499;
-        let Self { app, notes, method, route, request_id, began } = self;
+        let Self { app, context, method, route, request_id, began } = self;
         let took = app.clock.boot().saturating_sub(*began);
         app.metrics.http_request(route, method, CLIENT_CLOSED_REQUEST, took);
         tracing::info!(
             request_id,
-            caller = notes.caller(),
+            caller = context.caller(),
             method,
             route,
             status = CLIENT_CLOSED_REQUEST,
-            "request whose caller went away"
+            "client closed the request"
         );
     }
 }
 
-/// How a request may be let in.
+/// The class of a request for load shedding.
 enum Admission {
-    /// Whatever else is going on.
+    /// Never shed.
     Always,
-    /// Unless the node has more to do than it can.
+    /// Shed under overload.
     IfNotOverloaded,
 }
 
-/// What is refused before it is known what is asked for, in this order:
+/// Refusals before the handler is known, in this order:
 ///
-/// 1. what comes too often: of one certificate, else of one address; of health, of one address
-/// 2. what is not HTTP as this node reads it
-/// 3. what is sent to another name, or by another site's page
-/// 4. anything but health on a connection beyond the usual number
-fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Result<Admission, Error> {
+/// 1. the rate limit: by certificate, else by address; for health routes by address
+/// 2. framing violations
+/// 3. a foreign host name, or a page of another site
+/// 4. anything but health on a connection of the reserve
+fn admissible(
+    app: &App,
+    route: &str,
+    request: &Request,
+    context: &RequestContext,
+) -> Result<Admission, Error> {
     let refuse = |reason: &'static str, error: Error| {
         app.metrics.request_refused(reason);
         error
     };
-    let Some(peer) = request.extensions().get::<Arc<Peer>>() else {
-        return Err(Error::internal("a request without its connection"));
+    let Some(peer) = request.extensions().get::<Arc<ClientConnection>>() else {
+        return Err(Error::internal("a request lacks its connection"));
     };
     let is_health = app.health_routes.contains(&route);
     let by_address = Key::of_address(peer.address.ip());
-    let taken = match &peer.channel {
-        _ if is_health => app.health_rates.take(by_address),
-        Channel::Tls(Some(certificate)) => app.rates.take(Key::Workload(certificate.spiffe_id.clone())),
-        Channel::Tls(None) | Channel::Plain => app.rates.take(by_address),
+    let decision = match &peer.channel {
+        _ if is_health => app.health_rate_limits.acquire(by_address),
+        Channel::Tls(Some(certificate)) => {
+            app.rate_limits.acquire(Key::Workload(certificate.spiffe_id.clone()))
+        }
+        Channel::Tls(None) | Channel::Plain => app.rate_limits.acquire(by_address),
     };
-    notes.set_rate(taken.remaining);
-    notes.hold(taken.place.map_err(|error| {
-        notes.set_shed();
+    context.set_rate(decision.remaining);
+    context.hold(decision.permit.map_err(|error| {
+        context.set_shed();
         refuse("rate", error)
     })?);
     if let Some(violation) = request.extensions().get::<Violation>() {
@@ -198,35 +204,34 @@ fn admissible(app: &App, route: &str, request: &Request, notes: &Notes) -> Resul
     }
 }
 
-/// Admits a request when its turn has come. Health does not wait.
+/// Waits for the request's turn. Health does not wait.
 async fn admit(
     app: &App,
     admission: Result<Admission, Error>,
-    notes: &Notes,
+    context: &RequestContext,
 ) -> Result<Option<Admitted>, Error> {
     match admission? {
         Admission::Always => Ok(None),
         Admission::IfNotOverloaded => {
-            let admitted = app.pressure.admit().await;
+            let admitted = app.load_shedder.admit().await;
             let refuse = |_: &Error| {
                 app.metrics.request_refused("overload");
-                notes.set_shed();
+                context.set_shed();
             };
             admitted.inspect_err(refuse).map(Some)
         }
     }
 }
 
-/// draft-ietf-httpapi-ratelimit-headers-10 §3: a policy of so many requests in a window of a second,
-/// and what is left of it.
-fn say_rate(headers: &mut HeaderMap, rate: Remaining) {
+/// draft-ietf-httpapi-ratelimit-headers-10 §3: the quota of a window of one second, and its remainder.
+fn insert_rate_headers(headers: &mut HeaderMap, rate: Remaining) {
     let policy = HeaderValue::try_from(format!("\"caller\";q={};w=1", rate.quota));
     let left = HeaderValue::try_from(format!("\"caller\";r={};t=1", rate.requests));
     headers.extend(policy.ok().map(|value| (RATE_LIMIT_POLICY, value)));
     headers.extend(left.ok().map(|value| (RATE_LIMIT, value)));
 }
 
-/// The method as a label and in the log: what callers invent is one word.
+/// The method as a bounded label.
 fn known_method(method: &Method) -> &'static str {
     const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     METHODS.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
@@ -236,11 +241,11 @@ fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
 }
 
-/// `Svc-Min-Index`: the request is answered at that index or later, or 503. Only an authenticated caller may wait: a
-/// stranger would hold the permits of others.
+/// `Svc-Min-Index`: the response is of that index or later, or 503. Only an authenticated caller may wait, so that
+/// anonymous ones cannot hold all permits.
 ///
 /// # Errors
-/// 400 if it is no index; 503 if it is not reached.
+/// 400 if it is not a log index; 503 if it is not reached in time.
 pub(super) async fn reach_min_index(app: &App, headers: &HeaderMap, may_wait: bool) -> Result<(), Error> {
     let what = "Svc-Min-Index";
     match min_index(headers)? {
@@ -250,27 +255,27 @@ pub(super) async fn reach_min_index(app: &App, headers: &HeaderMap, may_wait: bo
     }
 }
 
-/// The log index that a request names, if it names one.
+/// The log index in `Svc-Min-Index`.
 ///
 /// # Errors
-/// 400 if it is none.
+/// 400 if it is not a log index.
 pub(super) fn min_index(headers: &HeaderMap) -> Result<Option<u64>, Error> {
     let Some(value) = headers.get(SVC_MIN_INDEX) else { return Ok(None) };
     let index = value.to_str().ok().and_then(|text| text.parse().ok());
     index.map(Some).ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))
 }
 
-/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which `what` of a request asks for.
+/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which came in `what`.
 ///
 /// # Errors
-/// 503 if it has not by then, or too many wait.
+/// 503 if it has not by then, or too many requests wait.
 pub(super) async fn reach(app: &App, index: u64, what: &str) -> Result<(), Error> {
     if app.state.cluster().applied() >= index {
         return Ok(());
     }
-    // Waiting costs its sender nothing, so only so many may.
-    let _place = app
-        .min_index_places
+    // A waiting request costs its sender nothing, so their number is bounded.
+    let _permit = app
+        .min_index_permits
         .try_acquire()
         .map_err(|_| Error::unavailable(format!("too many requests wait for their {what}")))?;
     let reached = app.state.cluster().until_applied(index);
@@ -281,7 +286,7 @@ fn not_applied(what: &str) -> Error {
     Error::unavailable(format!("this node has not applied {what} yet"))
 }
 
-/// What the router itself refuses gets the contract's error object too.
+/// Gives the router's own 405 the error object of the contract.
 fn as_error_object(response: Response) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return response;
@@ -290,7 +295,7 @@ fn as_error_object(response: Response) -> Response {
     let error = Error::new(
         StatusCode::METHOD_NOT_ALLOWED,
         Code::MethodNotAllowed,
-        "this route does not have this method",
+        "this route does not support this method",
     );
     let mut response = error.into_response();
     if let Some(allow) = allow {

@@ -1,7 +1,7 @@
-//! The HTTP interface, and the whole of it: [`router`] is the route table.
+//! The HTTP interface; [`routes`] is the route table.
 //!
-//! One file per resource, with wire types and translation only; what a request means is decided in
-//! a use-case. Nothing outside this module names axum.
+//! One file per resource, with wire types and translation only; use-cases decide. Nothing outside this module names
+//! axum.
 
 mod admin_audit;
 pub mod admin_socket;
@@ -63,10 +63,10 @@ use self::caller::{
     ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit,
     ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
-pub use self::load_shedding::Pressure;
-use self::rate_limit::Rates;
+pub use self::load_shedding::LoadShedder;
+use self::rate_limit::RateLimits;
+pub use self::routes::Route;
 use self::routes::Routes;
-pub use self::routes::Row;
 pub use self::startup::Front;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
@@ -85,34 +85,34 @@ use crate::tools::verify::ToolCallVerifier;
 use crate::transmitter::poll::Poller;
 use crate::transmitter::streams::Streams;
 
-/// What the handlers need. Cheap to clone.
+/// The state of every handler. Cheap to clone.
 #[derive(Clone)]
 pub struct App {
     parts: Arc<Parts>,
     health_routes: Arc<[&'static str]>,
-    /// `/openapi.json`, made once.
+    /// `/openapi.json`, generated once.
     description: Arc<str>,
 }
 
 /// The parts of [`App`].
 pub struct Parts {
-    /// The use-case of `/v1/exchange/token`.
+    /// Token exchange.
     pub exchange: Exchange,
     /// The audit.
     pub audit: Audit,
-    /// The use-case of `/v1/mcp/verify`.
+    /// Verification of tool calls.
     pub verifier: ToolCallVerifier,
     /// The registry of tools.
     pub registry: Registry,
-    /// The use-case of `/v1/identity/agent…`.
+    /// Agent identities.
     pub identity: AgentIdentities,
-    /// The use-case of `/v1/revocations`.
+    /// Revocations by operators.
     pub revocations: Revocations,
-    /// The use-case of `/v1/signals/events`.
+    /// Receiver of security events.
     pub receiver: Receiver,
-    /// The use-case of `/v1/signals/stream` and what belongs to it.
+    /// Configuration of streams.
     pub streams: Streams,
-    /// The use-case of `/v1/signals/poll/{stream_id}`.
+    /// Delivery by poll.
     pub poller: Poller,
     /// The live feed.
     pub feed: Feed,
@@ -120,41 +120,41 @@ pub struct Parts {
     pub keyring: Keyring,
     /// The replicated state.
     pub state: State,
-    /// The compiled policy, and how another one becomes current.
+    /// The compiled policy.
     pub policy: ActivePolicy,
     /// Time.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics.
     pub metrics: Metrics,
     /// Our `iss`.
     pub issuer: String,
-    /// The names that requests may be sent to, beside loopback names and the address reached.
+    /// Host names that requests may carry, beside loopback names and the local address.
     pub names: Vec<String>,
-    /// Whether there is TLS, so that plain HTTP serves only what is public; without it, in
-    /// development mode, whoever says nothing may do everything.
+    /// True outside development mode: plain HTTP then serves public routes only. In development mode an anonymous
+    /// caller has every capability.
     pub requires_tls: bool,
-    /// What the holders of client certificates may do.
+    /// Capabilities by client certificate.
     pub callers: Callers,
-    /// Who may read metrics.
+    /// Access to `/metrics`.
     pub metrics_access: MetricsAccess,
-    /// Judges bearer tokens.
+    /// Verifies bearer tokens.
     pub own_tokens: OwnTokens,
-    /// How often a caller may call.
-    pub rates: Rates,
-    /// How often an address may ask for health, whatever else it does.
-    pub health_rates: Rates,
-    /// Places to read what is left of a body.
-    pub leftover_places: Semaphore,
-    /// Places to wait for `Svc-Min-Index`.
-    pub min_index_places: Semaphore,
-    /// How much is under way.
-    pub pressure: Pressure,
-    /// What this node calls itself.
+    /// Rate limits of callers.
+    pub rate_limits: RateLimits,
+    /// Rate limits of addresses on health routes.
+    pub health_rate_limits: RateLimits,
+    /// Permits to read the rest of a request's body.
+    pub unread_body_permits: Semaphore,
+    /// Permits to wait for `Svc-Min-Index`.
+    pub min_index_permits: Semaphore,
+    /// Load shedding.
+    pub load_shedder: LoadShedder,
+    /// The node's name in answers and events.
     pub unit_id: String,
 }
 
 impl App {
-    /// From its parts.
+    /// Builds it from its parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let rows = rows();
@@ -166,12 +166,12 @@ impl App {
         }
     }
 
-    /// "Details only for authenticated callers"; in development mode that is everybody.
-    fn tells_details<N>(&self, caller: &caller::Caller<N>) -> bool {
+    /// Health shows details to authenticated callers only; in development mode to every caller.
+    fn shows_details<N>(&self, caller: &caller::Caller<N>) -> bool {
         caller.id().is_some() || !self.requires_tls
     }
 
-    /// The time by which signing keys are judged.
+    /// The time at which the states of signing keys are evaluated.
     fn key_time(&self) -> Timestamp {
         self.state.elapsed_time()
     }
@@ -185,7 +185,7 @@ impl Deref for App {
     }
 }
 
-/// Every route, and what it asks of its caller (contract §2).
+/// Every route, with its requirement on the caller (contract §2).
 fn routes() -> Routes {
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
@@ -255,16 +255,16 @@ fn routes() -> Routes {
 
 /// The rows of the route table.
 #[must_use]
-pub fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Route> {
     routes().rows().to_vec()
 }
 
-/// The routes with all that surrounds them.
+/// The routes with their middleware.
 fn router(app: App) -> Router {
     routes()
         .into_router()
         .fallback(not_found)
-        .layer(from_fn_with_state(app.clone(), middleware::around))
+        .layer(from_fn_with_state(app.clone(), middleware::wrap))
         .with_state(app)
 }
 

@@ -1,4 +1,5 @@
-//! `GET /.well-known/oauth-authorization-server`: who we are (RFC 8414). Only what answers is named.
+//! `GET /.well-known/oauth-authorization-server`: authorization server metadata (RFC 8414). Only existing endpoints are
+//! named.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -8,17 +9,18 @@ use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
 use super::error::Error;
+use super::openapi::params::IfNoneMatch;
 use super::{App, cache_control};
 use crate::exchange::GRANT_TYPE;
 
 /// Authorization server metadata (RFC 8414 §2).
 #[derive(Serialize, ToSchema)]
 pub struct Metadata {
-    /// Our `iss`.
+    /// The `iss` of the tokens.
     issuer: String,
-    /// Where tokens are exchanged.
+    /// The token exchange endpoint.
     token_endpoint: String,
-    /// Where the keys are.
+    /// The JWK Set.
     jwks_uri: String,
     /// Token exchange only.
     grant_types_supported: Vec<&'static str>,
@@ -30,14 +32,15 @@ pub struct Metadata {
     tls_client_certificate_bound_access_tokens: bool,
 }
 
-/// Describes this fabric as an authorization server.
+/// Authorization server metadata.
 #[utoipa::path(
     get,
     path = "/.well-known/oauth-authorization-server",
     operation_id = "authorizationServerMetadata",
+    params(IfNoneMatch),
     responses(
         (status = 200, description = "The metadata", body = Metadata),
-        (status = 304, description = "Not changed since the ETag"),
+        (status = 304, description = "Not modified"),
     )
 )]
 pub async fn get(

@@ -1,5 +1,5 @@
-//! Who a browser is acting for. A page of any site can make a browser on this machine send requests
-//! to loopback, with a name that was rebound to 127.0.0.1 even as its own origin.
+//! Protection from browsers. A page of any site can make a browser on this machine send requests to loopback, with a
+//! name that was rebound to 127.0.0.1 even as its own origin (DNS rebinding).
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use axum::http::{HeaderMap, Uri, header};
 
 use super::error::Error;
 
-/// Refuses what a browser sends on behalf of another site, and what was sent to another name.
+/// Refuses requests of another site's page, and requests to a foreign host name.
 ///
 /// # Errors
-/// 400 if the request does not name exactly one host, 403 if that is neither one of `names`, nor a
-/// loopback name, nor `local`, the address that was reached; 403 if the request comes from another
-/// site's page (Fetch Metadata, `Sec-Fetch-Site`; RFC 6454 §7, `Origin`).
+/// 400 if the request does not name exactly one host; 403 if that is neither one of `names`, nor a loopback name, nor
+/// the `local` address; 403 if it comes from another site's page (Fetch Metadata, `Sec-Fetch-Site`; RFC 6454 §7,
+/// `Origin`).
 pub fn check(uri: &Uri, headers: &HeaderMap, names: &[String], local: IpAddr) -> Result<(), Error> {
     let host = host(uri, headers)?;
     if !is_ours(host, names, local) {
@@ -30,26 +30,25 @@ pub fn check(uri: &Uri, headers: &HeaderMap, names: &[String], local: IpAddr) ->
     Ok(())
 }
 
-/// The one host that a request names: `Host`, or `:authority` in HTTP/2, where both may be there if
-/// they agree (RFC 9113 §8.3.1).
+/// The one host that a request names: `Host`, or `:authority` in HTTP/2; both only if they agree (RFC 9113 §8.3.1).
 fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<&'r str, Error> {
     let mut hosts = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or_default());
     match (uri.authority().map(Authority::as_str), hosts.next(), hosts.next()) {
         (None, Some(host), None) | (Some(host), None, None) => Ok(host),
         (Some(authority), Some(host), None) if authority == host => Ok(host),
-        _ => Err(Error::invalid_request("Host: must be there once")),
+        _ => Err(Error::invalid_request("Host: must be present exactly once")),
     }
 }
 
-/// Whether `authority`, a host with or without a port, names this node. An address that was reached
-/// is no danger: a rebound name is a name.
+/// Whether `authority`, a host with an optional port, names this node. The address that was reached is safe: only a
+/// name can be rebound.
 fn is_ours(authority: &str, names: &[String], local: IpAddr) -> bool {
     let split = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']'),
         None => Some(authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon))),
     };
     let Some((host, port)) = split else { return false };
-    // RFC 3986 §3.2.3: nothing, or a colon and digits.
+    // RFC 3986 §3.2.3: the port is empty or digits.
     if !port.strip_prefix(':').map_or(port.is_empty(), |port| port.bytes().all(|b| b.is_ascii_digit())) {
         return false;
     }
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_on_this_machine_may_call() {
+    fn loopback_and_configured_names_are_accepted() {
         for host in [
             "127.0.0.1:8693",
             "localhost:8693",
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_rebound_to_loopback_is_refused() {
+    fn rebound_name_is_refused() {
         for host in [
             "evil.example",
             "127.0.0.1.evil.example:8693",
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_site_is_refused() {
+    fn page_of_another_site_is_refused() {
         let host = ("host", "127.0.0.1:8693");
         assert!(!accepts(&[host, ("origin", "https://evil.example")]));
         assert!(!accepts(&[host, ("origin", "null")]));

@@ -15,50 +15,51 @@ use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ReadStreams};
 use super::error::{self, Error};
+use super::streams::StreamErrors;
 use crate::transmitter::poll;
 use crate::transmitter::poll::{PollCaller, PollResult};
 use crate::transmitter::set_builder;
 use crate::{json, limits};
 
-/// What a receiver asks, and what became of what it was given before. Unknown members are ignored. The use-case
-/// reads it member by member, so this is its description only.
+/// A poll, with the acknowledgements of earlier tokens (RFC 8936 §2.2). Unknown fields are ignored.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PollRequest {
-    /// Most tokens of the answer, up to 100, which is the default; 0 only acknowledges.
+    /// Maximum number of tokens in the response, up to 100, the default; 0 only acknowledges.
+    #[schema(minimum = 0)]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_events: Option<u64>,
-    /// Whether it is answered at once also if there is nothing to give; else it waits up to 10 s, also for a
-    /// stream that is not enabled to be so.
+    /// Whether to answer at once although no event is queued; otherwise the poll waits up to 10 s, also for a stream that
+    /// is not enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     return_immediately: Option<bool>,
-    /// `jti` of tokens that were received, up to 1000; others than this stream's are ignored.
+    /// `jti` of received tokens, up to 1000; those of other streams are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     ack: Option<Vec<String>>,
-    /// Tokens that were received and are no good, by `jti`, up to 1000. They are not given again.
+    /// Rejected tokens by `jti`, up to 1000. They are not delivered again.
     #[serde(skip_serializing_if = "Option::is_none")]
     set_errs: Option<BTreeMap<String, PollSetError>>,
 }
 
-/// Why a token is no good (RFC 8935 §2.3).
+/// The reason why a token was rejected (RFC 8935 §2.3).
 #[derive(Serialize, ToSchema)]
 pub struct PollSetError {
-    /// A code, 1 to 64 printable ASCII characters.
+    /// An error code, 1 to 64 printable ASCII characters.
     err: String,
-    /// For people.
+    /// Human-readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
 }
 
-/// What was not acknowledged yet.
+/// Tokens that are not acknowledged.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PollAnswer {
-    /// Tokens by `jti`, in the order of their events: the same again until they are acknowledged.
+    /// Tokens by `jti`, in the order of their events; repeated until they are acknowledged.
     #[serde(serialize_with = "in_order")]
     #[schema(value_type = BTreeMap<String, String>)]
     sets: Vec<(String, Arc<str>)>,
-    /// Whether there are more; absent of a stream that is not enabled, and if none were asked for.
+    /// Whether more are queued; absent if the stream is not enabled or `maxEvents` is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     more_available: Option<bool>,
 }
@@ -67,22 +68,20 @@ fn in_order<S: Serializer>(sets: &[(String, Arc<str>)], serializer: S) -> Result
     serializer.collect_map(sets.iter().map(|(jti, set)| (jti.as_str(), &**set)))
 }
 
-/// Gives a stream's security event tokens to its receiver.
+/// Polls a stream for its security event tokens.
 ///
-/// What `ack` and `setErrs` say is in the replicated log before it is answered.
+/// `ack` and `setErrs` are in the replicated log before the response.
 #[utoipa::path(
     post,
     path = "/v1/signals/poll/{stream_id}",
     operation_id = "pollStream",
     request_body = PollRequest,
-    params(("stream_id" = String, Path, description = "As it was given when the stream was made")),
+    params(("stream_id" = String, Path, description = "The stream")),
     responses(
-        (status = 200, description = "What is open, in order; nothing of a stream that is not enabled", body = PollAnswer),
-        (status = 400, description = "A member is not valid, or the stream is delivered by push", body = error::Body),
-        (status = 403, description = "The caller may not, or is blocked", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "This fabric transmits no signals: there is no [transmitter]", body = error::Body),
-        (status = 503, description = "Not possible now, or too many polls wait; what was acknowledged is to be said again", body = error::Body),
+        (status = 200, description = "Tokens in the order of their events; none if the stream is not enabled", body = PollAnswer),
+        (status = 400, description = "The request is invalid, or the stream is delivered by push", body = error::Body),
+        (status = 503, description = "Temporarily unavailable, or too many polls wait; repeat the acknowledgements", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn post(
@@ -96,7 +95,7 @@ pub async fn post(
     let Ok(Path(stream_id)) = stream_id else { return Err(poll::Error::UnknownStream.into()) };
     let bytes = body::json_bytes(&parts.headers, body, limits::POLL_BODY_BYTES_MAX).await?;
     let asked = poll::PollRequest::parse(&json::parse(&bytes)?)?;
-    // Not kept while the poll waits.
+    // The body is not retained while the poll waits.
     drop(bytes);
     let asking = PollCaller { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
     let PollResult { sets, more_available } = app.poller.poll(&stream_id, asking, asked).await?;

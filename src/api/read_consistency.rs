@@ -1,8 +1,8 @@
-//! How new the state is that a handler reads (design §3, "Reads"). One that shows replicated state to people or
-//! tools, or changes what it has to find first, takes a [`LinearizableRead`], and its use-case asks for that.
+//! Linearizable reads (design §3). A handler that shows replicated state, or looks it up before a change, takes a
+//! [`LinearizableRead`].
 //!
-//! It is made after the caller is decided, so that no stranger makes this node ask the leader. What judges tokens
-//! takes a [`crate::state::LeaseProof`] instead; what is public, health and the live feed ask for neither.
+//! The extractor runs after the caller is authorized, so that no anonymous request causes a ReadIndex. Verification of
+//! tokens takes a [`crate::state::LeaseProof`] instead; public routes, health and the live feed take neither.
 
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
@@ -21,10 +21,10 @@ impl FromRequestParts<App> for LinearizableRead {
     }
 }
 
-/// For a request that names an index: this node has applied it, and nobody is asked. For any other the leader is.
+/// Uses the index in `Svc-Min-Index` if this node has applied it; otherwise asks the leader (ReadIndex).
 ///
 /// # Errors
-/// 503 if there is no leader, or this node is too far behind it.
+/// 503 without a leader, or if this node lags too far behind it.
 pub(super) async fn of(app: &App, headers: &HeaderMap) -> Result<LinearizableRead, Error> {
     let named = min_index(headers)?.and_then(|index| app.state.cluster().current_at(index));
     match named {

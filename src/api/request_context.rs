@@ -1,53 +1,52 @@
-//! What the edge learns of a request on its way in, for the headers of its answer and its line in
-//! the log. Nobody decides by it.
+//! The edge's record of a request, for the headers of its response and its log line. No decision depends on it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::rate_limit::{Place, Remaining};
+use super::rate_limit::{Remaining, RequestPermit};
 use crate::id::WorkloadId;
 
-/// Notes on one request; caller and rate are written once at most.
+/// The record of one request; caller and rate are set at most once.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct RequestContext {
     caller: OnceLock<WorkloadId>,
     rate: OnceLock<Remaining>,
-    places: Mutex<Vec<Place>>,
+    permits: Mutex<Vec<RequestPermit>>,
     is_shed: AtomicBool,
 }
 
-impl Notes {
-    /// Who calls.
+impl RequestContext {
+    /// Sets the authenticated caller.
     pub fn set_caller(&self, id: WorkloadId) {
         self.caller.set(id).ok();
     }
 
-    /// Who calls, if somebody said.
+    /// The authenticated caller.
     pub fn caller(&self) -> Option<&str> {
         self.caller.get().map(WorkloadId::as_str)
     }
 
-    /// Keeps a place among a caller's requests until the request is answered.
-    pub fn hold(&self, place: Place) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+    /// Holds a permit until the request is answered.
+    pub fn hold(&self, permit: RequestPermit) {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
     }
 
-    /// It was refused for overload.
+    /// Marks it as shed.
     pub fn set_shed(&self) {
         self.is_shed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was refused for overload: then a line in the log would make the overload worse.
+    /// Whether it was shed; a log line would then add to the overload.
     pub fn is_shed(&self) -> bool {
         self.is_shed.load(Ordering::Relaxed)
     }
 
-    /// What is left of the caller's rate.
+    /// Sets the remainder of the caller's rate.
     pub fn set_rate(&self, rate: Remaining) {
         self.rate.set(rate).ok();
     }
 
-    /// What is left of the caller's rate, if it was counted.
+    /// The remainder of the caller's rate, if one applied.
     pub fn rate(&self) -> Option<&Remaining> {
         self.rate.get()
     }

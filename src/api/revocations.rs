@@ -1,5 +1,5 @@
-//! `/v1/revocations`: wire types and translation (contract §4): what operators revoke, what that would hit,
-//! and what is revoked.
+//! `/v1/revocations`: wire types and translation (contract §4): revocations by operators, their dry run, and the list of
+//! all.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -15,6 +15,8 @@ use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::openapi::params::{IdempotencyKey, Page};
+use super::openapi::values;
 use super::{idempotency, paging, read_consistency};
 use crate::revocation;
 use crate::revocation::{DryRun, RevocationInput, Revocations};
@@ -22,13 +24,13 @@ use crate::state::{LinearizableRead, Revoked, RevokedFact, stated};
 use crate::token::lineage::Fact;
 use crate::{json, limits};
 
-/// What is to be revoked: exactly one of `subject`, `email`, `agent`, `client`, `jti` and `key`.
+/// A revocation of exactly one of `subject`, `email`, `agent`, `client`, `jti` and `key`.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RevocationRequest {
-    /// A workload identifier; with the `issuer` of somebody else, the `sub` of that issuer.
+    /// A workload identifier; with another `issuer`, the `sub` of that issuer.
     subject: Option<String>,
-    /// An email address that `issuer` has verified, byte for byte as it says it.
+    /// An email address that `issuer` has verified, byte for byte.
     email: Option<String>,
     /// An `agent_id`.
     agent: Option<String>,
@@ -38,108 +40,114 @@ pub struct RevocationRequest {
     jti: Option<String>,
     /// The `kid` of a signing key of `issuer`. One of this fabric is tainted.
     key: Option<String>,
-    /// Whose word it is: required with `email`, never with `agent`, else this fabric if it is not said.
+    /// The issuer of the value: required with `email`, not allowed with `agent`; the default is this fabric.
     issuer: Option<String>,
-    /// Why: at most 256 printable ASCII characters.
+    /// The reason: at most 256 printable ASCII characters.
     reason: Option<String>,
-    /// Whether it is blocked as well: what is issued later and client certificates are refused too, until
-    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted all the same, one of another issuer blocked.
+    /// Whether to block it as well: credentials issued later and client certificates are refused until
+    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted in any case, one of another issuer is blocked.
     block: bool,
 }
 
-/// A revocation that stands.
+/// A revocation in force.
 #[derive(Serialize, ToSchema)]
 pub struct RevocationMade {
-    /// The digest of what is revoked, as it stands in the claim `lineage`. Base64url.
+    /// The digest of the revoked fact, as in the claim `lineage`. Base64url.
     id: String,
-    /// `subject`, `agent`, `email`, `client`, `token` or `key`
+    /// The kind of fact.
+    #[schema(value_type = values::FactKind)]
     kind: String,
-    /// Whose word it is; absent for a workload identifier.
+    /// The issuer of the value; absent for a workload identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     issuer: Option<String>,
-    /// What is revoked.
+    /// The revoked value.
     value: String,
-    /// As given.
+    /// As requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Log time. RFC 3339, UTC.
+    /// Log time, RFC 3339, UTC.
     revoked_at: String,
-    /// The log index of its entry: tokens of this cluster whose `idx` is smaller are refused.
+    /// The log index of its entry. Tokens of this cluster with a smaller `idx` are refused.
     index: u64,
-    /// How many agents it hit. Null where that cannot be known, as of a signing key or a token, if this node was
-    /// looking through the agents for others, or if counting them took more than two seconds.
+    /// Number of affected agents. Null if it cannot be known (a signing key or a token), if this node was scanning the
+    /// agents for other requests, or if counting took more than two seconds.
+    #[schema(required = true, value_type = Option<u64>)]
     agents: Option<u64>,
-    /// Whether it is blocked as well, until that is lifted.
+    /// Whether it is blocked as well, until the block is lifted.
     blocked: bool,
-    /// The credentials that it does not cover: `credentials issued later`, `client certificates`.
+    /// Credentials that it does not cover.
+    #[schema(value_type = Vec<values::NotCovered>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_covered: Vec<&'static str>,
 }
 
-/// What a revocation would hit, or a page of that.
+/// The result of a dry run, or a page of it.
 #[derive(Serialize, ToSchema)]
 pub struct RevocationDryRun {
-    /// True: nothing was changed.
+    /// Always true: nothing was changed.
     dry_run: bool,
-    /// The digest of what would be revoked.
+    /// The digest of the fact.
     id: String,
-    /// `subject`, `agent`, `email`, `client`, `token` or `key`
+    /// The kind of fact.
+    #[schema(value_type = values::FactKind)]
     kind: String,
-    /// Whose word it is; absent for a workload identifier.
+    /// The issuer of the value; absent for a workload identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     issuer: Option<String>,
-    /// What would be revoked.
+    /// The value that would be revoked.
     value: String,
-    /// Whether it is revoked already.
+    /// Whether it is already revoked.
     is_revoked: bool,
-    /// Of all pages; only on the first.
+    /// Totals over all pages; only on the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<HitCounts>,
-    /// Agents that would be revoked, in the order of their ids; behind all of them come the tools. Null where they
-    /// cannot be known: nobody keeps a list of what a key has signed, or of who has a token.
+    /// Affected agents, ordered by id; the tools follow after the last agent. Null if they cannot be known: there is no
+    /// list of a key's signatures or of a token's holders.
+    #[schema(required = true, value_type = Option<Vec<String>>)]
     agents: Option<Vec<String>>,
-    /// Tools that the workload has registered. They stay registered: its tokens are refused, not its tools.
+    /// Tools that the workload registered. They stay registered.
     tools: Vec<String>,
-    /// Streams of signals that the workload made; only on the first page. They stay, and push nothing while it is
-    /// blocked.
+    /// Streams that the workload created; only on the first page. They stay, and push nothing while it is blocked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     streams: Vec<String>,
 }
 
-/// How much a revocation would hit. Tokens are not counted: nobody keeps a list of them.
+/// Totals of a dry run. Tokens are not counted, because there is no list of them.
 #[derive(Serialize, ToSchema)]
 pub struct HitCounts {
-    /// Agents that are in force; null where they cannot be known.
+    /// Active agents; null if they cannot be known.
+    #[schema(required = true, value_type = Option<u64>)]
     agents: Option<u64>,
     /// Tools.
     tools: u64,
-    /// Streams of signals.
+    /// Streams.
     streams: u64,
 }
 
-/// A revocation that is remembered.
+/// A retained revocation.
 #[derive(Serialize, ToSchema)]
 pub struct Revocation {
-    /// The digest of what is revoked, as it stands in the claim `lineage`. Base64url.
+    /// The digest of the revoked fact, as in the claim `lineage`. Base64url.
     id: String,
-    /// `subject`, `agent`, `email`, `client`, `token` or `key`; absent if only the digest is known.
+    /// The kind of fact; absent if only the digest is known.
+    #[schema(value_type = Option<values::FactKind>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
-    /// Whose word it is; absent for a workload identifier.
+    /// The issuer of the value; absent for a workload identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     issuer: Option<String>,
-    /// What is revoked; absent if only the digest is known.
+    /// The revoked value; absent if only the digest is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
-    /// Why, as whoever revoked it said.
+    /// The reason, as the operator or the issuer gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// The operator, or the issuer of the signal; absent for nobody.
+    /// The operator, or the issuer of the signal; absent for an anonymous operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    /// Log time. RFC 3339, UTC.
+    /// Log time, RFC 3339, UTC.
     revoked_at: String,
-    /// Until when it is remembered: whatever it covers is dead then.
+    /// End of retention; every credential that it covers has expired by then.
     expires_at: String,
     /// The log index of its entry.
     index: u64,
@@ -152,26 +160,22 @@ impl From<RevocationRequest> for RevocationInput {
     }
 }
 
-/// Revokes whatever derives from one fact and was issued before, in one entry of the log; or says what that
-/// would hit.
+/// Revokes everything that derives from one fact and was issued before, in one log entry; or computes what that would
+/// cover.
 #[utoipa::path(
     post,
     path = "/v1/revocations",
     operation_id = "revoke",
     request_body = RevocationRequest,
     params(
-        ("dry_run" = Option<bool>, Query, description = "Only say what would be hit"),
-        ("limit" = Option<usize>, Query, description = "Most agents and tools of a page: 1 to 1000, default 100; only of a dry run"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it; only of a dry run"),
-        ("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body is the same revocation"),
+        ("dry_run" = Option<bool>, Query, description = "Only compute what would be revoked"),
+        IdempotencyKey,
+        Page,
     ),
     responses(
-        (status = 202, description = "It is revoked: whatever begins afterwards is refused", body = RevocationMade),
-        (status = 200, description = "What it would hit; Link names the next page", body = RevocationDryRun),
-        (status = 400, description = "A member is missing or not valid", body = error::Body),
-        (status = 404, description = "There is no such agent, or no such signing key of this fabric", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 503, description = "Not possible now, or there are too many revocations", body = error::Body),
+        (status = 202, description = "The revocation is in force on every node", body = RevocationMade),
+        (status = 200, description = "A page of the dry run", body = RevocationDryRun),
+        (status = 404, description = "The agent or the signing key does not exist", body = error::Body),
     )
 )]
 pub async fn revoke(
@@ -181,11 +185,11 @@ pub async fn revoke(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
-    // A body that is not read closes the connection under a caller that is still writing.
+    // An unread body closes the connection under a client that is still sending.
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
-    let query = paging::Members::read(query, &["dry_run", "limit", "cursor"])?;
+    let query = paging::QueryParams::read(query, &["dry_run", "limit", "cursor"])?;
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
     let members: RevocationRequest = json::read(&bytes)?;
@@ -196,7 +200,7 @@ pub async fn revoke(
         let found = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
         return said(&parts.uri, &app.revocations, request.fact(), found);
     }
-    // Without the value: it may be an email address. The list of revocations has it under its id.
+    // Without the value, which may be an email address. The list of revocations has it under its id.
     let fact = request.fact();
     let verb = if request.block() { "revoke and block" } else { "revoke" };
     let act = Act::begin(&app, &caller, format!("{verb} {} {}", fact.kind(), fact.digest()))?;
@@ -206,13 +210,13 @@ pub async fn revoke(
     let answer = made_of(&app.revocations, &request, &made);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
     let request_id = super::middleware::current_request_id();
-    // Without what it is: that may be somebody's address.
+    // Without the value, which may be an email address.
     tracing::warn!(request_id, id, kind, index, agents, caller = caller.id(), "revoked");
     Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
 }
 
-/// A page is a dry run's; whoever asks for one by mistake has not revoked anything yet.
-fn is_dry_run(query: &paging::Members) -> Result<bool, Error> {
+/// Pagination is for a dry run only, so that a request that was meant as one revokes nothing.
+fn is_dry_run(query: &paging::QueryParams) -> Result<bool, Error> {
     let is_dry_run = match query.value("dry_run") {
         None | Some("false") => false,
         Some("true") => true,
@@ -220,13 +224,13 @@ fn is_dry_run(query: &paging::Members) -> Result<bool, Error> {
     };
     match ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         Some(name) if !is_dry_run => {
-            Err(Error::invalid_request(format!("{name}: is for a dry run only: dry_run=true")))
+            Err(Error::invalid_request(format!("{name}: is for a dry run only (dry_run=true)")))
         }
         _ => Ok(is_dry_run),
     }
 }
 
-/// Of the request and of what the log has answered: a retry may come when nothing else is remembered.
+/// From the request and the log's reply only: a retry may come after the revocation has expired.
 fn made_of(
     revocations: &Revocations,
     request: &revocation::RevocationRequest,
@@ -277,18 +281,13 @@ fn text_of(revocations: &Revocations, fact: &Fact) -> RevokedFact {
     RevokedFact { kind: revocations.kind(&text).to_owned(), ..text }
 }
 
-/// What is revoked, by operators and by signals.
+/// Revocations by operators and by signals.
 #[utoipa::path(
     get,
     path = "/v1/revocations",
     operation_id = "listRevocations",
-    params(
-        ("limit" = Option<usize>, Query, description = "Most revocations of a page: 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
-    ),
-    responses(
-        (status = 200, description = "A page, ordered by id; Link names the next", body = [Revocation]),
-    )
+    params(Page),
+    responses((status = 200, description = "A page, ordered by `id`", body = [Revocation]))
 )]
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
@@ -297,7 +296,7 @@ pub async fn list(
     uri: Uri,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
-    let page = paging::Members::read(query, &["limit", "cursor"])?.page()?;
+    let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (revoked, next) = app.revocations.list(&current, page.after.as_deref(), page.limit)?;
     let rows: Vec<_> = revoked.into_iter().map(|revoked| row_of(&app.revocations, revoked)).collect();
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())

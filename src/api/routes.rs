@@ -1,5 +1,5 @@
-//! A route table whose every row says what the route asks of its caller. A handler whose signature
-//! states another caller, or none, is no row: it does not compile.
+//! A route table whose every row states the route's requirement on its caller. A handler whose signature states another
+//! requirement, or none, does not compile.
 
 use axum::Router;
 use axum::handler::Handler;
@@ -11,12 +11,12 @@ use super::caller::{Access, Caller, Need};
 
 /// One row of the route table.
 #[derive(Clone, Debug)]
-pub struct Row {
-    /// The method.
+pub struct Route {
+    /// The HTTP method.
     pub method: Method,
     /// The path; parameters in braces.
     pub path: &'static str,
-    /// What it asks of its caller.
+    /// The requirement on the caller.
     pub access: Access,
 }
 
@@ -40,20 +40,20 @@ states_caller!(A, B, C);
 states_caller!(A, B, C, D);
 states_caller!(A, B, C, D, E);
 
-/// The rows, and the router made of them.
+/// The rows, and the router built from them.
 pub struct Routes {
-    rows: Vec<Row>,
+    rows: Vec<Route>,
     router: Router<App>,
 }
 
 impl Routes {
-    /// No rows.
+    /// An empty table.
     #[must_use]
     pub fn new() -> Self {
         Self { rows: Vec::new(), router: Router::new() }
     }
 
-    /// One more row: `handler` answers `method` on `path`, and takes a caller of need `N`.
+    /// Adds a row: `handler` serves `method` on `path` and takes a caller of need `N`.
     #[must_use]
     pub fn row<N, T, H>(mut self, method: Method, path: &'static str, _need: N, handler: H) -> Self
     where
@@ -64,17 +64,17 @@ impl Routes {
         // Every method of this table is one that axum routes; GET also answers HEAD.
         let filter = MethodFilter::try_from(method.clone()).unwrap_or(MethodFilter::TRACE);
         self.router = self.router.route(path, on(filter, handler));
-        self.rows.push(Row { method, path, access: N::ACCESS });
+        self.rows.push(Route { method, path, access: N::ACCESS });
         self
     }
 
-    /// What every row says.
+    /// Every row.
     #[must_use]
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[Route] {
         &self.rows
     }
 
-    /// The router.
+    /// The axum router of all rows.
     pub fn into_router(self) -> Router<App> {
         self.router
     }

@@ -14,66 +14,67 @@ use super::body::{self, Media};
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, SendSignals};
 use super::error::{self, Error};
+use super::openapi::values;
 use super::text;
 use crate::limits;
 use crate::receiver;
 use crate::receiver::{Form, Received, RejectedSignal};
 
-/// A security event token as a JSON object. Unknown members are ignored. The use-case reads it member by
-/// member, so this is its description only.
+/// A security event token as a JSON object. Unknown fields are ignored.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct SecurityEventToken {
-    /// Who says it: a configured issuer, in whose name the caller may send.
+    /// A configured issuer for which the caller may send.
     iss: String,
-    /// Counts once for each `iss`; another token must not reuse it.
+    /// Unique per `iss`.
     jti: String,
-    /// Seconds since the Unix epoch, at most 60 ahead and 24 h old.
+    /// Seconds since the Unix epoch, at most 60 s ahead and 24 h old.
     iat: i64,
-    /// Us.
+    /// This fabric.
     aud: String,
-    /// Whom it is about: `format` is `spiffe_id`, `uri`, `email`, `iss_sub`, `opaque`, `jwt_id`, `complex` or
-    /// `aliases`; of other known formats it is remembered without an effect.
+    /// The subject identifier: `format` is `spiffe_id`, `uri`, `email`, `iss_sub`, `opaque`, `jwt_id`, `complex` or
+    /// `aliases`; other known formats are recorded without effect.
     sub_id: Map<String, Value>,
-    /// What happened, by event type: at least one.
+    /// The security events by event type, at least one.
     events: Map<String, Value>,
-    /// Correlates.
+    /// Transaction identifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     txn: Option<String>,
 }
 
-/// The signal was received, and what it revokes is accepted by no node any more.
+/// The result. Once it is sent, no node accepts credentials that the token revoked.
 #[derive(Serialize, ToSchema)]
 pub struct SignalAnswer {
-    /// `accepted`; `duplicate`: its issuer sent the same token before; `ignored`: it had no effect
+    /// `duplicate`: the issuer sent the same token before; `ignored`: it has no effect.
+    #[schema(value_type = values::SignalStatus)]
     status: &'static str,
 }
 
-/// Why a signed token was refused (RFC 8935 §2.3).
+/// The refusal of a signed token (RFC 8935 §2.3).
 #[derive(Serialize, ToSchema)]
 pub struct SetError {
-    /// `invalid_request`, `invalid_key`, `invalid_issuer`, `invalid_audience`, `authentication_failed` or
-    /// `access_denied`
+    /// The error code.
+    #[schema(value_type = values::SetErrorCode)]
     err: &'static str,
-    /// For people: printable ASCII.
+    /// Human-readable: printable ASCII.
     description: String,
 }
 
-/// What a 400 of this route is: by the form that was sent.
+/// The body of a 400, by the form of the request.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "the description of the interface is made of it")]
+#[expect(dead_code, reason = "only described in OpenAPI")]
 pub enum SignalRefusal {
-    /// Of the JSON object.
+    /// For the JSON object.
     Object(error::Body),
-    /// Of the signed token.
+    /// For the signed token.
     Signed(SetError),
 }
 
 /// Receives a security event token.
 ///
-/// The JSON object is taken from a client certificate that is configured to speak for `iss`; a signed token
-/// from any caller, and checked against the keys of `iss`. `jti` stands in for an `Idempotency-Key`, which is not
-/// read: a repetition with the same claims is answered `duplicate`.
+/// The JSON object requires a client certificate that is configured to send for `iss`; a signed token is accepted from
+/// any caller and verified with the keys of `iss`. `Idempotency-Key` is ignored: a token with the same `jti` and claims
+/// is answered `duplicate`.
 #[utoipa::path(
     post,
     path = "/v1/signals/events",
@@ -85,19 +86,19 @@ pub enum SignalRefusal {
     responses(
         (
             status = 202,
-            description = "Received: no node accepts what it revokes any more. Of a signed token the body is empty",
+            description = "No node accepts credentials that the token revokes. For a signed token the body is empty",
             body = SignalAnswer
         ),
-        (status = 400, description = "The token is not valid; or a signed one is refused", body = SignalRefusal),
+        (status = 400, description = "The token is invalid, or a signed token is refused", body = SignalRefusal),
         (
             status = 403,
-            description = "The caller may not send signals, or, of the JSON object: it may not speak for `iss`, that has no authority over the subject, or policy refuses",
+            description = "The caller may not send signals; for the JSON object also: not for `iss`, `iss` has no authority over the subject, or denied by policy",
             body = error::Body
         ),
         (status = 409, description = "The issuer used the `jti` for another token", body = error::Body),
-        (status = 429, description = "The issuer has revoked as much as it may in a minute", body = error::Body),
-        (status = 501, description = "No issuer of signals is configured, or policy has no rule", body = error::Body),
-        (status = 503, description = "Not possible now, or its outcome is unknown", body = error::Body),
+        (status = 429, description = "The revocation quota of the issuer is used up, or the rate limit of the caller", body = error::Body),
+        (status = 501, description = "No issuer of signals is configured, or policy has no rule for signals", body = error::Body),
+        (status = 503, description = "Temporarily unavailable, or the outcome is unknown", body = error::Body),
     )
 )]
 pub async fn receive(
@@ -126,7 +127,7 @@ pub async fn receive(
     Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
 }
 
-/// RFC 8935 §2.3: a token that is refused is answered 400, with a code; everything else as on any other route.
+/// RFC 8935 §2.3: a refused token is 400 with a code; other errors are as on any route.
 fn refusal_of_signed(error: receiver::Error) -> Result<Response, Error> {
     use receiver::Error as E;
     let err = match &error {
@@ -151,7 +152,7 @@ fn log_received(received: &Received, caller: Option<&str>) {
             iss,
             jti,
             members,
-            "a signal is about whom no credential here derives from"
+            "the subject of the signal matches no credential of this fabric"
         );
     }
     tracing::info!(
@@ -170,8 +171,8 @@ fn log_received(received: &Received, caller: Option<&str>) {
     );
 }
 
-/// One line for what somebody should look at: who speaks for whom it may not, too much, or with a key that is
-/// not its own. How many there can be is bounded by the caller's rate.
+/// Logs refusals that may be an attack or a misconfiguration: a sender beyond its authority or quota, or a wrong key.
+/// Their number is bounded by the caller's rate limit.
 fn log_refused(refused: &RejectedSignal, caller: Option<&str>) {
     use receiver::Error as E;
     let is_suspect = match &refused.error {

@@ -1,4 +1,4 @@
-//! `GET /.well-known/ssf-configuration`: us as a transmitter of signals (SSF 1.0 §7). Only what answers is named.
+//! `GET /.well-known/ssf-configuration`: transmitter metadata (SSF 1.0 §7). Only existing endpoints are named.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
 use super::error::{self, Error};
+use super::openapi::params::IfNoneMatch;
 use super::{App, cache_control};
 use crate::transmitter::streams::Method;
 
@@ -16,43 +17,44 @@ use crate::transmitter::streams::Method;
 pub struct SsfConfiguration {
     /// `1_0`
     spec_version: &'static str,
-    /// Our `iss`, and that of every token that is delivered.
+    /// The `iss` of every delivered token.
     issuer: String,
-    /// Where the keys are that those are signed with.
+    /// The JWK Set with the signing keys.
     jwks_uri: String,
     /// Push (RFC 8935) and poll (RFC 8936).
     delivery_methods_supported: Vec<&'static str>,
-    /// Streams are made, read, changed and deleted there.
+    /// Create, read, change and delete streams.
     configuration_endpoint: String,
-    /// Their status is read and set there.
+    /// Read and set the status of a stream.
     status_endpoint: String,
-    /// A subject that was removed from a stream is added again there.
+    /// Add a subject again that was removed from a stream.
     add_subject_endpoint: String,
-    /// A subject is removed from a stream there.
+    /// Remove a subject from a stream.
     remove_subject_endpoint: String,
-    /// A verification event is asked for there.
+    /// Request a verification event.
     verification_endpoint: String,
-    /// Bearer tokens (RFC 6749), and client certificates (RFC 8705), which alone make a stream.
+    /// Bearer tokens (RFC 6749), and client certificates (RFC 8705), which creating a stream requires.
     authorization_schemes: Vec<AuthorizationScheme>,
-    /// `ALL`: a stream is told about every subject that was not removed from it.
+    /// `ALL`: a stream covers every subject that was not removed from it.
     default_subjects: &'static str,
 }
 
-/// A way to show who calls (SSF 1.0 §7.1.1).
+/// An authorization scheme (SSF 1.0 §7.1.1).
 #[derive(Serialize, ToSchema)]
 pub struct AuthorizationScheme {
-    /// The text that describes it.
+    /// The specification of the scheme.
     spec_urn: &'static str,
 }
 
-/// Describes this fabric as a transmitter of signals.
+/// Transmitter metadata.
 #[utoipa::path(
     get,
     path = "/.well-known/ssf-configuration",
     operation_id = "ssfConfiguration",
+    params(IfNoneMatch),
     responses(
         (status = 200, description = "The metadata", body = SsfConfiguration),
-        (status = 304, description = "Not changed since the ETag"),
+        (status = 304, description = "Not modified"),
         (status = 404, description = "The transmitter is not configured", body = error::Body),
     )
 )]

@@ -1,5 +1,5 @@
-//! Every request comes here first. Until the node has recovered its state it answers health, with the reason, and the
-//! keys that it knows; to everything else 503. From then on all goes to the route table.
+//! The router of the listeners. Until the node has recovered its state it serves health, with the reason, and the keys
+//! that it stored; every other request gets 503. Afterwards the route table serves all requests.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse as _, Response};
 use tower::ServiceExt as _;
 
-use super::connect_info::Peer;
+use super::connect_info::ClientConnection;
 use super::error::Error;
 use super::listener::Violation;
 use super::{App, cache_control, health, jwks, middleware, origin};
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::state::State;
 use crate::{keyring, limits};
 
-/// What answers from the first moment of a node on. Cheap to clone.
+/// Serves requests from process start. Cheap to clone.
 #[derive(Clone)]
 pub struct Front(Arc<Parts>);
 
@@ -26,44 +26,44 @@ struct Parts {
     unit_id: String,
     names: Vec<String>,
     clock: Clock,
-    /// On the boot clock.
+    /// By the boot clock.
     started: Duration,
-    /// Once the data directory is open.
+    /// Set once the data directory is open.
     state: OnceLock<State>,
-    /// Once the node can do its work.
+    /// Set once the node is ready to serve.
     app: OnceLock<(App, Router)>,
 }
 
 impl Front {
-    /// Of a node that starts now, which calls itself `unit_id`, and to which requests may be sent by these names.
+    /// For a node named `unit_id` that starts now and is addressed by `names`.
     #[must_use]
     pub fn new(unit_id: String, names: Vec<String>, clock: Clock) -> Self {
         let started = clock.boot();
         Self(Arc::new(Parts { unit_id, names, clock, started, state: OnceLock::new(), app: OnceLock::new() }))
     }
 
-    /// The data directory is open. What the node knows may be old.
+    /// The data directory is open; its state may be old.
     pub fn open(&self, state: State) {
         self.0.state.get_or_init(|| state);
     }
 
-    /// The node can do its work from now on.
+    /// Serves the route table from now on.
     pub fn begin(&self, app: App) {
         self.0.app.get_or_init(|| (app.clone(), super::router(app)));
     }
 
-    /// What the listeners serve.
+    /// The router of the listeners.
     pub fn router(&self) -> Router {
         Router::new().fallback(answer).with_state(self.clone())
     }
 
-    /// Whether the node has begun to do its work.
+    /// Whether the route table is served.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.0.app.get().is_some()
     }
 
-    /// What the node lacks to be ready; empty if it is.
+    /// Reasons why the node is not ready; empty if it is.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         match (self.0.app.get(), self.0.state.get()) {
@@ -75,7 +75,7 @@ impl Front {
         }
     }
 
-    /// Which other nodes it waits for, and why, if it waits for any.
+    /// The nodes it waits for, and why.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
         self.0.state.get().and_then(|state| state.cluster().waits_for())
@@ -85,13 +85,13 @@ impl Front {
         if let Some(violation) = request.extensions().get::<Violation>() {
             return Err(Error::violation(*violation));
         }
-        let peer = request.extensions().get::<Arc<Peer>>();
-        let peer = peer.ok_or_else(|| Error::internal("a request without its connection"))?;
+        let peer = request.extensions().get::<Arc<ClientConnection>>();
+        let peer = peer.ok_or_else(|| Error::internal("a request lacks its connection"))?;
         origin::check(request.uri(), request.headers(), &self.0.names, peer.local_address.ip())?;
         let missing = self.missing();
         match request.uri().path() {
             _ if ![Method::GET, Method::HEAD].contains(request.method()) => {}
-            "/livez" => return Ok(health::lives()),
+            "/livez" => return Ok(health::live_response()),
             "/readyz" | "/v1/sys/health" => {
                 let initialized = self.0.state.get().is_some_and(|state| state.position().is_some());
                 return Ok(health::starting(&self.0.unit_id, initialized, missing));
@@ -102,7 +102,7 @@ impl Front {
         Err(Error::unavailable(format!("this node is starting: it has no {} yet", missing.join(", "))))
     }
 
-    /// The keys that were known when the node stopped. Not for long: one of them may be tainted since.
+    /// The stored keys. Only for a while: one of them may have been tainted since.
     fn jwks(&self, headers: &HeaderMap) -> Result<Response, Error> {
         let Parts { clock, started, state, .. } = &*self.0;
         let is_new = clock.boot() < *started + limits::JWKS_WITHOUT_LEASE_MAX;

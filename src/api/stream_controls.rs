@@ -1,5 +1,5 @@
-//! `/v1/signals/status`, `verification`, `subjects:add`, `subjects:remove` and `dead-letters`: wire types and
-//! translation of what is done with a stream that is there (SSF 1.0 §8.1.2 to §8.1.4).
+//! `/v1/signals/status`, `verification`, `subjects:add`, `subjects:remove` and `dead-letters`: wire types and translation
+//! of operations on an existing stream (SSF 1.0 §8.1.2 to §8.1.4).
 
 use axum::Json;
 use axum::body::Body;
@@ -17,75 +17,80 @@ use super::admin_audit::on_stream;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
 use super::error::{self, Error};
+use super::openapi::params::{Page, StreamId};
+use super::openapi::values;
 use super::paging;
+use super::streams::StreamErrors;
 use super::streams::{named, read_body, who};
 use crate::json;
 use crate::state::{DeadLetter, EventId, LinearizableRead, Stream, stated};
 
-/// A status that is asked for. An unknown member is refused.
+/// A change of status. An unknown field is refused.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatusRequest {
-    /// Which stream.
+    /// The stream.
     stream_id: String,
-    /// `enabled`; `paused`: what happens is held for it; `disabled`: what happens is not held
+    /// `paused`: events are retained; `disabled`: events are not retained.
+    #[schema(value_type = values::StreamStatus)]
     status: String,
-    /// Why: 1 to 256 bytes.
+    /// The reason: 1 to 256 bytes.
     reason: Option<String>,
 }
 
 /// The status of a stream.
 #[derive(Serialize, ToSchema)]
 pub struct StatusAnswer {
-    /// Which.
+    /// The stream.
     stream_id: String,
-    /// `enabled`, `paused` or `disabled`
+    /// The status.
+    #[schema(value_type = values::StreamStatus)]
     status: &'static str,
-    /// Why, if somebody said so: the receiver, or this fabric where it has paused the stream.
+    /// The reason, as the receiver or this fabric gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// A verification event that is asked for. An unknown member is refused.
+/// A request for a verification event. An unknown field is refused.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerificationRequest {
-    /// Which stream.
+    /// The stream.
     stream_id: String,
-    /// Comes back in the event: at most 256 bytes.
+    /// Returned in the event: at most 256 bytes.
     state: Option<String>,
 }
 
-/// A subject of a stream. An unknown member is refused, also in the subject.
+/// A subject of a stream. An unknown field is refused, also in the subject.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectRequest {
-    /// Which stream.
+    /// The stream.
     stream_id: String,
     /// A subject identifier: `format` is `spiffe_id`, `uri`, `email`, `iss_sub`, `opaque`, `jwt_id`, `complex` or
     /// `aliases`.
     #[schema(value_type = Map<String, Value>)]
     subject: Value,
-    /// Whether the receiver has verified the subject. Every subject is treated alike.
-    #[expect(dead_code, reason = "its type is checked, and every subject is treated alike")]
+    /// Whether the receiver has verified the subject. It makes no difference.
+    #[expect(dead_code, reason = "only its type is checked")]
     verified: Option<bool>,
 }
 
-/// An event that the receiver of a stream refused for good.
+/// An event that the receiver of a stream rejected permanently.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterAnswer {
-    /// `<log index>-<number>` of the event; it is in the `jti` under which it was sent.
+    /// `<log index>-<number>` of the event, as in the `jti` of its token.
     id: String,
-    /// When it was refused: log time, RFC 3339, UTC.
+    /// When it was rejected: log time, RFC 3339, UTC.
     at: String,
-    /// What the receiver said (RFC 8935 §2.4).
+    /// The error code of the receiver (RFC 8935 §2.4).
     err: String,
-    /// What it said for people.
+    /// The description of the receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// The type of the event.
+    /// The event type.
     event_type: String,
-    /// Whom it is about; empty if that takes more than 512 bytes, which are not kept.
+    /// The subject identifier; empty if it exceeds 512 bytes.
     sub_id: Map<String, Value>,
 }
 
@@ -94,12 +99,10 @@ pub struct DeadLetterAnswer {
     get,
     path = "/v1/signals/status",
     operation_id = "getStreamStatus",
-    params(("stream_id" = String, Query, description = "Which")),
+    params(StreamId),
     responses(
         (status = 200, description = "The status", body = StatusAnswer),
-        (status = 400, description = "No stream is named", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn status(
@@ -109,23 +112,19 @@ pub async fn status(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
-    let query = paging::Members::read(query, &["stream_id"])?;
+    let query = paging::QueryParams::read(query, &["stream_id"])?;
     Ok(of_status(&app.streams.get(&current, named(&query)?, &who(&caller)).await?.stream))
 }
 
-/// Enables, pauses or disables a stream. What happens while it is paused is held for it; while it is disabled,
-/// it is not.
+/// Enables, pauses or disables a stream. Events are retained for a paused stream, not for a disabled one.
 #[utoipa::path(
     post,
     path = "/v1/signals/status",
     operation_id = "setStreamStatus",
     request_body = StatusRequest,
     responses(
-        (status = 200, description = "The status as it is now", body = StatusAnswer),
-        (status = 400, description = "A member is missing, unknown or not valid", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The changed status", body = StatusAnswer),
+        StreamErrors,
     )
 )]
 pub async fn set_status(
@@ -145,19 +144,17 @@ pub async fn set_status(
     Ok(of_status(&stream))
 }
 
-/// Has a verification event sent over a stream.
+/// Requests a verification event over a stream.
 #[utoipa::path(
     post,
     path = "/v1/signals/verification",
     operation_id = "verifyStream",
     request_body = VerificationRequest,
     responses(
-        (status = 204, description = "It will be sent"),
-        (status = 400, description = "A member is missing, unknown or not valid, or the stream is not enabled", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 429, description = "Sooner than `min_verification_interval` after the one before, or too many requests of this caller", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 204, description = "The event is queued"),
+        (status = 400, description = "The request is invalid, or the stream is not enabled", body = error::Body),
+        (status = 429, description = "Within `min_verification_interval` of the previous one, or the rate limit of the caller", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn verify(
@@ -174,19 +171,17 @@ pub async fn verify(
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-/// Has a stream told about a subject again that was removed from it: of what happens from here on. One that stays
-/// removed because another one matches it, as aliases and complex subjects do, is refused.
+/// Adds a subject again that was removed from a stream; later events about it are delivered. A subject that stays
+/// excluded because another removed one matches it, as aliases and complex subjects do, is refused.
 #[utoipa::path(
     post,
     path = "/v1/signals/subjects:add",
     operation_id = "addSubject",
     request_body = SubjectRequest,
     responses(
-        (status = 200, description = "The stream is told about it"),
-        (status = 400, description = "A member is missing, unknown or not valid, or another subject that was removed matches this one", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The subject is included"),
+        (status = 400, description = "The request is invalid, or another removed subject matches this one", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn add_subject(
@@ -200,19 +195,16 @@ pub async fn add_subject(
     Ok((StatusCode::OK, NO_STORE).into_response())
 }
 
-/// Has a stream no longer told about a subject.
+/// Removes a subject from a stream.
 #[utoipa::path(
     post,
     path = "/v1/signals/subjects:remove",
     operation_id = "removeSubject",
     request_body = SubjectRequest,
     responses(
-        (status = 204, description = "The stream is no longer told about it"),
-        (status = 400, description = "A member is missing, unknown or not valid", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 409, description = "As many subjects are removed as can be", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 204, description = "The subject is excluded"),
+        (status = 409, description = "The quota of removed subjects is used up", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn remove_subject(
@@ -226,21 +218,15 @@ pub async fn remove_subject(
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-/// The events of a stream that its receiver refused for good, the last 1000.
+/// The events that the receiver of a stream rejected permanently, the last 1000.
 #[utoipa::path(
     get,
     path = "/v1/signals/dead-letters",
     operation_id = "listDeadLetters",
-    params(
-        ("stream_id" = String, Query, description = "Which stream"),
-        ("limit" = Option<usize>, Query, description = "Most of a page: 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
-    ),
+    params(StreamId, Page),
     responses(
-        (status = 200, description = "A page, oldest first; Link names the next", body = [DeadLetterAnswer]),
-        (status = 400, description = "No stream is named, or the page is not valid", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
+        (status = 200, description = "A page, oldest first", body = [DeadLetterAnswer]),
+        StreamErrors,
     )
 )]
 pub async fn dead_letters(
@@ -251,7 +237,7 @@ pub async fn dead_letters(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
-    let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
+    let query = paging::QueryParams::read(query, &["stream_id", "limit", "cursor"])?;
     let page = query.page()?;
     let after = page.after.as_deref().map(event_id).transpose()?;
     let stream_id = named(&query)?;
@@ -299,7 +285,7 @@ fn row_of(letter: DeadLetter) -> DeadLetterAnswer {
     }
 }
 
-/// As [`EventId`] writes itself.
+/// The text form of [`EventId`].
 fn event_id(text: &str) -> Result<EventId, Error> {
-    text.parse().map_err(|_| Error::invalid_request("cursor: must be one that a Link header gave"))
+    text.parse().map_err(|_| Error::invalid_request("cursor: must be from a Link header"))
 }

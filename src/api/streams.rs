@@ -1,5 +1,5 @@
-//! `/v1/signals/stream`: wire types and translation, in the flat shape of the specification and in that of SSF
-//! 1.0 §8.1.1. An answer always has both.
+//! `/v1/signals/stream`: wire types and translation, in the flat shape of the specification and in that of SSF 1.0
+//! §8.1.1. A response always has both.
 
 use axum::Json;
 use axum::body::Body;
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use super::App;
 use super::admin_audit::on_stream;
@@ -18,6 +18,8 @@ use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, CreateStream, ManageStreams, ReadStreams};
 use super::error::{self, Error};
+use super::openapi::params::{IdempotencyKey, Page, StreamId};
+use super::openapi::values;
 use super::{idempotency, paging};
 use crate::state::{LinearizableRead, Stream};
 use crate::token::event_types::EVENTS_SUPPORTED;
@@ -25,59 +27,59 @@ use crate::transmitter::streams;
 use crate::transmitter::streams::{Delivery, Method, StreamInput, StreamView, UpdateKind};
 use crate::{json, limits};
 
-/// A stream that is asked for, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in
-/// that of SSF (`delivery`), or in both if they agree. An unknown member is refused.
+/// A stream configuration, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in that of SSF
+/// (`delivery`), or in both if they agree. An unknown field is refused.
 ///
-/// In the flat shape `iss`, `aud`, `events_requested` and `delivery_method` are required. In that of SSF `aud`
-/// is the caller unless it is said, and without `delivery` the stream is polled.
+/// The flat shape requires `iss`, `aud`, `events_requested` and `delivery_method`. In that of SSF the default of `aud` is
+/// the caller, and the default of `delivery` is poll.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamRequest {
-    /// Which stream: required by PATCH and PUT.
+    /// The stream: required by PATCH and PUT.
     stream_id: Option<String>,
-    /// In the flat shape of POST any issuer: the answer and every event carry ours. Otherwise ours, or absent.
+    /// In the flat shape of POST any issuer: the response and every event carry ours. Otherwise ours, or absent.
     iss: Option<String>,
-    /// Whom the events are meant for. It cannot be changed.
+    /// The audience of the events. It cannot be changed.
     aud: Option<String>,
-    /// 1 to 64 URIs of event types, of which at least one is supported. Those that PATCH or PUT adds count from
-    /// there on.
+    /// 1 to 64 URIs of event types, at least one of them supported. Types added by PATCH or PUT apply to later events.
     events_requested: Option<Vec<String>>,
-    /// In the flat shape: only these of `events_requested`. In PATCH and PUT: what is delivered, or nothing.
+    /// In the flat shape: a subset of `events_requested`. In PATCH and PUT: as it was read, or absent.
     events_delivered: Option<Vec<String>>,
-    /// `push` or `poll`
+    /// The delivery method in the flat shape.
+    #[schema(value_type = Option<values::DeliveryMethod>)]
     delivery_method: Option<String>,
-    /// Where to push to: https, or http for `localhost` and `127.0.0.1`.
+    /// The push endpoint: https, or http for `localhost` and `127.0.0.1`.
     endpoint_url: Option<String>,
-    /// How events are delivered.
+    /// The delivery method in the shape of SSF.
     delivery: Option<DeliveryRequest>,
-    /// For people: 1 to 256 bytes.
+    /// Human-readable: 1 to 256 bytes.
     description: Option<String>,
-    /// The transmitter's to say: in PATCH and PUT as it was read, or not at all.
+    /// Set by the transmitter: in PATCH and PUT as it was read, or absent.
     events_supported: Option<Vec<String>>,
-    /// The same; it is changed with `POST /v1/signals/status`.
+    /// Set by the transmitter, and changed with `POST /v1/signals/status`.
     status: Option<String>,
-    /// The same.
+    /// Set by the transmitter.
     reason: Option<String>,
-    /// The same.
+    /// Set by the transmitter.
     min_verification_interval: Option<u64>,
-    /// Of PATCH and PUT only, and not looked at: it has counted on since.
+    /// In PATCH and PUT only, and ignored.
     delivered: Option<u64>,
-    /// The same.
+    /// In PATCH and PUT only, and ignored.
     dropped: Option<u64>,
-    /// The same.
+    /// In PATCH and PUT only, and ignored.
     dead_letters: Option<u64>,
 }
 
-/// How events are delivered (SSF 1.0 §6.1).
+/// The delivery method (SSF 1.0 §6.1).
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryRequest {
-    /// `urn:ietf:rfc:8935` (push) or `urn:ietf:rfc:8936` (poll)
-    #[schema(required = true)]
+    /// Push (RFC 8935) or poll (RFC 8936).
+    #[schema(required = true, value_type = values::DeliveryMethodUrn)]
     method: Option<String>,
-    /// Where to push to.
+    /// The push endpoint.
     endpoint_url: Option<String>,
-    /// Not supported, so that no secret of a receiver is kept here: what is pushed is signed.
+    /// Not supported, so that no secret of a receiver is stored. Receivers verify the signature of the token.
     authorization_header: Option<String>,
 }
 
@@ -86,60 +88,75 @@ pub struct DeliveryRequest {
 pub struct StreamAnswer {
     /// 32 lower-case hexadecimal digits.
     stream_id: String,
-    /// Our `iss`.
+    /// The `iss` of its events.
     iss: String,
-    /// Whom the events are meant for.
+    /// The `aud` of its events.
     aud: String,
-    /// Every event type that can be delivered.
+    /// Every supported event type.
     events_supported: Vec<&'static str>,
-    /// What the receiver asked for.
+    /// The requested event types.
     events_requested: Vec<String>,
-    /// What is delivered of that.
+    /// The delivered event types.
     events_delivered: Vec<String>,
-    /// `enabled`, `paused` or `disabled`
+    /// The status.
+    #[schema(value_type = values::StreamStatus)]
     status: &'static str,
-    /// Why it has this status, if somebody said so.
+    /// The reason of the status, if one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// `push` or `poll`
+    /// The delivery method.
+    #[schema(value_type = values::DeliveryMethod)]
     delivery_method: &'static str,
-    /// Where to push to, or where to poll.
+    /// The push endpoint or the poll endpoint.
     endpoint_url: String,
-    /// The same in the shape of SSF.
+    /// The delivery method in the shape of SSF.
     delivery: DeliveryAnswer,
-    /// Seconds between two verifications.
+    /// Minimum interval between two verifications, in seconds.
     min_verification_interval: u64,
-    /// For people.
+    /// Human-readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// How many events were delivered.
+    /// Number of delivered events.
     #[serde(skip_serializing_if = "Option::is_none")]
     delivered: Option<u64>,
-    /// How many were dropped, because the receiver did not take them for too long.
+    /// Number of dropped events, because the receiver did not accept them in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     dropped: Option<u64>,
-    /// How many the receiver refused for good.
+    /// Number of events that the receiver rejected permanently.
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_letters: Option<u64>,
 }
 
-/// How events are delivered.
+/// The delivery method (SSF 1.0 §6.1).
 #[derive(Serialize, ToSchema)]
 pub struct DeliveryAnswer {
-    /// `urn:ietf:rfc:8935` (push) or `urn:ietf:rfc:8936` (poll)
+    /// Push (RFC 8935) or poll (RFC 8936).
+    #[schema(value_type = values::DeliveryMethodUrn)]
     method: &'static str,
-    /// Where to push to, or where to poll.
+    /// The push endpoint or the poll endpoint.
     endpoint_url: String,
 }
 
-/// What is answered to who reads: one stream if it is named, else all of the caller's.
+/// One stream if `stream_id` is given, else a page.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum StreamsAnswer {
-    /// The one that is named.
+    /// The named stream.
     One(Box<StreamAnswer>),
-    /// A page of all.
+    /// A page.
     Page(Vec<StreamAnswer>),
+}
+
+/// Refusals of every operation on a stream.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only described in OpenAPI")]
+pub enum StreamErrors {
+    /// The stream does not exist or belongs to another caller
+    #[response(status = 404)]
+    Unknown(error::Body),
+    /// The transmitter is not configured
+    #[response(status = 501)]
+    NotConfigured(error::Body),
 }
 
 impl From<StreamRequest> for StreamInput {
@@ -173,14 +190,11 @@ impl From<StreamRequest> for StreamInput {
     path = "/v1/signals/stream",
     operation_id = "createStream",
     request_body = StreamRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body is the same stream")),
+    params(IdempotencyKey),
     responses(
-        (status = 201, description = "It is made, and enabled", body = StreamAnswer),
-        (status = 400, description = "A member is missing, unknown or not valid", body = error::Body),
-        (status = 409, description = "There are too many streams, or too many of this caller", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 201, description = "The stream is created and enabled", body = StreamAnswer),
+        (status = 409, description = "The quota of streams is used up, in all or of the caller", body = error::Body),
         (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
     )
 )]
 pub async fn create(
@@ -202,27 +216,25 @@ pub async fn create(
         return Err(Error::invalid_request(format!("{name}: is set by the transmitter; omit it")));
     }
     let mut drawn = [0; 16];
-    aws_lc_rs::rand::fill(&mut drawn).map_err(|_| Error::internal("the machine gives no random bytes"))?;
+    aws_lc_rs::rand::fill(&mut drawn).map_err(|_| Error::internal("the system provides no random bytes"))?;
     let who = streams::CallContext { idempotency, ..who(&caller) };
     let stream = app.streams.create(request.into(), &who, drawn).await?;
     log("stream created", &stream, caller.id());
     Ok((StatusCode::CREATED, NO_STORE, Json(described(&app, &stream))).into_response())
 }
 
-/// The stream that is named, or all that the caller made; an operator sees all.
+/// The named stream, or all streams of the caller; an operator sees all.
 #[utoipa::path(
     get,
     path = "/v1/signals/stream",
     operation_id = "getStreams",
     params(
-        ("stream_id" = Option<String>, Query, description = "Only this one"),
-        ("limit" = Option<usize>, Query, description = "Most streams of a page: 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
+        ("stream_id" = Option<String>, Query, description = "Only this stream; not with `limit` or `cursor`"),
+        Page,
     ),
     responses(
-        (status = 200, description = "The stream; or a page, ordered by stream_id, and Link names the next", body = StreamsAnswer),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
+        (status = 200, description = "The stream, or a page ordered by `stream_id`", body = StreamsAnswer),
+        StreamErrors,
     )
 )]
 pub async fn read(
@@ -233,7 +245,7 @@ pub async fn read(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
-    let query = paging::Members::read(query, &["stream_id", "limit", "cursor"])?;
+    let query = paging::QueryParams::read(query, &["stream_id", "limit", "cursor"])?;
     let Some(stream_id) = query.value("stream_id") else {
         let page = query.page()?;
         let (streams, next) =
@@ -242,25 +254,22 @@ pub async fn read(
         return paging::answer(&uri, &StreamsAnswer::Page(streams), next.as_deref());
     };
     if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
-        return Err(Error::invalid_request(format!("{name}: is for the list, without stream_id")));
+        return Err(Error::invalid_request(format!("{name}: not supported with stream_id")));
     }
     let shown = app.streams.get(&current, stream_id, &who(&caller)).await?;
     Ok((NO_STORE, Json(StreamsAnswer::One(Box::new(counted(&app, &shown))))).into_response())
 }
 
-/// Changes what is stated of a stream; the rest stays.
+/// Changes the given fields of a stream; absent fields stay.
 #[utoipa::path(
     patch,
     path = "/v1/signals/stream",
     operation_id = "updateStream",
     request_body = StreamRequest,
     responses(
-        (status = 200, description = "The stream as it is now", body = StreamAnswer),
-        (status = 400, description = "A member is missing, unknown or not valid, or not the receiver's to change", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 409, description = "Others are changing it", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The changed stream", body = StreamAnswer),
+        (status = 409, description = "A concurrent change of the stream", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn update(
@@ -273,19 +282,16 @@ pub async fn update(
     change((&app, &current), UpdateKind::Patch, &caller, &headers, body).await
 }
 
-/// Replaces what a receiver states of a stream; what it does not state is gone.
+/// Replaces a stream's configuration; absent optional fields are removed.
 #[utoipa::path(
     put,
     path = "/v1/signals/stream",
     operation_id = "replaceStream",
     request_body = StreamRequest,
     responses(
-        (status = 200, description = "The stream as it is now", body = StreamAnswer),
-        (status = 400, description = "A member is missing, unknown or not valid, or not the receiver's to change", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 409, description = "Others are changing it", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The changed stream", body = StreamAnswer),
+        (status = 409, description = "A concurrent change of the stream", body = error::Body),
+        StreamErrors,
     )
 )]
 pub async fn replace(
@@ -320,7 +326,7 @@ async fn change(
     Ok((NO_STORE, Json(described(app, &shown.stream))).into_response())
 }
 
-/// In PATCH what is absent stays. A null would be taken for absent, whatever its sender meant by it.
+/// PATCH keeps absent fields. A null would count as absent, whatever its sender meant.
 fn states_something(members: &Map<String, Value>) -> Result<(), Error> {
     let null = |path: &str, members: &Map<String, Value>| {
         let (name, _) = members.iter().find(|(_, value)| value.is_null())?;
@@ -329,24 +335,21 @@ fn states_something(members: &Map<String, Value>) -> Result<(), Error> {
     let delivery = members.get("delivery").and_then(Value::as_object);
     match null("", members).or_else(|| null("delivery.", delivery?)) {
         Some(path) => Err(Error::invalid_request(format!(
-            "{path}: must not be null: PATCH leaves what is absent as it is, PUT removes it"
+            "{path}: must not be null: PATCH keeps an absent field, PUT removes it"
         ))),
         None => Ok(()),
     }
 }
 
-/// Deletes a stream, with the events that it holds.
+/// Deletes a stream and its retained events.
 #[utoipa::path(
     delete,
     path = "/v1/signals/stream",
     operation_id = "deleteStream",
-    params(("stream_id" = String, Query, description = "Which")),
+    params(StreamId),
     responses(
-        (status = 204, description = "It is deleted"),
-        (status = 400, description = "No stream is named", body = error::Body),
-        (status = 404, description = "There is no such stream, or it is somebody else's", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 204, description = "The stream is deleted"),
+        StreamErrors,
     )
 )]
 pub async fn delete(
@@ -356,7 +359,7 @@ pub async fn delete(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
-    let query = paging::Members::read(query, &["stream_id"])?;
+    let query = paging::QueryParams::read(query, &["stream_id"])?;
     let stream_id = named(&query)?;
     let who = who(&caller);
     let deleted = app.streams.delete(&current, stream_id, &who);
@@ -366,8 +369,7 @@ pub async fn delete(
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
-/// A body, read before anything is answered: one that is not read closes the connection under a caller that is
-/// still writing.
+/// Reads a body before any refusal: an unread body closes the connection under a client that is still sending.
 pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, Error> {
     let bytes = body::json_bytes(headers, body, limits::BODY_BYTES_MAX).await?;
     app.streams.base_url()?;
@@ -375,7 +377,7 @@ pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Res
 }
 
 /// `stream_id` of a query.
-pub(super) fn named(query: &paging::Members) -> Result<&str, Error> {
+pub(super) fn named(query: &paging::QueryParams) -> Result<&str, Error> {
     query.value("stream_id").ok_or_else(|| Error::invalid_request("stream_id: is required"))
 }
 
@@ -391,11 +393,11 @@ pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> streams::CallContext {
 fn log(what: &str, stream: &Stream, caller: Option<&str>) {
     let request_id = super::middleware::current_request_id();
     let (stream_id, method) = (&stream.config.stream_id, Method::of(&stream.config).as_str());
-    // Without its address, which may hold what only its receiver knows.
+    // Without the endpoint URL, which may contain a secret of the receiver.
     tracing::info!(request_id, stream_id, method, caller, "{what}");
 }
 
-/// With how far it is.
+/// The stream with its counters.
 fn counted(app: &App, shown: &StreamView) -> StreamAnswer {
     StreamAnswer {
         delivered: Some(shown.cursor.delivered),

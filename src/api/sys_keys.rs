@@ -1,4 +1,4 @@
-//! `/v1/sys/keys…`: the signing keys of the cluster, their rotation and their taint.
+//! `/v1/sys/keys…`: signing keys, rotation and taint.
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Error};
+use super::openapi::values;
 use super::{App, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
@@ -20,17 +21,19 @@ use crate::token::signing_key::SigningAlgorithm;
 pub struct SigningKey {
     /// RFC 7638 thumbprint.
     kid: String,
-    /// The node that holds the private half.
+    /// The node that has the private key.
     node_id: u64,
-    /// `ES256` of a key for tokens, `RS256` of one for security event tokens
+    /// `ES256` for tokens, `RS256` for security event tokens.
+    #[schema(value_type = values::SigningAlgorithm)]
     algorithm: &'static str,
-    /// `pending`, `active`, `retired`, `dead` or `tainted`
+    /// The state of the key.
+    #[schema(value_type = values::SigningKeyState)]
     state: &'static str,
     /// Whether this node signs with it now.
     signs: bool,
     /// When it was published.
     published_at: String,
-    /// From when it may sign.
+    /// Earliest use.
     usable_from: String,
     /// When it was retired.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,19 +43,19 @@ pub struct SigningKey {
     tainted_at: Option<String>,
 }
 
-/// A rotation that happened.
+/// The result of a rotation.
 #[derive(Serialize, ToSchema)]
 pub struct Rotated {
-    /// The key that signs no more.
+    /// The retired key.
     retired: String,
-    /// The key that signs now.
+    /// The active key.
     active: String,
 }
 
-/// A taint that happened.
+/// The result of a taint.
 #[derive(Serialize, ToSchema)]
 pub struct Tainted {
-    /// The key whose signatures are accepted no more.
+    /// The tainted key. Signatures of it are no longer accepted.
     tainted: String,
 }
 
@@ -61,7 +64,7 @@ pub struct Tainted {
     get,
     path = "/v1/sys/keys",
     operation_id = "listSigningKeys",
-    responses((status = 200, description = "The keys, ordered by kid", body = [SigningKey]))
+    responses((status = 200, description = "The keys, ordered by `kid`", body = [SigningKey]))
 )]
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
@@ -88,19 +91,17 @@ fn describe(key: &SigningKeyRecord, now: Timestamp, signing: &[Option<String>]) 
     }
 }
 
-/// Retires the key that this node signs with in favour of its aged successor.
+/// Retires the active signing key of this node in favour of its successor.
 #[utoipa::path(
     post,
     path = "/v1/sys/keys/rotate",
     operation_id = "rotateSigningKey",
     params(
-        ("algorithm" = Option<String>, Query, description = "Which key: `ES256` (default) for tokens, `RS256` for security event tokens"),
+        ("algorithm" = Option<values::SigningAlgorithm>, Query, description = "`ES256`, the default, for tokens; `RS256` for security event tokens"),
     ),
     responses(
-        (status = 200, description = "It was rotated", body = Rotated),
-        (status = 400, description = "There is no such algorithm", body = error::Body),
-        (status = 409, description = "No successor is old enough, or the node has no such keys", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The key is rotated", body = Rotated),
+        (status = 409, description = "No successor is old enough, or the node has no keys of this algorithm", body = error::Body),
     )
 )]
 pub async fn rotate(
@@ -108,7 +109,7 @@ pub async fn rotate(
     State(app): State<App>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<Rotated>, Error> {
-    let query = paging::Members::read(query, &["algorithm"])?;
+    let query = paging::QueryParams::read(query, &["algorithm"])?;
     let algorithm = query.value("algorithm").map_or(Ok(SigningAlgorithm::Es256), str::parse);
     let algorithm = algorithm.map_err(|error| Error::invalid_request(format!("algorithm: {error}")))?;
     let now = app.key_time();
@@ -120,16 +121,15 @@ pub async fn rotate(
     Ok(Json(Rotated { retired, active }))
 }
 
-/// Taints a key: nothing it signed is accepted any more.
+/// Taints a key: nothing that it signed is accepted any more.
 #[utoipa::path(
     post,
     path = "/v1/sys/keys/{kid}/taint",
     operation_id = "taintSigningKey",
     params(("kid" = String, Path, description = "RFC 7638 thumbprint")),
     responses(
-        (status = 200, description = "It is tainted", body = Tainted),
-        (status = 404, description = "There is no such key", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The key is tainted", body = Tainted),
+        (status = 404, description = "The key does not exist", body = error::Body),
     )
 )]
 pub async fn taint(
@@ -137,7 +137,7 @@ pub async fn taint(
     State(app): State<App>,
     kid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Tainted>, Error> {
-    // A kid is ASCII: what is not even UTF-8 names no key.
+    // A kid is ASCII, so a path that is not UTF-8 names no key.
     let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
     let act = Act::begin(&app, &caller, format!("taint signing key {}", text::printable(&kid)))?;
     let tainted = app.keyring.taint(&kid, &app.issuer, caller.facts()).await.map_err(Error::from);

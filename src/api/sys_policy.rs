@@ -13,7 +13,8 @@ use super::admin_audit::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{self, Code, Error};
-use super::paging::Members;
+use super::openapi::values;
+use super::paging::QueryParams;
 use crate::policy::Source;
 use crate::state::LinearizableRead;
 use crate::{active_policy, limits};
@@ -28,26 +29,26 @@ pub struct PolicyFile {
     text: String,
 }
 
-/// The current bundle.
+/// The current policy bundle.
 #[derive(Serialize, ToSchema)]
 pub struct PolicyBundle {
-    /// SHA-256 of its files in base64url; the claim `policy` of every token it granted.
+    /// SHA-256 of its files in base64url, as in the claim `policy` of every token that it granted.
     digest: String,
-    /// Its files, by path.
+    /// Its files, ordered by path.
     sources: Vec<PolicyFile>,
 }
 
-/// A bundle to become current.
+/// A policy bundle to apply.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutPolicy {
     /// Its files.
     sources: Vec<PolicyFile>,
-    /// The digest that must be current; absent: whatever is.
+    /// The digest that must be current; the default is any.
     expected_current: Option<String>,
 }
 
-/// Which earlier bundle is to become current again.
+/// The earlier change to return to.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
@@ -55,36 +56,36 @@ pub struct Rollback {
     number: u64,
 }
 
-/// A bundle became current.
+/// The result of a change.
 #[derive(Serialize, ToSchema)]
 pub struct PolicyApplied {
     /// Its digest.
     digest: String,
-    /// False if it was current already.
+    /// False if the bundle was already current.
     changed: bool,
 }
 
-/// A change of the policy.
+/// A change of the policy bundle.
 #[derive(Serialize, ToSchema)]
 pub struct PolicyChange {
     /// Its number.
     number: u64,
     /// The bundle's digest.
     digest: String,
-    /// RFC 3339, UTC, in log time.
+    /// Log time, RFC 3339, UTC.
     applied_at: String,
-    /// By whom; empty for the bundle the cluster began with, and in development mode.
+    /// The caller; empty for the bundle of the bootstrap, and in development mode.
     applied_by: String,
 }
 
-/// The current bundle.
+/// The current policy bundle.
 #[utoipa::path(
     get,
     path = "/v1/sys/policy",
     operation_id = "getPolicy",
     responses(
         (status = 200, description = "The bundle", body = PolicyBundle),
-        (status = 404, description = "There is none", body = error::Body),
+        (status = 404, description = "There is no policy", body = error::Body),
     )
 )]
 pub async fn get(
@@ -98,17 +99,16 @@ pub async fn get(
     Ok(Json(PolicyBundle { digest, sources }))
 }
 
-/// Compiles a bundle and makes it current on every node.
+/// Applies a policy bundle on every node, after compiling it.
 #[utoipa::path(
     put,
     path = "/v1/sys/policy",
     operation_id = "putPolicy",
     request_body = PutPolicy,
     responses(
-        (status = 200, description = "It is current", body = PolicyApplied),
-        (status = 400, description = "It does not compile, or not in time", body = error::Body),
-        (status = 409, description = "Somebody else changed the policy", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The bundle is current", body = PolicyApplied),
+        (status = 400, description = "The request is invalid, or the bundle does not compile in time", body = error::Body),
+        (status = 409, description = "The current bundle is not `expected_current`", body = error::Body),
     )
 )]
 pub async fn put(
@@ -124,7 +124,7 @@ pub async fn put(
     apply(&app, &caller, sources, expected, None).await
 }
 
-/// Makes sources current, `rolled_back_to` an earlier change or not.
+/// Applies sources, of a rollback or not.
 async fn apply(
     app: &App,
     caller: &Caller<ClusterAdmin>,
@@ -132,7 +132,7 @@ async fn apply(
     expected_current: String,
     rolled_back_to: Option<u64>,
 ) -> Result<Json<PolicyApplied>, Error> {
-    // Empty for a caller that nobody knows, in development mode.
+    // Empty for the anonymous caller of development mode.
     let applied_by = caller.id().unwrap_or_default().to_owned();
     let what = match rolled_back_to {
         Some(number) => format!("roll the policy back to change {number}"),
@@ -148,7 +148,7 @@ async fn apply(
     Ok(Json(PolicyApplied { digest, changed }))
 }
 
-/// Every change that is remembered.
+/// The history of policy changes.
 #[utoipa::path(
     get,
     path = "/v1/sys/policy/history",
@@ -169,16 +169,16 @@ pub async fn history(
     Json(app.state.policy_history().into_iter().map(change).collect())
 }
 
-/// Makes an earlier bundle current again.
+/// Applies an earlier policy bundle again.
 #[utoipa::path(
     post,
     path = "/v1/sys/policy/rollback",
     operation_id = "rollbackPolicy",
     request_body = Rollback,
     responses(
-        (status = 200, description = "It is current", body = PolicyApplied),
-        (status = 404, description = "There is no such change", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
+        (status = 200, description = "The bundle is current", body = PolicyApplied),
+        (status = 404, description = "The change does not exist", body = error::Body),
+        (status = 409, description = "A concurrent change of the policy", body = error::Body),
     )
 )]
 pub async fn rollback(
@@ -189,7 +189,7 @@ pub async fn rollback(
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {
     let request: Rollback = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
-    // A policy that somebody applies meanwhile is not overwritten.
+    // A concurrent change of the policy is not overwritten.
     let expected = app.state.index().policy.clone();
     let history = app.state.policy_history();
     let change = history.into_iter().find(|change| change.number == request.number);
@@ -199,16 +199,17 @@ pub async fn rollback(
     apply(&app, &caller, sources, expected, Some(request.number)).await
 }
 
-/// What the current policy answers to a question, and the rules it came from.
+/// Evaluates the current policy for an input, with the values of its rules.
 #[utoipa::path(
     post,
     path = "/v1/sys/policy/explain",
     operation_id = "explainPolicy",
     request_body = Object,
-    params(("point" = Option<String>, Query, description = "Which rule is asked: `exchange` (default), `identity` or `signals`")),
+    params(
+        ("point" = Option<values::PolicyPoint>, Query, description = "The decision point; the default is `exchange`"),
+    ),
     responses(
-        (status = 200, description = "The answer and the values of the rules", body = Object),
-        (status = 400, description = "The question or the point is not valid", body = error::Body),
+        (status = 200, description = "The decision and the values of the rules", body = Object),
         (status = 404, description = "There is no policy", body = error::Body),
     )
 )]
@@ -220,7 +221,7 @@ pub async fn explain(
 ) -> Result<Json<crate::policy::Explanation>, Error> {
     let (parts, body) = request.into_parts();
     let question: serde_json::Value = body::json(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    let point = Members::read(query, &["point"])?.value("point").map(str::parse).transpose();
+    let point = QueryParams::read(query, &["point"])?.value("point").map(str::parse).transpose();
     let point = point.map_err(|rule: String| Error::invalid_request(format!("point: {rule}")))?;
     let explanation = app.policy.explain(point.unwrap_or_default(), question).await?;
     explanation.map(Json).ok_or_else(|| Error::not_found("there is no policy"))

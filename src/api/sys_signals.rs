@@ -1,4 +1,4 @@
-//! `/v1/sys/signals/…`: what an operator allows the issuers of signals.
+//! `/v1/sys/signals/…`: allowances of signal issuers beyond their quota.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -11,32 +11,27 @@ use super::admin_audit::Act;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Error};
+use super::error::Error;
 use super::text;
 use crate::{json, limits};
 
-/// What an issuer may revoke beyond its quota.
+/// Revocations of an issuer beyond its quota.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allowance {
-    /// Of the signals: its `iss`.
+    /// The `iss` of its signals.
     issuer: String,
-    /// How many facts it may revoke or block beyond its quota, until they are used up; 0 takes back what
-    /// was allowed.
+    /// Facts that it may revoke or block beyond its quota; 0 withdraws the allowance.
     more: u32,
 }
 
-/// Lets an issuer of signals revoke more than its quota for once; replaces what was allowed before.
+/// Allows an issuer of signals more revocations than its quota, once. It replaces an earlier allowance.
 #[utoipa::path(
     post,
     path = "/v1/sys/signals/allowance",
     operation_id = "allowRevocations",
     request_body = Allowance,
-    responses(
-        (status = 200, description = "It is allowed", body = Allowance),
-        (status = 400, description = "A member is missing or not valid", body = error::Body),
-        (status = 503, description = "Not possible now", body = error::Body),
-    )
+    responses((status = 200, description = "The allowance", body = Allowance))
 )]
 pub async fn allow(
     caller: Caller<ClusterAdmin>,

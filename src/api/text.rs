@@ -1,4 +1,4 @@
-//! Text of others as answers, logs and the audit show it.
+//! Foreign text in responses, logs and the audit.
 
 /// Printable ASCII without quotes and backslashes (RFC 6749 §5.2), bounded.
 pub(super) fn printable(text: &str) -> String {

@@ -1,6 +1,6 @@
-//! What is left of a request's body when its answer is there. It is read before the answer goes out,
-//! within limits: a caller that is still writing when its stream or connection ends may never see the
-//! answer, and many HTTP clients report an error of framing then (curl over HTTP/2 does).
+//! The rest of a request's body after its response is ready. It is read and discarded before the response is sent,
+//! within limits: a client that is still sending when its stream or connection ends may never see the response, and many
+//! HTTP clients report a framing error (curl over HTTP/2 does).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use hyper::body::{Body as _, Frame, SizeHint};
 
 use crate::limits;
 
-/// A body that a handler reads as far as it wants to, and whose rest is read after it.
+/// A body that is shared between its handler and the reader of its rest.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Body>>);
 
 impl Shared {
     fn with<T>(&self, look: impl FnOnce(&mut Body) -> T) -> T {
-        // Handler and rest take turns; nobody waits for this lock.
+        // They take turns, so the lock is free.
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -44,19 +44,19 @@ impl hyper::body::Body for Shared {
 }
 
 /// The rest of a body.
-pub struct Leftover(Option<Shared>);
+pub struct UnreadBody(Option<Shared>);
 
-/// The body for a handler, and what is left of it afterwards.
-pub fn share(body: Body) -> (Body, Leftover) {
+/// The body for the handler, and its rest.
+pub fn share(body: Body) -> (Body, UnreadBody) {
     if body.is_end_stream() {
-        return (body, Leftover(None));
+        return (body, UnreadBody(None));
     }
     let shared = Shared(Arc::new(Mutex::new(body)));
-    (Body::new(shared.clone()), Leftover(Some(shared)))
+    (Body::new(shared.clone()), UnreadBody(Some(shared)))
 }
 
-impl Leftover {
-    /// Reads on to the end, or to [`limits::BODY_DISCARDED_MAX`], for at most [`limits::LINGER_TIMEOUT`].
+impl UnreadBody {
+    /// Reads to the end, or to [`limits::BODY_DISCARDED_MAX`], for at most [`limits::LINGER_TIMEOUT`].
     pub async fn discard(self) {
         let Some(mut rest) = self.0.filter(|rest| !rest.is_end_stream()) else { return };
         let reading = async {
@@ -67,7 +67,7 @@ impl Leftover {
                 discarded += frame.data_ref().map_or(0, Bytes::len);
             }
         };
-        // What does not come in time is not waited for: its sender is slow, or has none to send.
+        // A slow or silent sender is not waited for.
         tokio::time::timeout(limits::LINGER_TIMEOUT, reading).await.ok();
     }
 }
@@ -83,7 +83,7 @@ mod tests {
 
     const PIECE: usize = 64 * 1024;
 
-    /// A body of so many pieces, and how much of it was read.
+    /// A body of `pieces`, and the number of bytes that were read of it.
     fn counted(pieces: usize) -> (Body, Arc<AtomicUsize>) {
         let read = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&read);
@@ -95,34 +95,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handler_reads_what_was_sent_and_an_empty_body_costs_nothing() {
-        let (body, leftover) = share(Body::from("all of it"));
+    async fn handler_reads_the_body_and_an_empty_one_has_no_rest() {
+        let (body, rest) = share(Body::from("all of it"));
         assert_eq!(body.collect().await.expect("read").to_bytes(), "all of it");
-        leftover.discard().await;
-        let (body, leftover) = share(Body::empty());
-        assert!(body.is_end_stream() && leftover.0.is_none());
+        rest.discard().await;
+        let (body, rest) = share(Body::empty());
+        assert!(body.is_end_stream() && rest.0.is_none());
     }
 
     #[tokio::test]
-    async fn what_a_handler_leaves_is_read_to_its_end() {
+    async fn rest_of_a_body_is_read_to_its_end() {
         let (body, read) = counted(10);
-        let (mut body, leftover) = share(body);
+        let (mut body, rest) = share(body);
         drop(body.frame().await);
         drop(body);
-        leftover.discard().await;
+        rest.discard().await;
         assert_eq!(read.load(Ordering::Relaxed), 10 * PIECE);
     }
 
     #[tokio::test]
-    async fn a_body_without_an_end_is_read_on_for_a_while_only() {
+    async fn endless_body_is_read_up_to_the_limit() {
         let (body, read) = counted(10 * limits::BODY_DISCARDED_MAX / PIECE);
         share(body).1.discard().await;
         let most = limits::BODY_DISCARDED_MAX + PIECE;
-        assert_eq!(read.load(Ordering::Relaxed), most, "the piece that goes beyond it is the last");
+        assert_eq!(read.load(Ordering::Relaxed), most, "the piece that exceeds the limit is the last");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_that_stops_is_waited_for_only_so_long() {
+    async fn silent_sender_is_not_waited_for() {
         let never = || Body::from_stream(stream::pending::<Result<Bytes, axum::Error>>());
         let just = limits::LINGER_TIMEOUT.saturating_sub(std::time::Duration::from_millis(10));
         let longer = limits::LINGER_TIMEOUT + std::time::Duration::from_millis(10);

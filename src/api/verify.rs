@@ -9,31 +9,34 @@ use utoipa::ToSchema;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::error::{self, Error};
+use super::openapi::params::IdempotencyKey;
+use super::openapi::values;
 use super::{App, body, feed_activity, tools};
 use crate::tools::checks::{Check, CheckOutcome};
 use crate::tools::verify::{self, Verdict, VerifyInput};
 use crate::{json, limits};
 
-/// A token that was presented to a tool. Unknown members are ignored, except in `cnf`.
+/// A token that was presented to a tool server. Unknown fields are ignored, except in `cnf`.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct VerifyRequest {
-    /// The tool that is called.
-    #[schema(required = true)]
+    /// The called tool.
+    #[schema(required = true, value_type = String)]
     tool_id: Option<String>,
-    /// The token that came with the call.
-    #[schema(required = true)]
+    /// The token of the call.
+    #[schema(required = true, value_type = String)]
     token: Option<String>,
-    /// `mcp`, `http` or `a2a/2025-draft-01`; absent: `mcp`.
+    /// The protocol of the call; the default is `mcp`.
+    #[schema(value_type = Option<values::Protocol>)]
     protocol: Option<String>,
     /// SHA-256 of the call's body, 32 bytes in base64url.
     request_body_hash: Option<String>,
-    /// The client certificate of the call's connection, as the tool server saw it; without it, a token
-    /// that is bound to one is refused.
+    /// The client certificate of the call's connection, as the tool server saw it. Without it, a certificate-bound token
+    /// is refused.
     cnf: Option<SeenCertificate>,
 }
 
-/// A client certificate (RFC 8705 §3.1). An unknown member is refused: another proof cannot be judged.
+/// A client certificate (RFC 8705 §3.1). An unknown field is refused, because another confirmation is not supported.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SeenCertificate {
@@ -42,30 +45,31 @@ pub struct SeenCertificate {
     certificate_digest: String,
 }
 
-/// The token passed.
+/// The result of a verification that passed.
 #[derive(Serialize, ToSchema)]
 pub struct VerifyResponse {
-    /// Always true: a token that did not pass is answered 403.
+    /// Always true: a token that fails is answered 403.
     verified: bool,
     /// The tool.
     tool_id: String,
     /// The protocol of the call.
+    #[schema(value_type = values::Protocol)]
     protocol: &'static str,
     /// `sub`.
     subject: String,
-    /// Who acts for it now.
+    /// The current actor.
     #[serde(skip_serializing_if = "Option::is_none")]
     actor: Option<String>,
     /// `iss`.
     issuer: String,
     /// `jti`.
     jti: String,
-    /// Correlates a whole chain.
+    /// Correlates a delegation chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     txn: Option<String>,
-    /// What it may do.
+    /// The capabilities of the token.
     capabilities: Vec<String>,
-    /// How far it reaches.
+    /// The blast radius of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     blast_radius: Option<String>,
     /// RFC 3339, UTC.
@@ -78,8 +82,10 @@ pub struct VerifyResponse {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CheckResult {
     /// Its name.
+    #[schema(value_type = values::Check)]
     check: &'static str,
-    /// `pass` or `skip`; of a refusal's last one, `fail`.
+    /// The outcome; `fail` only for the last check of a refusal.
+    #[schema(value_type = values::CheckOutcome)]
     result: &'static str,
 }
 
@@ -89,20 +95,18 @@ impl CheckResult {
     }
 }
 
-/// Checks a token against what a tool requires.
+/// Verifies a token for a tool call.
 #[utoipa::path(
     post,
     path = "/v1/mcp/verify",
     operation_id = "verifyToken",
     request_body = VerifyRequest,
-    params(("Idempotency-Key" = Option<String>, Header, description = "A retry with the same key and body passes, if all checks still do")),
+    params(IdempotencyKey),
     responses(
-        (status = 200, description = "All nine checks passed, or were not asked for", body = VerifyResponse),
-        (status = 400, description = "The request is not valid", body = error::Body),
+        (status = 200, description = "All nine checks passed or were skipped", body = VerifyResponse),
         (status = 403, description = "A check failed; `check` names it", body = error::Body),
-        (status = 404, description = "There is no such tool", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
-        (status = 503, description = "Not possible now, or it could not be put into the audit", body = error::Body),
+        (status = 404, description = "The tool does not exist", body = error::Body),
+        (status = 503, description = "Temporarily unavailable, or the audit could not record the verdict", body = error::Body),
     )
 )]
 pub async fn post(
@@ -121,12 +125,12 @@ pub async fn post(
         certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
     };
     let caller = tools::asking(&caller, &parts, &bytes)?;
-    let (began, mut whose) = (app.clock.boot(), None);
+    let (began, mut subject) = (app.clock.boot(), None);
     let tool_id = members.tool_id.clone();
-    let outcome = app.verifier.verify(members, &caller, &mut whose).await;
+    let outcome = app.verifier.verify(members, &caller, &mut subject).await;
     if let Err(verify::Error::Failed(failure)) = &outcome {
         let duration = app.clock.boot().saturating_sub(began);
-        app.feed.activity(|| feed_activity::refused(failure, whose, tool_id, duration));
+        app.feed.activity(|| feed_activity::refused(failure, subject, tool_id, duration));
     }
     let verdict = outcome?;
     Ok((NO_STORE, Json(VerifyResponse::from(verdict))).into_response())
@@ -167,7 +171,7 @@ impl From<verify::Error> for Error {
             E::Behind => Self::unavailable(description),
             E::State(error) => error.into(),
             E::Audit(error) => {
-                Self::unavailable("the verdict could not be put into the audit").with_detail(error)
+                Self::unavailable("the verdict could not be recorded in the audit").with_detail(error)
             }
         }
     }

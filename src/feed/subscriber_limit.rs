@@ -3,7 +3,7 @@
 use super::Error;
 use crate::limiter::{KeyedLimiter, KeyedPermit, LimitReached};
 use crate::limits;
-use crate::telemetry::{Counted, Metrics};
+use crate::telemetry::{GaugeGuard, Metrics};
 
 /// Limit of the subscribers of one node. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct SubscriberLimiter(KeyedLimiter<String>);
 #[derive(Debug)]
 pub(super) struct SubscriberPermit {
     _permit: KeyedPermit<String>,
-    _open: Counted,
+    _open: GaugeGuard,
 }
 
 impl Default for SubscriberLimiter {

@@ -25,8 +25,8 @@ use self::replica::{Replica, start_replica};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, ConnectionLimiter};
-use crate::api::rate_limit::Rates;
-use crate::api::{self, App, Front, Pressure};
+use crate::api::rate_limit::RateLimits;
+use crate::api::{self, App, Front, LoadShedder};
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::config::{self, Config};
@@ -294,8 +294,8 @@ async fn assemble(
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
     let poller = poller(&config, sets, &state, &clock, metrics, shutdown);
-    let health_rates = Rates::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
-    let rates = Rates::new(config.limits.requests_per_second_per_caller, clock.clone());
+    let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
+    let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(App::new(api::Parts {
         exchange,
         audit,
@@ -317,11 +317,11 @@ async fn assemble(
         callers: config.callers,
         metrics_access: config.metrics_access,
         own_tokens,
-        rates,
-        health_rates,
-        leftover_places: Semaphore::new(limits::LEFTOVERS_MAX),
-        min_index_places: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
-        pressure: Pressure::default(),
+        rate_limits,
+        health_rate_limits,
+        unread_body_permits: Semaphore::new(limits::LEFTOVERS_MAX),
+        min_index_permits: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
+        load_shedder: LoadShedder::default(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }))

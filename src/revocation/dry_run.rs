@@ -234,7 +234,7 @@ mod tests {
         }
         for text in ["", "agents", "tool x", "Agents x"] {
             let error = DryRunCursor::parse(text).expect_err(text).to_string();
-            assert_eq!(error, "cursor: must be one that a Link header gave");
+            assert_eq!(error, "cursor: must be from a Link header");
         }
     }
 }

@@ -293,7 +293,7 @@ const KEY: &str = "key";
 const CLIENT: &str = "client";
 
 fn invalid_cursor() -> Error {
-    Error::Invalid { field: "cursor", rule: "must be one that a Link header gave".to_owned() }
+    Error::Invalid { field: "cursor", rule: "must be from a Link header".to_owned() }
 }
 
 #[cfg(test)]

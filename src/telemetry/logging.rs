@@ -1,7 +1,6 @@
 //! Logs: one line per event on standard error, written by a thread of its own.
 //!
-//! A reader that does not read costs lines, never time: the queue has a limit, what does not fit is
-//! dropped and counted.
+//! A slow consumer of standard error costs lines, never time: the queue is bounded, and dropped lines are counted.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -13,33 +12,33 @@ use tracing_subscriber::EnvFilter;
 use super::Error;
 use crate::limits;
 
-/// What a log line looks like.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// One JSON object per line.
     #[default]
     Json,
-    /// For people.
+    /// Human-readable.
     Text,
 }
 
-/// The log writer. Dropping it writes what is queued, waiting for a blocked reader at most a second.
+/// The log writer. Dropping it writes the queued lines, for at most a second.
 #[derive(Debug)]
 #[must_use = "dropping it ends the log"]
 pub struct Logs {
     _writer: WorkerGuard,
 }
 
-/// Lines that did not fit the queue. One per process, like the subscriber that it belongs to.
+/// Dropped lines. One counter per process, like the subscriber.
 static LINES_DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Lines dropped since the process started.
+/// Number of lines dropped since process start.
 pub(super) fn lines_dropped() -> u64 {
     LINES_DROPPED.get().map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
-/// Starts logging to standard error for the whole process. A second call changes nothing.
+/// Starts logging to standard error for the whole process. A second call has no effect.
 ///
 /// # Errors
 /// [`Error::FilterMalformed`].
@@ -49,18 +48,18 @@ pub fn init_logs(format: LogFormat, filter: &str) -> Result<Logs, Error> {
     let counter = lines.error_counter();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
     let started = match format {
-        // The current span carries the request id and the trace; the list of all spans repeats it.
+        // The current span has the request id and the trace; the list of spans would repeat them.
         LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).try_init(),
         LogFormat::Text => builder.try_init(),
     };
     if started.is_ok() {
-        // Only the first call gets here.
+        // Only the first call succeeds.
         let _ = LINES_DROPPED.set(counter);
     }
     Ok(Logs { _writer: writer })
 }
 
-/// The queue before `reader`, and the thread that empties it.
+/// The queue before `reader`, and the thread that drains it.
 fn queue<W: Write + Send + 'static>(reader: W) -> (NonBlocking, WorkerGuard) {
     NonBlockingBuilder::default()
         .lossy(true)
@@ -69,7 +68,7 @@ fn queue<W: Write + Send + 'static>(reader: W) -> (NonBlocking, WorkerGuard) {
         .finish(reader)
 }
 
-/// Whether `filter` can be given to [`init_logs`].
+/// Validates a filter for [`init_logs`].
 ///
 /// # Errors
 /// [`Error::FilterMalformed`].
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_start_of_the_logs_changes_nothing() {
+    fn second_start_has_no_effect() {
         let first = init_logs(LogFormat::Json, "info").expect("first");
         let second = init_logs(LogFormat::Text, "debug").expect("second");
         tracing::info!("still written by the first");
@@ -98,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_filter_that_is_none() {
+    fn malformed_filter_is_refused() {
         assert!(check_filter("info,openraft=error").is_ok());
         for filter in ["info,=", "trust_fabric=loudly", "a=b=c"] {
             assert!(matches!(check_filter(filter), Err(Error::FilterMalformed(_))), "{filter}");
         }
     }
 
-    /// Says that a line has come, and does not go on before it may.
+    /// A writer that reports each line and blocks until it is released.
     struct Stuck {
         begun: mpsc::Sender<()>,
         go_on: mpsc::Receiver<()>,
@@ -113,7 +112,7 @@ mod tests {
 
     impl Write for Stuck {
         fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            // Once the test is over, nobody listens and nothing holds it up.
+            // After the test the channels are closed, and nothing blocks.
             let _ = self.begun.send(());
             let _ = self.go_on.recv();
             Ok(line.len())

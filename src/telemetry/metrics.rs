@@ -1,485 +1,284 @@
-//! Metrics in the Prometheus text format, in a registry of their own.
+//! Metrics in the Prometheus text format. [`table`] declares them; one method per event or sample is here.
 //!
-//! Labels are `&'static str` wherever the compiler can see that the set is small.
+//! Labels are `&'static str` wherever the set of values is fixed.
 
-mod clocks;
-mod freshness;
-mod streams;
+mod table;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::{
-    GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 
-use super::register::{counter, counters, durations, gauge, gauges, gauges_secs};
+use self::table::Families;
 use super::{Error, logging};
 
-/// Everything that is counted. Cheap to clone; clones count together.
+/// All metrics of a node. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    http_requests: IntCounterVec,
-    http_request_duration: HistogramVec,
-    requests_refused: IntCounterVec,
-    http_connections: IntGaugeVec,
-    http_connections_refused: IntCounterVec,
-    http_connections_closed: IntCounterVec,
-    exchanges: IntCounterVec,
-    verifications: IntCounterVec,
-    verify_checks: IntCounterVec,
-    signals: IntCounterVec,
-    polled_sets: IntCounterVec,
-    polls_waiting: IntGauge,
-    revocations: IntGauge,
-    blocks: IntGauge,
-    streams: IntGaugeVec,
-    stream_events: IntCounterVec,
-    stream_backlog: IntGaugeVec,
-    pushes: IntCounterVec,
-    push_durations: HistogramVec,
-    policy_decisions: IntCounterVec,
-    policy_loads: IntCounterVec,
-    agent_identities_issued: IntCounterVec,
-    issuer_key_fetches: IntCounterVec,
-    signing_keys: IntGaugeVec,
-    tool_writes: IntCounterVec,
-    tools: IntGauge,
-    tls_reloads: IntCounterVec,
-    tls_certificate_not_after: IntGaugeVec,
-    raft_applied_index: IntGauge,
-    raft_is_leader: IntGauge,
-    clock_offset: GaugeVec,
-    clock_agreement: IntGauge,
-    log_disk_hangs: IntGauge,
-    freshness_lease_held: IntGauge,
-    freshness_waits: IntCounter,
-    freshness_refused: IntCounter,
-    acknowledgements: IntCounterVec,
-    freshness_known: Arc<freshness::Known>,
-    audit_entries: IntCounterVec,
-    audit_backlog: IntGauge,
-    audit_blocks: IntCounterVec,
-    audit_blocks_dropped: IntCounterVec,
-    audit_dropped_known: Arc<(AtomicU64, AtomicU64)>,
-    event_readers: IntGauge,
-    event_readers_dropped: IntCounterVec,
-    event_activities_dropped: IntCounter,
-    log_lines_dropped: IntCounter,
-    log_lines_known: Arc<AtomicU64>,
+    families: Families,
+    /// Held while a counter is raised to a total.
+    raising: Arc<Mutex<()>>,
 }
 
 impl Metrics {
-    /// All metrics at zero.
+    /// Registers all metrics at zero.
     ///
     /// # Errors
     /// [`Error::Metric`].
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one table: each metric with its name, its help and its labels"
-    )]
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
-        let metrics = Self {
-            http_requests: counters(
-                &registry,
-                "svc_http_requests_total",
-                "HTTP requests answered.",
-                &["route", "method", "status"],
-            )?,
-            http_request_duration: durations(
-                &registry,
-                "svc_http_request_duration_seconds",
-                "Time from a request's headers to its answer, in seconds.",
-                &["route"],
-            )?,
-            requests_refused: counters(
-                &registry,
-                "svc_requests_refused_total",
-                "Requests refused before their route was asked, by why.",
-                &["reason"],
-            )?,
-            http_connections: gauges(
-                &registry,
-                "svc_http_connections",
-                "Open HTTP connections, by listener.",
-                &["listener"],
-            )?,
-            http_connections_refused: counters(
-                &registry,
-                "svc_http_connections_refused_total",
-                "Connections closed before a request could be sent on them.",
-                &["reason"],
-            )?,
-            http_connections_closed: counters(
-                &registry,
-                "svc_http_connections_closed_total",
-                "Connections that ended, by what ended them.",
-                &["reason"],
-            )?,
-            exchanges: counters(
-                &registry,
-                "svc_exchange_total",
-                "Token exchanges, by kind of subject token and how they ended.",
-                &["subject_token_type", "result"],
-            )?,
-            verifications: counters(
-                &registry,
-                "svc_verify_total",
-                "Verifications of tokens for tools, by how they ended.",
-                &["result"],
-            )?,
-            verify_checks: counters(
-                &registry,
-                "svc_verify_checks_total",
-                "Checks of tokens for tools, by how they ended.",
-                &["check", "result"],
-            )?,
-            signals: counters(
-                &registry,
-                "svc_signals_total",
-                "Security event tokens received, by what became of them.",
-                &["result"],
-            )?,
-            polled_sets: counters(
-                &registry,
-                "svc_polled_sets_total",
-                "Security event tokens of streams that are polled, by what became of them.",
-                &["result"],
-            )?,
-            polls_waiting: gauge(&registry, "svc_polls_waiting", "Polls that wait for a security event.")?,
-            revocations: gauge(&registry, "svc_revocations", "Revocations that are remembered.")?,
-            blocks: gauge(&registry, "svc_blocks", "Subjects blocked by issuers of signals, once for each.")?,
-            streams: gauges(&registry, "svc_streams", "Streams, by their status.", &["status"])?,
-            stream_events: counters(
-                &registry,
-                "svc_stream_events_total",
-                "Events that it is over with on a stream, by what became of them.",
-                &["result"],
-            )?,
-            stream_backlog: gauges(
-                &registry,
-                "svc_stream_backlog",
-                "Events that wait for streams, of all together and of the one with most; 0 if this node does not lead.",
-                &["of"],
-            )?,
-            pushes: counters(
-                &registry,
-                "svc_push_total",
-                "Pushes to receivers, by what came of them.",
-                &["result"],
-            )?,
-            push_durations: durations(
-                &registry,
-                "svc_push_seconds",
-                "Time from a push to its answer or failure, in seconds.",
-                &[],
-            )?,
-            policy_decisions: counters(
-                &registry,
-                "svc_policy_decisions_total",
-                "Decisions of the policy, by decision point.",
-                &["point", "decision"],
-            )?,
-            policy_loads: counters(
-                &registry,
-                "svc_policy_loads_total",
-                "Policy bundles loaded or refused.",
-                &["result"],
-            )?,
-            agent_identities_issued: counters(
-                &registry,
-                "svc_agent_identities_issued_total",
-                "Identities issued to agents, by platform.",
-                &["platform"],
-            )?,
-            issuer_key_fetches: counters(
-                &registry,
-                "svc_issuer_key_fetches_total",
-                "Fetches of the keys of configured issuers.",
-                &["result"],
-            )?,
-            signing_keys: gauges(
-                &registry,
-                "svc_signing_keys",
-                "Signing keys of the cluster, by algorithm and state.",
-                &["algorithm", "state"],
-            )?,
-            tool_writes: counters(
-                &registry,
-                "svc_tool_writes_total",
-                "Writes of the registry of tools, by what was asked and what came of it.",
-                &["action", "result"],
-            )?,
-            tools: gauge(&registry, "svc_tools", "Tools in the registry.")?,
-            tls_reloads: counters(
-                &registry,
-                "svc_tls_reloads_total",
-                "Changes of the files of TLS that were loaded or refused, by who is at the other end.",
-                &["with", "result"],
-            )?,
-            tls_certificate_not_after: gauges(
-                &registry,
-                "svc_tls_certificate_not_after_seconds",
-                "End of our TLS certificate, in seconds since the Unix epoch, by who is at the other end.",
-                &["with"],
-            )?,
-            raft_applied_index: gauge(
-                &registry,
-                "svc_raft_applied_index",
-                "Index of the last log entry this node applied.",
-            )?,
-            raft_is_leader: gauge(&registry, "svc_raft_is_leader", "1 if this node leads the cluster.")?,
-            clock_offset: gauges_secs(&registry, "svc_clock_offset_seconds", clocks::OFFSET, &["node"])?,
-            clock_agreement: gauge(&registry, "svc_clock_agreement", clocks::AGREEMENT)?,
-            log_disk_hangs: gauge(
-                &registry,
-                "svc_log_disk_hangs",
-                "1 if a write of the log has not finished for so long that this node does not lead.",
-            )?,
-            freshness_lease_held: gauge(
-                &registry,
-                "svc_freshness_lease_held",
-                "1 if this node can prove that it knows everything that was revoked.",
-            )?,
-            freshness_waits: counter(
-                &registry,
-                "svc_freshness_waits_total",
-                "Requests that waited for that proof.",
-            )?,
-            freshness_refused: counter(
-                &registry,
-                "svc_freshness_refused_total",
-                "Requests refused because it did not come.",
-            )?,
-            acknowledgements: counters(
-                &registry,
-                "svc_acknowledgements_total",
-                "Acknowledgements that waited until no member could answer from an older index, by result.",
-                &["result"],
-            )?,
-            freshness_known: Arc::default(),
-            audit_entries: counters(
-                &registry,
-                "svc_audit_entries_total",
-                "Audit entries written on this node.",
-                &["decision"],
-            )?,
-            audit_backlog: gauge(
-                &registry,
-                "svc_audit_backlog_bytes",
-                "Audit entries of this node that are not in the log yet, in bytes.",
-            )?,
-            audit_blocks: counters(
-                &registry,
-                "svc_audit_blocks_total",
-                "Blocks of audit entries shipped into the log, or not yet.",
-                &["result"],
-            )?,
-            audit_blocks_dropped: counters(
-                &registry,
-                "svc_audit_blocks_dropped_total",
-                "Blocks of audit entries dropped by the cluster, because of their age or of all their bytes.",
-                &["reason"],
-            )?,
-            event_readers: gauge(&registry, "svc_event_readers", "Readers of the live feed.")?,
-            event_readers_dropped: counters(
-                &registry,
-                "svc_event_readers_dropped_total",
-                "Readers of the live feed that were cut off, by why.",
-                &["reason"],
-            )?,
-            event_activities_dropped: counter(
-                &registry,
-                "svc_event_activities_dropped_total",
-                "Exchanges and denials that readers of the live feed were not told, because there were too many.",
-            )?,
-            log_lines_dropped: counter(
-                &registry,
-                "svc_log_lines_dropped_total",
-                "Log lines dropped because their reader was too slow.",
-            )?,
-            log_lines_known: Arc::default(),
-            audit_dropped_known: Arc::default(),
-            registry,
-        };
-        let build = IntGaugeVec::new(Opts::new("svc_build_info", "1, with the version."), &["version"])?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        metrics.registry.register(Box::new(build))?;
-        Ok(metrics)
+        let families = Families::register(&registry)?;
+        families.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(Self { registry, families, raising: Arc::default() })
     }
 
-    /// One request was answered after `duration`. `route` is the pattern of the route table, never
-    /// the path that was asked for; a method without a route of its own counts as `other`.
+    /// One request was answered after `duration`. `route` is the pattern of the route table, never the path; an unusual
+    /// method counts as `other`.
     pub fn http_request(&self, route: &str, method: &str, status: u16, duration: Duration) {
         const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
         let method = METHODS.iter().find(|known| **known == method).unwrap_or(&"other");
-        self.http_requests.with_label_values(&[route, method, &status.to_string()]).inc();
-        self.http_request_duration.with_label_values(&[route]).observe(duration.as_secs_f64());
+        self.families.http_requests.with_label_values(&[route, method, &status.to_string()]).inc();
+        self.families.http_request_duration.with_label_values(&[route]).observe(duration.as_secs_f64());
     }
 
-    /// A request was refused before its route was asked, for example because of the `rate` of its
-    /// caller. It counts as a request too, with its status.
+    /// A request was refused before its handler, for example by `rate`. It also counts as a request with its status.
     pub fn request_refused(&self, reason: &'static str) {
-        self.requests_refused.with_label_values(&[reason]).inc();
+        self.families.requests_refused.with_label_values(&[reason]).inc();
     }
 
-    /// A connection was opened on `listener`, `plain` or `tls`; it is closed when the answer is
-    /// dropped.
+    /// A connection was opened on `listener`, `plain` or `tls`, until the returned guard is dropped.
     #[must_use]
-    pub fn http_connection(&self, listener: &'static str) -> Counted {
-        let open = self.http_connections.with_label_values(&[listener]);
+    pub fn http_connection(&self, listener: &'static str) -> GaugeGuard {
+        let open = self.families.http_connections.with_label_values(&[listener]);
         open.inc();
-        Counted(open)
+        GaugeGuard(open)
     }
 
-    /// A connection was closed before a request could be sent on it, for example `address`.
+    /// A connection was closed before its first request, for example by `address`.
     pub fn http_connection_refused(&self, reason: &'static str) {
-        self.http_connections_refused.with_label_values(&[reason]).inc();
+        self.families.http_connections_refused.with_label_values(&[reason]).inc();
     }
 
-    /// A connection ended, for example because it was `idle`.
+    /// A connection ended, for example as `idle`.
     pub fn http_connection_closed(&self, reason: &'static str) {
-        self.http_connections_closed.with_label_values(&[reason]).inc();
+        self.families.http_connections_closed.with_label_values(&[reason]).inc();
     }
 
-    /// One exchange ended.
+    /// An exchange ended.
     pub fn exchange(&self, subject_token_type: &'static str, result: &'static str) {
-        self.exchanges.with_label_values(&[subject_token_type, result]).inc();
+        self.families.exchanges.with_label_values(&[subject_token_type, result]).inc();
     }
 
-    /// One verification of a token for a tool ended, for example with `allow`.
+    /// A verification of a tool call ended, for example with `allow`.
     pub fn verification(&self, result: &'static str) {
-        self.verifications.with_label_values(&[result]).inc();
+        self.families.verifications.with_label_values(&[result]).inc();
     }
 
-    /// One check of it ended with `pass`, `skip` or `fail`.
+    /// A check ended with `pass`, `skip` or `fail`.
     pub fn verify_check(&self, check: &'static str, result: &'static str) {
-        self.verify_checks.with_label_values(&[check, result]).inc();
+        self.families.verify_checks.with_label_values(&[check, result]).inc();
     }
 
-    /// A security event token came and was, for example, `accepted`.
+    /// A security event token was received and, for example, `accepted`.
     pub fn signal(&self, result: &'static str) {
-        self.signals.with_label_values(&[result]).inc();
+        self.families.signals.with_label_values(&[result]).inc();
     }
 
-    /// How many revocations are remembered, and how many blocks stand.
+    /// The numbers of retained revocations and of subject blocks.
     pub fn set_revocations(&self, revocations: u64, blocks: usize) {
-        self.revocations.set(i64::try_from(revocations).unwrap_or(i64::MAX));
-        self.blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        self.families.revocations.set(i64::try_from(revocations).unwrap_or(i64::MAX));
+        self.families.blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
     }
 
-    /// The policy was asked at `point`, for example `exchange`, and decided, for example `allow`.
+    /// Policy decided at `point`, for example `exchange`, with `decision`, for example `allow`.
     pub fn policy_decision(&self, point: &'static str, decision: &'static str) {
-        self.policy_decisions.with_label_values(&[point, decision]).inc();
+        self.families.policy_decisions.with_label_values(&[point, decision]).inc();
     }
 
     /// A policy bundle was loaded or refused.
     pub fn policy_load(&self, result: &'static str) {
-        self.policy_loads.with_label_values(&[result]).inc();
+        self.families.policy_loads.with_label_values(&[result]).inc();
     }
 
-    /// An agent of `platform` was issued an identity; its renewals do not count.
+    /// An agent of `platform` was issued an identity; renewals do not count.
     pub fn agent_identity_issued(&self, platform: &'static str) {
-        self.agent_identities_issued.with_label_values(&[platform]).inc();
+        self.families.agent_identities_issued.with_label_values(&[platform]).inc();
     }
 
-    /// An issuer's keys were fetched or not.
+    /// An issuer's keys were fetched, or the fetch failed.
     pub fn issuer_key_fetch(&self, result: &'static str) {
-        self.issuer_key_fetches.with_label_values(&[result]).inc();
+        self.families.issuer_key_fetches.with_label_values(&[result]).inc();
     }
 
-    /// How many signing keys of `algorithm` are in `state`.
+    /// The number of signing keys of `algorithm` in `state`.
     pub fn set_signing_keys(&self, algorithm: &'static str, state: &'static str, keys: usize) {
-        let gauge = self.signing_keys.with_label_values(&[algorithm, state]);
+        let gauge = self.families.signing_keys.with_label_values(&[algorithm, state]);
         gauge.set(i64::try_from(keys).unwrap_or(i64::MAX));
     }
 
-    /// Somebody asked for an `action` on a tool, for example `register`, with a `result`, for example
-    /// `refused`.
+    /// An `action` on a tool, for example `register`, ended with `result`, for example `refused`.
     pub fn tool_write(&self, action: &'static str, result: &'static str) {
-        self.tool_writes.with_label_values(&[action, result]).inc();
+        self.families.tool_writes.with_label_values(&[action, result]).inc();
     }
 
-    /// How many tools are in the registry.
+    /// The number of registered tools.
     pub fn set_tools(&self, tools: u64) {
-        self.tools.set(i64::try_from(tools).unwrap_or(i64::MAX));
+        self.families.tools.set(i64::try_from(tools).unwrap_or(i64::MAX));
     }
 
-    /// The files of TLS changed and were loaded, `ok`, or refused, `failed`.
+    /// Changed TLS files were loaded (`ok`) or refused (`failed`).
     pub fn tls_reload(&self, with: &'static str, result: &'static str) {
-        self.tls_reloads.with_label_values(&[with, result]).inc();
+        self.families.tls_reloads.with_label_values(&[with, result]).inc();
     }
 
-    /// When our TLS certificate ends, in seconds since the Unix epoch.
+    /// End of our TLS certificate, in seconds since the Unix epoch.
     pub fn set_tls_certificate_not_after(&self, with: &'static str, secs: i64) {
-        self.tls_certificate_not_after.with_label_values(&[with]).set(secs);
+        self.families.tls_certificate_not_after.with_label_values(&[with]).set(secs);
     }
 
-    /// An audit entry of this decision, for example `allow`, was written.
+    /// An audit entry with this decision was recorded.
     pub fn audit_entry(&self, decision: &'static str) {
-        self.audit_entries.with_label_values(&[decision]).inc();
+        self.families.audit_entries.with_label_values(&[decision]).inc();
     }
 
-    /// How many bytes of audit entries are not in the log yet.
+    /// Bytes of audit entries that are not replicated yet.
     pub fn set_audit_backlog(&self, bytes: u64) {
-        self.audit_backlog.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.families.audit_backlog.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// A block of audit entries was `shipped`, or that `failed` and is tried again.
+    /// An audit block was `shipped`, or `failed` and will be retried.
     pub fn audit_block(&self, result: &'static str) {
-        self.audit_blocks.with_label_values(&[result]).inc();
+        self.families.audit_blocks.with_label_values(&[result]).inc();
     }
 
-    /// How many blocks of audit entries the cluster has ever dropped because of their age, and because of
-    /// all their bytes.
+    /// The totals of audit blocks that retention has dropped by age and by bytes.
     pub fn set_audit_blocks_dropped(&self, by_age: u64, by_bytes: u64) {
-        // The state counts by itself; this catches up, also when two scrapes meet.
-        for (reason, known, dropped) in
-            [("age", &self.audit_dropped_known.0, by_age), ("bytes", &self.audit_dropped_known.1, by_bytes)]
-        {
-            let known = known.fetch_max(dropped, Ordering::Relaxed);
-            let counter = self.audit_blocks_dropped.with_label_values(&[reason]);
-            counter.inc_by(dropped.saturating_sub(known));
+        for (reason, total) in [("age", by_age), ("bytes", by_bytes)] {
+            self.raise(&self.families.audit_blocks_dropped.with_label_values(&[reason]), total);
         }
     }
 
-    /// An exchange or a denial was not told to readers of the live feed.
+    /// The live feed dropped an exchange or a denial.
     pub fn event_activity_dropped(&self) {
-        self.event_activities_dropped.inc();
+        self.families.event_activities_dropped.inc();
     }
 
-    /// Where this node is in the log, and whether it leads.
+    /// The applied log index, and whether this node leads.
     pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
-        self.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
-        self.raft_is_leader.set(i64::from(is_leader));
+        self.families.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
+        self.families.raft_is_leader.set(i64::from(is_leader));
     }
 
-    /// Whether the disk of the log hangs.
+    /// Whether the log's disk hangs.
     pub fn set_log_disk_hangs(&self, hangs: bool) {
-        self.log_disk_hangs.set(i64::from(hangs));
+        self.families.log_disk_hangs.set(i64::from(hangs));
     }
 
-    /// Everything in the Prometheus text format 0.0.4.
+    /// Whether the wall clocks agree, and by how many milliseconds each node's clock is ahead.
+    pub fn set_clocks<'o>(&self, is_agreed: bool, offset_millis: impl Iterator<Item = (&'o u64, &'o i64)>) {
+        self.families.clock_agreement.set(i64::from(is_agreed));
+        // Nodes whose clock was not read lately disappear.
+        self.families.clock_offset.reset();
+        for (node, millis) in offset_millis {
+            #[expect(clippy::cast_precision_loss, reason = "an offset of so many years is exact enough")]
+            let secs = *millis as f64 / 1000.0;
+            self.families.clock_offset.with_label_values(&[node.to_string().as_str()]).set(secs);
+        }
+    }
+
+    /// Whether the freshness lease is held, and the totals of requests that waited for it and that were refused.
+    pub fn set_freshness(&self, is_held: bool, waits: u64, refused: u64) {
+        self.families.freshness_lease_held.set(i64::from(is_held));
+        self.raise(&self.families.freshness_waits, waits);
+        self.raise(&self.families.freshness_refused, refused);
+    }
+
+    /// The totals of acknowledgements that the barrier confirmed and did not confirm.
+    pub fn set_acknowledgements(&self, confirmed: u64, unconfirmed: u64) {
+        for (result, total) in [("confirmed", confirmed), ("unconfirmed", unconfirmed)] {
+            self.raise(&self.families.acknowledgements.with_label_values(&[result]), total);
+        }
+    }
+
+    /// Tokens that were `returned` to a poll, `acknowledged` by one, or `refused`.
+    pub fn polled_sets(&self, result: &'static str, sets: usize) {
+        self.families
+            .polled_sets
+            .with_label_values(&[result])
+            .inc_by(u64::try_from(sets).unwrap_or(u64::MAX));
+    }
+
+    /// A poll waits until the returned guard is dropped.
+    #[must_use]
+    pub fn poll_waits(&self) -> GaugeGuard {
+        self.families.polls_waiting.inc();
+        GaugeGuard(self.families.polls_waiting.clone())
+    }
+
+    /// The number of streams with `status`.
+    pub fn set_streams(&self, status: &'static str, streams: usize) {
+        self.families.streams.with_label_values(&[status]).set(i64::try_from(streams).unwrap_or(i64::MAX));
+    }
+
+    /// Events finished on streams, for example `delivered`.
+    pub fn stream_events(&self, result: &'static str, events: u64) {
+        self.families.stream_events.with_label_values(&[result]).inc_by(events);
+    }
+
+    /// Undelivered events of all streams, and of the stream with most.
+    pub fn set_stream_backlog(&self, all: u64, largest: u64) {
+        for (of, events) in [("all", all), ("largest", largest)] {
+            self.families
+                .stream_backlog
+                .with_label_values(&[of])
+                .set(i64::try_from(events).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A push ended, for example as `delivered`.
+    pub fn push(&self, result: &'static str) {
+        self.families.pushes.with_label_values(&[result]).inc();
+    }
+
+    /// A push was answered, or failed, after `duration`.
+    pub fn push_took(&self, duration: Duration) {
+        self.families.push_duration.with_label_values::<&str>(&[]).observe(duration.as_secs_f64());
+    }
+
+    /// A subscriber of the live feed is connected until the returned guard is dropped.
+    #[must_use]
+    pub fn event_reader(&self) -> GaugeGuard {
+        self.families.event_readers.inc();
+        GaugeGuard(self.families.event_readers.clone())
+    }
+
+    /// A subscriber of the live feed was disconnected, for example as too `slow`.
+    pub fn event_reader_dropped(&self, reason: &'static str) {
+        self.families.event_readers_dropped.with_label_values(&[reason]).inc();
+    }
+
+    /// All metrics in the Prometheus text format 0.0.4.
     ///
     /// # Errors
     /// [`Error::Metric`].
     pub fn render(&self) -> Result<String, Error> {
-        // The writer of the log counts by itself; this catches up, also when two scrapes meet.
-        let dropped = logging::lines_dropped();
-        let known = self.log_lines_known.fetch_max(dropped, Ordering::Relaxed);
-        self.log_lines_dropped.inc_by(dropped.saturating_sub(known));
+        self.raise(&self.families.log_lines_dropped, logging::lines_dropped());
         Ok(TextEncoder::new().encode_to_string(&self.registry.gather())?)
+    }
+
+    /// Raises a counter to a total that another component has. Concurrent scrapes must not count twice.
+    fn raise(&self, counter: &IntCounter, total: u64) {
+        let _one_at_a_time = self.raising.lock().unwrap_or_else(PoisonError::into_inner);
+        counter.inc_by(total.saturating_sub(counter.get()));
     }
 }
 
-/// One of something that is there now, such as an open connection: dropping it counts it out again.
+/// Guard of a gauge, for example of an open connection: dropping it decrements the gauge.
 #[derive(Debug)]
-pub struct Counted(IntGauge);
+pub struct GaugeGuard(IntGauge);
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -490,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_has_a_name_a_help_text_and_its_labels() {
+    fn every_metric_is_rendered_with_its_labels() {
         let metrics = Metrics::new().expect("metrics");
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
         metrics.request_refused("rate");
@@ -582,9 +381,9 @@ mod tests {
         ] {
             assert!(page.lines().any(|l| l == line), "{line} in {page}");
         }
-        let names = page.lines().filter(|line| line.starts_with("# TYPE")).count();
-        let helps = page.lines().filter(|line| line.starts_with("# HELP svc_") && line.ends_with('.'));
-        assert_eq!((names, helps.count()), (46, 46), "{page}");
+        let families = page.lines().filter(|line| line.starts_with("# TYPE svc_")).count();
+        let rows: usize = table::SECTIONS.iter().map(|(_, rows)| rows.len()).sum();
+        assert_eq!(families, rows, "{page}");
         drop((connection, waiting, reader));
         assert!(metrics.render().expect("page").contains("svc_polls_waiting 0"));
         assert!(metrics.render().expect("page").contains("svc_event_readers 0"));
@@ -592,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_from_outside_makes_no_new_series() {
+    fn unknown_method_counts_as_other() {
         let metrics = Metrics::new().expect("metrics");
         for method in ["BREW", "PROPFIND", "get"] {
             metrics.http_request("/livez", method, 405, Duration::ZERO);

@@ -11,8 +11,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Reads a header's value; `None` means that the trace is to be ignored, never that the request
-    /// is to be refused (§3.2.4).
+    /// Parses a header value. On `None` the trace is ignored, and the request is still served (§3.2.4).
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('-');
@@ -28,7 +27,7 @@ impl TraceContext {
         (trace_id != 0 && parent_id != 0).then_some(Self { trace_id, parent_id, flags })
     }
 
-    /// The trace, as 32 hexadecimal digits, for logs.
+    /// The trace id, 32 hexadecimal digits.
     #[must_use]
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace_id)
@@ -37,12 +36,12 @@ impl TraceContext {
 
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // §3.2.2.5: of the flags only `sampled` is known, and unknown ones are not passed on.
+        // §3.2.2.5: only the flag `sampled` is defined; unknown flags are not forwarded.
         write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.parent_id, self.flags & 1)
     }
 }
 
-/// Exactly `digits` hexadecimal digits, lower case only.
+/// Exactly `digits` lower-case hexadecimal digits.
 fn hexadecimal(text: &str, digits: usize) -> Option<u128> {
     let well_formed =
         text.len() == digits && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
@@ -56,20 +55,20 @@ mod tests {
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_trace_survives_its_text_form() {
+    fn trace_context_round_trips() {
         let trace = TraceContext::parse(GOOD).expect("well formed");
         assert_eq!(trace.to_string(), GOOD);
         assert_eq!(trace.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
     }
 
     #[test]
-    fn a_later_version_is_read_as_far_as_it_is_known() {
+    fn later_version_is_parsed_as_version_00() {
         let later = GOOD.replacen("00-", "cc-", 1) + "-what-the-future-brings";
         assert_eq!(TraceContext::parse(&later), TraceContext::parse(GOOD));
     }
 
     #[test]
-    fn ignores_every_malformed_trace() {
+    fn malformed_trace_is_ignored() {
         for text in [
             "",
             "00",

@@ -549,7 +549,7 @@ async fn an_agent_renews_itself_with_its_own_identity_token_only() {
         answer.is_refused(401, "access_denied", "the bearer token is not valid");
     }
     let nobody = node.call("POST", RENEW, &[], "").await;
-    nobody.is_refused(401, "access_denied", "the bearer token of the agent itself is needed");
+    nobody.is_refused(401, "access_denied", "the agent's own bearer token is required");
     assert!(nobody.header("www-authenticate").is_some());
 }
 
@@ -703,8 +703,8 @@ async fn pages_lead_through_all_agents_once_and_in_order() {
     for (query, text) in [
         ("limit=0", "limit: must be a whole number from 1 to 1000"),
         ("limit=1001", "limit"),
-        ("cursor=!", "cursor: must be one that a Link header gave"),
-        ("status=active", "the query knows only limit, cursor"),
+        ("cursor=!", "cursor: must be from a Link header"),
+        ("status=active", "the query parameters are limit, cursor"),
     ] {
         let answer = node.call_over(&gateway, "GET", &format!("{AGENTS}?{query}"), &[], "").await;
         answer.is_refused(400, "invalid_request", text);

@@ -131,18 +131,18 @@ async fn parameters_of_the_audit_are_checked_and_named() {
         ("?limit=1001", "limit: must be a whole number from 1 to 1000"),
         ("?decision=maybe", "decision: must be allow, deny or error"),
         ("?decision=", "decision: must be allow, deny or error"),
-        ("?since=yesterday", "since: must be a time as RFC 3339 writes it, for example 2026-11-20T08:00:00Z"),
-        ("?cursor=eA", "cursor: must be one that a Link header gave"),
+        ("?since=yesterday", "since: must be an RFC 3339 time, for example 2026-11-20T08:00:00Z"),
+        ("?cursor=eA", "cursor: must be from a Link header"),
         ("?limit=1&limit=2", "limit: must not be given twice"),
-        ("?order=oldest", "the query knows only limit, decision, since, cursor"),
+        ("?order=oldest", "the query parameters are limit, decision, since, cursor"),
     ] {
         let answer = node.get(&format!("/v1/tools/{TOOL_ID}/audit{query}")).await;
         assert_eq!((answer.status, &answer.json()["error_description"]), (400, &json!(text)), "{query}");
     }
     for (query, text) in [
         ("?after=x", "after: must be a whole number"),
-        ("?cursor=eA", "cursor: must be one that a Link header gave"),
-        ("?decision=deny", "the query knows only after, limit, cursor"),
+        ("?cursor=eA", "cursor: must be from a Link header"),
+        ("?decision=deny", "the query parameters are after, limit, cursor"),
     ] {
         let answer = node.get(&format!("/v1/audit/blocks{query}")).await;
         assert_eq!((answer.status, &answer.json()["error_description"]), (400, &json!(text)), "{query}");

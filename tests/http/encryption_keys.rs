@@ -122,7 +122,7 @@ async fn an_agent_registers_its_own_keys_only() {
     answer.is_refused(403, "access_denied", NOT_ITS_OWN);
     // No bearer token, and tokens of other subjects.
     let answer = node.call("POST", PATH, &[("content-type", "application/json")], body(&one)).await;
-    answer.is_refused(401, "access_denied", "the bearer token of the agent itself is needed");
+    answer.is_refused(401, "access_denied", "the agent's own bearer token is required");
     let answer = register_with(&node, &node.issuers.reporter(), &[], &body(&one)).await;
     answer.is_refused(401, "access_denied", "the bearer token is not valid");
     for agent in [one, other] {
@@ -143,7 +143,7 @@ async fn keys_are_readable_over_tls_by_known_callers() {
     let itself = node.call_over(&node.anonymous(), "GET", &path, &bearer, "").await;
     assert_eq!((itself.status, &itself.body), (200, &stranger.body));
     let nobody = node.call_over(&node.anonymous(), "GET", &path, &[], "").await;
-    nobody.is_refused(401, "access_denied", "a client certificate or a bearer token is needed");
+    nobody.is_refused(401, "access_denied", "a client certificate or a bearer token is required");
 }
 
 #[tokio::test]
@@ -274,10 +274,10 @@ async fn key_is_removed_by_its_subject_and_by_the_issuer_of_an_agent() {
     let answer = node.call_over(&channel, "DELETE", &path(&kids[0]), &others, "").await;
     answer.is_refused(403, "access_denied", neither);
     for (query, expected) in [
-        (String::new(), "workload_id: is needed"),
-        (format!("?workload_id={}", agent.id), "kid: is needed"),
+        (String::new(), "workload_id: is required"),
+        (format!("?workload_id={}", agent.id), "kid: is required"),
         ("?workload_id=planner&kid=k".to_owned(), "workload_id: workload identifier must be"),
-        ("?agent_id=a".to_owned(), "the query knows only workload_id, kid"),
+        ("?agent_id=a".to_owned(), "the query parameters are workload_id, kid"),
     ] {
         let path = format!("{PATH}{query}");
         let answer = node.call_over(&channel, "DELETE", &path, &its_own, "").await;
@@ -362,11 +362,11 @@ async fn members_are_checked_and_named() {
         answer.is_refused(400, "invalid_request", expected);
     }
     for (query, expected) in [
-        ("", "workload_id: is needed"),
+        ("", "workload_id: is required"),
         ("?workload_id=", "workload_id: workload identifier must be"),
         ("?workload_id=planner", "workload_id: workload identifier must be"),
         ("?workload_id=a&workload_id=b", "workload_id: must not be given twice"),
-        ("?agent_id=a", "the query knows only workload_id"),
+        ("?agent_id=a", "the query parameters are workload_id"),
     ] {
         node.get(&format!("{PATH}{query}")).await.is_refused(400, "invalid_request", expected);
     }

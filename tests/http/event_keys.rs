@@ -339,7 +339,7 @@ async fn rotation_selects_by_algorithm_and_refuses_unknown_ones() {
         "invalid_request",
         "algorithm: must not",
     );
-    rotate("?alg=RS256").await.is_refused(400, "invalid_request", "the query knows only algorithm");
+    rotate("?alg=RS256").await.is_refused(400, "invalid_request", "the query parameters are algorithm");
     rotate("?algorithm=RS256").await.is_refused(409, "invalid_request", "does not transmit");
     assert_eq!(published(&node, "ES256").await.len(), 2, "nothing was rotated");
     assert_eq!(rotate("?algorithm=ES256").await.status, 200);

@@ -444,7 +444,7 @@ async fn invalid_feed_parameters_are_refused_by_name() {
     get("?type=tool", &[]).await.is_refused(
         400,
         "invalid_request",
-        "the query knows only types, last_event_id",
+        "the query parameters are types and last_event_id",
     );
 }
 

@@ -826,14 +826,14 @@ async fn every_wrong_member_is_named_and_nothing_is_revoked() {
         ("dry_run=yes", "dry_run: must be true or false"),
         ("dry_run=", "dry_run: must be true or false"),
         ("dry_run=true&dry_run=false", "dry_run: must not be given twice"),
-        ("dryrun=true", "the query knows only dry_run, limit, cursor"),
+        ("dryrun=true", "the query parameters are dry_run, limit, cursor"),
         // A request for a page is meant as a dry run.
         ("limit=5", "limit: is for a dry run only"),
         ("dry_run=false&cursor=YQ", "cursor: is for a dry run only"),
         ("dry_run=true&limit=0", "limit: must be a whole number from 1 to 1000"),
         ("dry_run=true&limit=1001", "limit: must be a whole number from 1 to 1000"),
-        ("dry_run=true&cursor=!", "cursor: must be one that a Link header gave"),
-        ("dry_run=true&cursor=YQ", "cursor: must be one that a Link header gave"),
+        ("dry_run=true&cursor=!", "cursor: must be from a Link header"),
+        ("dry_run=true&cursor=YQ", "cursor: must be from a Link header"),
     ] {
         let path = format!("{REVOCATIONS}?{query}");
         let answer = send(&node, "POST", &path, &json!({"subject": REPORTER})).await;

@@ -1,5 +1,4 @@
-//! One connection from its first byte to its last: the HTTP library with our limits around it, and
-//! when it is closed.
+//! One connection: the HTTP library with our limits, and the reasons to close it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,22 +23,22 @@ use tower::ServiceExt as _;
 
 use super::framing::{Framed, Heads};
 use super::head::{self, Violation};
-use super::idle_tracker::{Activity, Answering, Ended};
-use crate::api::connect_info::{Channel, Peer};
+use super::idle_tracker::{Ended, IdleTracker, TrackedBody};
+use crate::api::connect_info::{Channel, ClientConnection};
 use crate::limits;
 
-/// What serves the requests of one connection, and what may end it.
+/// The service of one connection, and its reasons to end.
 #[derive(Debug)]
 pub struct Connection {
-    /// Answers requests.
+    /// Serves the requests.
     pub router: Router,
-    /// The other end.
-    pub peer: Arc<Peer>,
-    /// Until when the first request must have been read.
+    /// Goes into every request.
+    pub peer: Arc<ClientConnection>,
+    /// Deadline of the first request.
     pub first_request_by: Instant,
-    /// The generation of the TLS configuration; without TLS nothing.
+    /// Generation of the TLS configuration; `None` without TLS.
     pub changes: Option<watch::Receiver<u64>>,
-    /// The listener stops.
+    /// Cancelled when the listener stops.
     pub shutdown: CancellationToken,
 }
 
@@ -49,24 +48,23 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let activity = Arc::<Activity>::default();
+        let tracker = Arc::<IdleTracker>::default();
         let heads = Arc::<Heads>::default();
-        let stream = Framed::new(stream, Arc::clone(&heads), Arc::clone(&activity));
+        let stream = Framed::new(stream, Arc::clone(&heads), Arc::clone(&tracker));
         let checked = Arc::clone(&heads);
-        let service = self.service(&activity, move |number, _| checked.violation_of(number));
+        let service = self.service(&tracker, move |number, _| checked.violation_of(number));
         let mut connection = http1::Builder::new()
-            // Of heads there is a deadline where they are checked; the library's own counts the time
-            // between two requests too.
+            // `Framed` has a deadline for heads; the library's own would also count the time between two requests.
             .header_read_timeout(None)
             .max_headers(limits::HEADERS_MAX)
             .max_buf_size(limits::HTTP1_SEND_BUFFER_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         let ended =
-            self.watch(Pin::new(&mut connection), http1::Connection::graceful_shutdown, &activity).await;
+            self.watch(Pin::new(&mut connection), http1::Connection::graceful_shutdown, &tracker).await;
         if !heads.is_refused() {
             return ended;
         }
-        // In a box: only few connections come here, and all would have the room for it.
+        // Boxed: few connections come here, and every one would pay for its size.
         Box::pin(connection.into_parts().io.into_inner().linger()).await;
         Ended::Violation
     }
@@ -76,9 +74,9 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let activity = Arc::<Activity>::default();
-        let service = self.service(&activity, |_, request| check_http2(request).err());
-        // Dropped with the connection, and the requests with it.
+        let tracker = Arc::<IdleTracker>::default();
+        let service = self.service(&tracker, |_, request| check_http2(request).err());
+        // Dropped with the connection, which aborts its requests.
         let streams = Arc::<Mutex<JoinSet<()>>>::default();
         let connection = http2::Builder::new(Streams(Arc::downgrade(&streams)))
             .timer(TokioTimer::new())
@@ -95,47 +93,51 @@ impl Connection {
             .keep_alive_timeout(limits::HTTP2_PING_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
         let connection = pin!(connection);
-        self.watch(connection, http2::Connection::graceful_shutdown, &activity).await
+        self.watch(connection, http2::Connection::graceful_shutdown, &tracker).await
     }
 
-    /// Answers the connection's requests; `judge` says what is wrong with the one of that number.
+    /// Serves the connection's requests; `judge` returns the violation of the request with that number.
     fn service<J>(
         &self,
-        activity: &Arc<Activity>,
+        tracker: &Arc<IdleTracker>,
         judge: J,
     ) -> impl Service<
         Request<Incoming>,
-        Response = Response<Answering<Body>>,
+        Response = Response<TrackedBody<Body>>,
         Error = Infallible,
         Future: Send + 'static,
     > + use<J>
     where
         J: Fn(u64, &Request<Incoming>) -> Option<Violation>,
     {
-        let (router, peer, activity) = (self.router.clone(), Arc::clone(&self.peer), Arc::clone(activity));
+        let (router, peer, tracker) = (self.router.clone(), Arc::clone(&self.peer), Arc::clone(tracker));
         service_fn(move |request| {
-            let under_way = activity.begin();
-            let violation = judge(under_way.number(), &request);
+            let in_flight = tracker.begin();
+            let violation = judge(in_flight.number(), &request);
             let answered = answer(&router, &peer, violation, request);
-            async move { Ok(answered.await.map(|body| Answering::new(body, under_way))) }
+            async move { Ok(answered.await.map(|body| TrackedBody::new(body, in_flight))) }
         })
     }
 
-    /// Drives `connection` to its end, or to the time at which it is closed.
-    async fn watch<C>(self, mut connection: Pin<&mut C>, close: fn(Pin<&mut C>), activity: &Activity) -> Ended
+    /// Drives `connection` to its end or to the deadline at which it is closed.
+    async fn watch<C>(
+        self,
+        mut connection: Pin<&mut C>,
+        close: fn(Pin<&mut C>),
+        tracker: &IdleTracker,
+    ) -> Ended
     where
         C: Future<Output = hyper::Result<()>>,
     {
         let natural = |ended: hyper::Result<()>| match ended {
-            Ok(()) => activity.ended().unwrap_or(Ended::Closed),
+            Ok(()) => tracker.ended().unwrap_or(Ended::Closed),
             Err(error) => {
                 tracing::debug!(%error, "connection");
-                activity.ended().unwrap_or(if timed_out(&error) { Ended::WriteStall } else { Ended::Failed })
+                tracker.ended().unwrap_or(if timed_out(&error) { Ended::WriteStall } else { Ended::Failed })
             }
         };
-        // Not polled each time that the connection is: waiting for a token takes a lock that all
-        // connections share.
-        let mut reasons = FuturesUnordered::from_iter([self.reason_to_close(activity)]);
+        // Polled on its own: polling a cancellation token takes a lock that all connections share.
+        let mut reasons = FuturesUnordered::from_iter([self.reason_to_close(tracker)]);
         let reason = tokio::select! {
             biased;
             ended = connection.as_mut() => return natural(ended),
@@ -143,8 +145,8 @@ impl Connection {
         };
         let drain = match reason {
             Ended::FirstRequest | Ended::WriteStall => return reason,
-            // Its place is scarce: only an answer that is under way is waited for.
-            Ended::Reserve if !activity.is_busy() => return reason,
+            // The reserve is scarce: only a response in flight is waited for.
+            Ended::Reserve if !tracker.is_busy() => return reason,
             Ended::Reserve => limits::LINGER_TIMEOUT,
             _ => limits::DRAIN_TIMEOUT,
         };
@@ -153,11 +155,11 @@ impl Connection {
         reason
     }
 
-    /// Waits until there is a reason to close the connection.
-    async fn reason_to_close(&self, activity: &Activity) -> Ended {
-        let by_looking = async {
+    /// Waits for a reason to close the connection.
+    async fn reason_to_close(&self, tracker: &IdleTracker) -> Ended {
+        let by_sampling = async {
             tokio::time::sleep_until(self.first_request_by).await;
-            if activity.is_unused() {
+            if tracker.is_unused() {
                 return Ended::FirstRequest;
             }
             if self.peer.in_reserve {
@@ -165,7 +167,7 @@ impl Connection {
             }
             loop {
                 tokio::time::sleep(limits::CONNECTION_LOOK_INTERVAL).await;
-                if let Some(reason) = activity.look() {
+                if let Some(reason) = tracker.sample() {
                     return reason;
                 }
             }
@@ -183,7 +185,7 @@ impl Connection {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            reason = by_looking => reason,
+            reason = by_sampling => reason,
             () = tokio::time::sleep(age_max) => Ended::Age,
             () = changed => Ended::Reload,
             () = self.shutdown.cancelled() => Ended::Shutdown,
@@ -191,8 +193,7 @@ impl Connection {
     }
 }
 
-/// Spawns the requests of one HTTP/2 connection, as tasks that end with it. Weak, because the tasks
-/// themselves hold it.
+/// Spawns the requests of one HTTP/2 connection as tasks that end with it. Weak, because the tasks hold it too.
 #[derive(Clone, Debug)]
 struct Streams(Weak<Mutex<JoinSet<()>>>);
 
@@ -202,14 +203,14 @@ where
 {
     fn execute(&self, stream: F) {
         let Some(streams) = self.0.upgrade() else { return };
-        // Only the connection's own task comes here, so it never waits.
+        // Only the connection's own task calls this, so the lock is free.
         let mut streams = streams.lock().unwrap_or_else(PoisonError::into_inner);
         while streams.try_join_next().is_some() {}
         streams.spawn(stream);
     }
 }
 
-/// What HTTP/2 itself leaves open of the rules of [`head`].
+/// The rules of [`head`] that HTTP/2 does not enforce itself.
 fn check_http2(request: &Request<Incoming>) -> Result<(), Violation> {
     if request.headers().len() > limits::HEADERS_MAX {
         return Err(Violation::TooManyHeaders);
@@ -218,7 +219,7 @@ fn check_http2(request: &Request<Incoming>) -> Result<(), Violation> {
     if target > limits::REQUEST_LINE_BYTES_MAX {
         return Err(Violation::RequestLineTooLong);
     }
-    // RFC 9113 §8.3.1: `:authority`, or a Host header, and not two that differ.
+    // RFC 9113 §8.3.1: `:authority` or `Host`; both only if they are equal.
     let mut named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let host = match (authority, named.next(), named.next()) {
@@ -237,11 +238,11 @@ fn check_http2(request: &Request<Incoming>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// The router's answer to a request that carries its peer; or to a bare one that carries what is
-/// wrong with the request, so that nothing behind can mistake it for one to be served.
+/// The router's response. A request with a violation is replaced by a bare one that carries it, so that no handler can
+/// serve it by mistake.
 fn answer(
     router: &Router,
-    peer: &Arc<Peer>,
+    peer: &Arc<ClientConnection>,
     violation: Option<Violation>,
     request: Request<Incoming>,
 ) -> impl Future<Output = Response<Body>> + use<> {
@@ -251,7 +252,7 @@ fn answer(
     let mut request = match violation {
         None => request.map(Body::new),
         Some(violation) => {
-            // With its body, which is read and thrown away before the answer.
+            // The body is kept, to be read and discarded before the response.
             let mut bare = Request::new(Body::new(request.into_body()));
             bare.extensions_mut().insert(violation);
             bare
@@ -268,7 +269,7 @@ fn answer(
     }
 }
 
-/// Whether the network gave up an error of time: the stream has one limit of its own, on writing.
+/// Whether the error is a timeout of the stream, which has only one, on writing.
 fn timed_out(error: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {

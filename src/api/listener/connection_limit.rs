@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// As a label of a metric.
+    /// As a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,12 +54,12 @@ impl Error {
     }
 }
 
-/// The connections of all listeners of a node. Cheap to clone; clones count together.
+/// The connections of all listeners of a node. Clones share their counts.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimiter {
     by_network: KeyedLimiter<IpAddr>,
     by_identity: KeyedLimiter<WorkloadId>,
-    usual: Arc<Semaphore>,
+    regular: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
 }
 
@@ -70,7 +70,7 @@ impl ConnectionLimiter {
         Self {
             by_network: KeyedLimiter::per_key(caps.per_address),
             by_identity: KeyedLimiter::per_key(caps.per_identity),
-            usual: Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))),
+            regular: Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))),
             reserve: reserve(),
         }
     }
@@ -81,14 +81,14 @@ impl ConnectionLimiter {
         Self { reserve: reserve(), ..self.clone() }
     }
 
-    /// A permit for a connection from `address`: a usual one, else one of the reserve.
+    /// A permit for a connection from `address`: regular, else of the reserve.
     ///
     /// # Errors
     /// [`Error::Address`] or [`Error::Full`].
     pub fn acquire(&self, address: IpAddr) -> Result<ConnectionPermit, Error> {
         let network = self.by_network.try_acquire(Some(network_of(address))).map_err(|_| Error::Address)?;
-        let (connection, is_in_reserve) = match Arc::clone(&self.usual).try_acquire_owned() {
-            Ok(usual) => (usual, false),
+        let (connection, is_in_reserve) = match Arc::clone(&self.regular).try_acquire_owned() {
+            Ok(regular) => (regular, false),
             Err(_) => (Arc::clone(&self.reserve).try_acquire_owned().map_err(|_| Error::Full)?, true),
         };
         Ok(ConnectionPermit { _network: network, _connection: connection, is_in_reserve })
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_takes_its_share_and_no_more() {
+    fn connections_per_address_are_limited() {
         let limiter = limiter(2, 100);
         let first = limiter.acquire(A).expect("first");
         let _second = limiter.acquire(A).expect("second");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_ipv6_network_count_together() {
+    fn ipv6_network_counts_as_one_address() {
         let limiter = limiter(1, 100);
         let _permit = limiter.acquire("2001:db8:0:1::1".parse().expect("address")).expect("first");
         let neighbour = "2001:db8:0:1:ffff::2".parse().expect("address");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_written_as_ipv6_is_the_same_address() {
+    fn mapped_ipv4_address_counts_as_ipv4() {
         let limiter = limiter(1, 100);
         let _permit = limiter.acquire(A).expect("first");
         let mapped = "::ffff:192.0.2.1".parse().expect("address");
@@ -168,23 +168,23 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_usual_places_there_is_a_reserve_and_beyond_it_nothing() {
+    fn reserve_is_used_beyond_the_regular_permits() {
         let limiter = limiter(1000, 1);
-        let usual = limiter.acquire(A).expect("usual");
-        assert!(!usual.is_in_reserve());
+        let regular = limiter.acquire(A).expect("regular");
+        assert!(!regular.is_in_reserve());
         let reserve: Vec<ConnectionPermit> =
             (0..limits::CONNECTIONS_IN_RESERVE_MAX).map(|_| limiter.acquire(B).expect("reserve")).collect();
         assert!(reserve.iter().all(ConnectionPermit::is_in_reserve));
         assert_eq!(limiter.acquire(A).err(), Some(Error::Full));
-        drop(usual);
-        let usual = limiter.acquire(A).expect("usual again");
-        assert!(!usual.is_in_reserve(), "a freed usual place is used before the reserve");
+        drop(regular);
+        let regular = limiter.acquire(A).expect("regular again");
+        assert!(!regular.is_in_reserve(), "a released regular permit is used before the reserve");
         drop(reserve);
         assert!(limiter.acquire(A).expect("reserve again").is_in_reserve());
     }
 
     #[test]
-    fn one_identity_takes_its_share_and_no_more() {
+    fn connections_per_identity_are_limited() {
         let limiter = limiter(100, 100);
         let identity: WorkloadId = "spiffe://a.example/one".parse().expect("id");
         let other: WorkloadId = "spiffe://a.example/two".parse().expect("id");
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_connections_that_ended() {
+    fn closed_connections_leave_no_counts() {
         let limiter = limiter(10, 1);
         let identity: WorkloadId = "spiffe://a.example/one".parse().expect("id");
         let all =
             (limiter.acquire(A), limiter.acquire(B), limiter.acquire(A), limiter.acquire_for(&identity));
         assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok());
         drop(all);
-        assert_eq!(limiter.usual.available_permits(), 1);
+        assert_eq!(limiter.regular.available_permits(), 1);
         assert_eq!(limiter.reserve.available_permits(), limits::CONNECTIONS_IN_RESERVE_MAX);
         assert_eq!((limiter.by_network.keys(), limiter.by_identity.keys()), (0, 0));
     }

@@ -1,24 +1,24 @@
-//! How many connections the limit of open files has room for. Called once, at start.
+//! The number of connections that the limit of open files allows. Called once, at start.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits;
 
-/// Why the node should not start.
+/// Why the node does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not one connection fits beside what the node needs for itself.
+    /// No connection fits beside the node's own files.
     #[error("the limit of open files is {limit}; it must be more than {needed} (ulimit -n)")]
     TooFewDescriptors {
         /// The hard limit of the process.
         limit: u64,
-        /// What is kept free of usual connections.
+        /// Descriptors reserved for other uses.
         needed: usize,
     },
 }
 
-/// Raises the soft limit of open files to the hard one and answers how many connections it leaves
-/// room for: [`limits::CONNECTIONS_MAX`], or fewer, which it says in the log.
+/// Raises the soft limit of open files to the hard one. Returns the number of connections that it allows:
+/// [`limits::CONNECTIONS_MAX`], or fewer with a warning.
 ///
 /// # Errors
 /// [`Error::TooFewDescriptors`].
@@ -28,7 +28,7 @@ pub fn connections_max() -> Result<usize, Error> {
     let limit = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => maximum,
         Err(error) => {
-            tracing::warn!(%error, "raise the limit of open files");
+            tracing::warn!(%error, "failed to raise the limit of open files");
             current
         }
     };
@@ -37,7 +37,7 @@ pub fn connections_max() -> Result<usize, Error> {
         tracing::warn!(
             open_files = limit,
             connections = room,
-            "the limit of open files leaves room for fewer connections than usual"
+            "the limit of open files allows fewer connections than the maximum"
         );
     }
     Ok(room)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_shrink_to_what_the_limit_of_open_files_leaves() {
+    fn connections_fit_the_limit_of_open_files() {
         for (limit, room) in [
             (None, Some(10_240)),
             (Some(u64::MAX), Some(10_240)),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soft_limit_becomes_the_hard_one() {
+    fn soft_limit_is_raised_to_the_hard_limit() {
         let room = connections_max().expect("room");
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);

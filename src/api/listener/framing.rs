@@ -1,10 +1,8 @@
-//! HTTP/1.1 on its way from the stream to the HTTP library: only whole and checked heads pass
-//! ([`super::head`]), and the body between two heads is counted, so that no byte of a body is taken
-//! for a head and no head passes unchecked.
+//! HTTP/1.1 between the stream and the HTTP library: only complete and checked heads pass ([`super::head`]), and bodies
+//! are counted, so that no byte of a body is read as a head and no head passes unchecked.
 //!
-//! Nothing is answered here. In place of a refused head the library gets a well-formed one, and the
-//! request made of it carries the [`Violation`], so that it is answered in its turn and like every
-//! other request.
+//! In place of a refused head the library reads a well-formed one, and its request carries the [`Violation`], so that it
+//! is answered in order and like every other request.
 
 use std::io;
 use std::pin::Pin;
@@ -16,25 +14,24 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::head::{self, Body, Scan, Violation};
-use super::idle_tracker::{Activity, Ended};
+use super::idle_tracker::{Ended, IdleTracker};
 use crate::limits;
 
-/// Given to the HTTP library in place of a head that is refused.
+/// Passed to the HTTP library in place of a refused head.
 const SUBSTITUTE: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
-/// What the stream knows of the requests of its connection, for the connection's service.
+/// The checks of one connection's heads, shared with its service.
 #[derive(Debug, Default)]
 pub struct Heads {
     passed: AtomicU64,
-    /// The number of the request it belongs to, from 1, and the violation.
+    /// The number of the refused request, from 1, and the violation.
     refused: OnceLock<(u64, Violation)>,
 }
 
 impl Heads {
-    /// What is wrong with the request that the HTTP library read as its `number`th.
+    /// The violation of the request that the HTTP library read as its `number`th.
     ///
-    /// The library reads ahead of what it answers: the last violation seen need not be this
-    /// request's.
+    /// The library reads ahead of its responses, so the last violation may belong to a later request.
     #[must_use]
     pub fn violation_of(&self, number: u64) -> Option<Violation> {
         match self.refused.get() {
@@ -51,41 +48,40 @@ impl Heads {
     }
 }
 
-/// A stream whose reader gets checked HTTP/1.1 only.
+/// A stream that yields checked HTTP/1.1 only.
 #[derive(Debug)]
 pub struct Framed<S> {
     stream: S,
     heads: Arc<Heads>,
-    activity: Arc<Activity>,
-    /// Received and not passed on yet.
+    tracker: Arc<IdleTracker>,
+    /// Received, not yet passed.
     received: Vec<u8>,
     scan: Scan,
     next: Next,
-    /// When the head that has begun must be complete.
+    /// Deadline of a head that has begun.
     head_deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// What comes next on the stream.
+/// The state of the parser.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// A head, to be checked.
+    /// A head to check.
     Head,
-    /// So many bytes that may pass: a checked head and its body.
+    /// Remaining bytes of a checked head and its body.
     Checked(u64),
-    /// Chunks up to the end: the last request of its connection, so that no reading of chunks but
-    /// the library's own can matter.
+    /// Chunks up to the end of the connection: only the library parses chunks, so no second parser can disagree.
     Chunks,
-    /// The rest of [`SUBSTITUTE`], and nothing after it.
+    /// The rest of [`SUBSTITUTE`], then nothing.
     Refused(&'static [u8]),
 }
 
 impl<S: AsyncRead + Unpin> Framed<S> {
-    /// Around a stream on which nothing was read yet.
-    pub fn new(stream: S, heads: Arc<Heads>, activity: Arc<Activity>) -> Self {
+    /// Wraps a fresh stream.
+    pub fn new(stream: S, heads: Arc<Heads>, tracker: Arc<IdleTracker>) -> Self {
         Self {
             stream,
             heads,
-            activity,
+            tracker,
             received: Vec::new(),
             scan: Scan::default(),
             next: Next::Head,
@@ -93,8 +89,8 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         }
     }
 
-    /// Reads and throws away what the sender of a refused request still sends, so that it comes to
-    /// read the answer: closing a socket with unread bytes takes the answer back.
+    /// Reads and discards the rest of a refused request, so that its sender reads the response: closing a socket with
+    /// unread bytes discards the response (RFC 9112 §9.6).
     pub async fn linger(mut self) {
         let discarding = async {
             let mut bytes = [0; limits::HEAD_BYTES_PER_READ_MAX];
@@ -108,7 +104,7 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         drop(tokio::time::timeout(limits::LINGER_TIMEOUT, discarding).await);
     }
 
-    /// Reads into memory of our own; the answer is whether anything came.
+    /// Receives into the buffer; whether anything arrived.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); limits::HEAD_BYTES_PER_READ_MAX];
         let mut bytes = ReadBuf::uninit(&mut bytes);
@@ -117,7 +113,7 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         Poll::Ready(Ok(!bytes.filled().is_empty()))
     }
 
-    /// Looks whether what was received is a whole head.
+    /// Checks whether a complete head was received.
     fn check_head(&mut self) -> Result<Option<Next>, Violation> {
         let Some((head, end)) = self.scan.head_in(&self.received)? else { return Ok(None) };
         match head::check(head)? {
@@ -126,20 +122,20 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         }
     }
 
-    /// Passes on what was received, at most `most` bytes; the answer is how many.
+    /// Passes at most `most` received bytes; returns the number.
     fn pass(&mut self, most: u64, buf: &mut ReadBuf<'_>) -> u64 {
         let passed =
             self.received.len().min(buf.remaining()).min(usize::try_from(most).unwrap_or(usize::MAX));
         buf.put_slice(self.received.get(..passed).unwrap_or_default());
         self.received.drain(..passed);
         if self.received.is_empty() {
-            // An idle connection keeps no more than a usual head needs.
+            // An idle connection keeps only a small buffer.
             self.received.shrink_to(limits::HEAD_BYTES_PER_READ_MAX);
         }
         passed as u64
     }
 
-    /// Reads bytes that may pass without a copy, at most `most`; what came beyond them is kept.
+    /// Reads at most `most` bytes without a copy; bytes beyond them are buffered.
     fn poll_pass(&mut self, cx: &mut Context<'_>, most: u64, buf: &mut ReadBuf<'_>) -> Poll<io::Result<u64>> {
         if !self.received.is_empty() {
             return Poll::Ready(Ok(self.pass(most, buf)));
@@ -153,13 +149,13 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         Poll::Ready(Ok(passed as u64))
     }
 
-    /// Whether the head that has begun has taken too long.
+    /// Whether a head that has begun exceeds its deadline.
     fn head_is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let deadline =
             self.head_deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limits::HEADER_TIMEOUT)));
         while deadline.as_mut().poll(cx).is_ready() {
-            // Half a head behind a request must not end that request.
-            if !self.activity.is_busy() {
+            // A partial head after a request must not end that request.
+            if !self.tracker.is_busy() {
                 return true;
             }
             deadline.set(tokio::time::sleep(limits::HEADER_TIMEOUT));
@@ -192,25 +188,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for Framed<S> {
                     }
                     Ok(None) => match this.poll_receive(cx) {
                         Poll::Ready(Ok(true)) => {}
-                        // The end. Of a head that has begun nothing was passed on.
+                        // The end. Nothing of an incomplete head was passed.
                         Poll::Ready(Ok(false)) => return Poll::Ready(Ok(())),
                         Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                         Poll::Pending if !this.received.is_empty() && this.head_is_late(cx) => {
-                            this.activity.end(Ended::HeaderTimeout);
+                            this.tracker.end(Ended::HeaderTimeout);
                             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                         }
                         Poll::Pending => return Poll::Pending,
                     },
                     Err(violation) => {
                         let number = this.heads.passed.load(Ordering::Relaxed) + 1;
-                        // Nothing is read as a head after this, so it is the first and only one.
+                        // No head is read after this one.
                         let _: Result<(), _> = this.heads.refused.set((number, violation));
                         this.next = Next::Refused(SUBSTITUTE);
                         this.received = Vec::new();
                         this.head_deadline = None;
                     }
                 },
-                // Not the end of the stream: that would end the requests under way.
+                // Not the end of the stream, which would end the requests in flight.
                 Next::Refused([]) => return Poll::Pending,
                 Next::Refused(rest) => {
                     let (now, later) = rest.split_at(rest.len().min(buf.remaining()));
@@ -254,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_violation_belongs_to_one_request_and_what_was_not_checked_is_refused() {
+    fn violation_belongs_to_one_request_and_unchecked_is_refused() {
         let heads = Heads::default();
         assert_eq!(heads.violation_of(1), Some(Violation::Unchecked));
         heads.passed.store(1, Ordering::Release);

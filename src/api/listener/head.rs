@@ -1,15 +1,14 @@
-//! The head of an HTTP/1.1 request as bytes: where it ends, and whether it can be read in one way
-//! only. Pure: no I/O, and nothing here decides who may ask for what.
+//! The head of an HTTP/1.1 request as bytes: its end, and whether it has only one reading. Pure, without I/O.
 //!
-//! Stricter than RFC 9112 allows a server to be: where it leaves a choice, the request is refused,
-//! because two programs that choose differently see different requests in the same bytes.
+//! Stricter than RFC 9112 requires: where it leaves a choice, the request is refused, because two programs that choose
+//! differently see different requests in the same bytes (request smuggling).
 
 use hyper::StatusCode;
 
 use crate::limits;
 
-/// What is wrong with a head. A request that carries one in its extensions is to be answered with it
-/// and with nothing else: nothing but the peer is known of what was sent.
+/// A violation of the framing rules. A request with one in its extensions is answered with it; nothing else of it is
+/// known but its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// LF without CR, or CR without LF (RFC 9112 §2.2).
@@ -51,13 +50,13 @@ pub enum Violation {
     /// RFC 9112 §6.1: both "might indicate an attempt to perform request smuggling".
     #[error("Content-Length and Transfer-Encoding exclude each other")]
     TwoLengths,
-    /// A request was read where none was checked: we and the HTTP library disagree.
-    #[error("the request does not begin where the one before it ended")]
+    /// The HTTP library read a request where none was checked.
+    #[error("the request does not begin where the previous one ended")]
     Unchecked,
 }
 
 impl Violation {
-    /// The status it is answered with.
+    /// The status of the response.
     #[must_use]
     pub const fn status(self) -> StatusCode {
         match self {
@@ -68,16 +67,16 @@ impl Violation {
     }
 }
 
-/// What follows a head.
+/// The body that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes.
+    /// A number of bytes.
     Length(u64),
     /// Chunks (RFC 9112 §7.1).
     Chunked,
 }
 
-/// Looks for the end of a head in bytes that arrive one after the other; no byte is looked at twice.
+/// Finds the end of a head in bytes that arrive in parts; each byte is scanned once.
 #[derive(Debug, Default)]
 pub struct Scan {
     at: usize,
@@ -89,10 +88,10 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// The range of the complete head in `bytes`, which begin where they began at the call before.
+    /// The range of the complete head in `bytes`, which starts where it started at the previous call.
     ///
     /// # Errors
-    /// A [`Violation`] that can be seen before the head is complete.
+    /// A [`Violation`] that is visible before the head is complete.
     pub fn head_in<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<(&'b [u8], usize)>, Violation> {
         while let Some(byte) = bytes.get(self.at) {
             self.at += 1;
@@ -118,13 +117,13 @@ impl Scan {
         Ok(None)
     }
 
-    /// Whether the line that ended was the empty one behind the headers.
+    /// Whether the line that ended was the empty one after the headers.
     fn end_line(&mut self) -> Result<bool, Violation> {
         let is_empty = self.at - self.line_start == 2;
         self.line_start = self.at;
         match (is_empty, self.lines) {
-            // RFC 9112 §2.2: "SHOULD ignore at least one empty line (CRLF) received prior to the
-            // request-line". One.
+            // RFC 9112 §2.2: "SHOULD ignore at least one empty line (CRLF) received prior to the request-line". One is
+            // ignored.
             (true, 0) if self.start == 0 => self.start = self.at,
             (true, 0) => return Err(Violation::RequestLine),
             (true, _) => return Ok(true),
@@ -135,8 +134,8 @@ impl Scan {
     }
 }
 
-/// Checks a complete head, whose line ends and bytes [`Scan`] has checked: the request line, each
-/// header, then what must be there once.
+/// Checks a complete head, whose line ends and bytes [`Scan`] has checked: the request line, each header, then the
+/// headers that must occur once.
 ///
 /// # Errors
 /// The first [`Violation`].
@@ -174,8 +173,8 @@ pub fn check(head: &[u8]) -> Result<Body, Violation> {
     }
 }
 
-/// Whether `text` can name a host and port (RFC 3986 §3.2.2). Narrower: no userinfo, no
-/// percent-encoding, none of the marks that some program takes for a separator.
+/// Whether `text` can name a host and port (RFC 3986 §3.2.2). Narrower: no userinfo, no percent-encoding, no character
+/// that some programs treat as a separator.
 #[must_use]
 pub fn is_authority(text: &[u8]) -> bool {
     let is_of_authority = |byte: &u8| {
@@ -201,7 +200,7 @@ fn check_request_line(line: &[u8]) -> Result<(), Violation> {
     if !is_token(method) {
         return Err(Violation::RequestLine);
     }
-    // CONNECT has the authority-form only (RFC 9112 §3.2.3).
+    // CONNECT requires the authority-form (RFC 9112 §3.2.3).
     if method == b"CONNECT" || !target.starts_with(b"/") || !target.iter().copied().all(is_of_target) {
         return Err(Violation::Target);
     }
@@ -220,8 +219,8 @@ fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(is_tchar)
 }
 
-/// RFC 9112 §5.1: "No whitespace is allowed between the field name and colon". A folded line begins
-/// with whitespace (§5.2), which no name does.
+/// RFC 9112 §5.1: "No whitespace is allowed between the field name and colon". A folded line begins with whitespace
+/// (§5.2), which no name contains.
 fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Violation> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(Violation::Header)?;
     let (name, rest) = line.split_at_checked(colon).ok_or(Violation::Header)?;
@@ -236,12 +235,12 @@ fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Violation> {
 }
 
 fn content_length(value: &[u8]) -> Result<u64, Violation> {
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     if !value.iter().all(u8::is_ascii_digit) {
         return Err(Violation::ContentLength);
     }
     let digits = str::from_utf8(value).map_err(|_| Violation::ContentLength)?;
-    // The library below counts the last values of u64 as something else than a length.
+    // The HTTP library reserves the largest values of u64.
     let length: i64 = digits.parse().map_err(|_| Violation::ContentLength)?;
     u64::try_from(length).map_err(|_| Violation::ContentLength)
 }

@@ -1,6 +1,6 @@
-//! What a connection is doing, counted without a lock: how many requests are under way, which of
-//! them wait for the other end, and since when there is none. Time is counted in looks, one each
-//! [`limits::CONNECTION_LOOK_INTERVAL`], so that a request costs no timer and no clock.
+//! Idle and stall detection of a connection without locks: requests in flight, responses that wait for the client, and
+//! the time without requests. Time is counted in samples, one each [`limits::CONNECTION_LOOK_INTERVAL`], so that a
+//! request costs no timer and no clock.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,42 +13,42 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::limits;
 
-/// Looks without a request under way after which a connection is idle.
-const IDLE_LOOKS: usize = looks_in(limits::IDLE_TIMEOUT);
-/// Looks after which a connection stalls if an answer has waited for the other end all the time.
-const STALL_LOOKS: usize = looks_in(limits::WRITE_STALL_TIMEOUT) + 1;
-/// One place for each look that an answer can have waited since.
-const WAITING_PLACES: usize = STALL_LOOKS + 1;
+/// Samples without a request in flight after which a connection is idle.
+const IDLE_SAMPLES: usize = samples_in(limits::IDLE_TIMEOUT);
+/// Samples after which a connection is stalled if a response has waited for the client all the time.
+const STALL_SAMPLES: usize = samples_in(limits::WRITE_STALL_TIMEOUT) + 1;
+/// One counter for each sample since which a response can have waited.
+const WAITING_SLOTS: usize = STALL_SAMPLES + 1;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The other end closed it, or both ends had agreed to.
+    /// The client closed it, or both ends agreed to.
     Closed,
     /// An error of the network, of TLS or of HTTP.
     Failed,
     /// No request within [`limits::FIRST_REQUEST_TIMEOUT`].
     FirstRequest,
-    /// It was in the reserve and its time was over.
+    /// Its time in the reserve elapsed.
     Reserve,
     /// The head of a request was not complete in time.
     HeaderTimeout,
     /// No request for [`limits::IDLE_TIMEOUT`].
     Idle,
-    /// The other end did not read on for [`limits::WRITE_STALL_TIMEOUT`].
+    /// The client did not read for [`limits::WRITE_STALL_TIMEOUT`].
     WriteStall,
-    /// Its greatest age.
+    /// It reached its maximum age.
     Age,
     /// The TLS configuration changed.
     Reload,
-    /// A request was refused for how it was framed.
+    /// The framing of a request was refused.
     Violation,
-    /// The listener stops.
+    /// The listener stopped.
     Shutdown,
 }
 
 impl Ended {
-    /// As a label of a metric.
+    /// As a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -67,31 +67,31 @@ impl Ended {
     }
 }
 
-/// What one connection is doing.
+/// Tracks one connection.
 #[derive(Debug, Default)]
-pub struct Activity {
+pub struct IdleTracker {
     requests: AtomicU64,
-    under_way: AtomicUsize,
-    looks: AtomicUsize,
+    in_flight: AtomicUsize,
+    samples: AtomicUsize,
     last_end: AtomicUsize,
-    /// Answers that wait for the other end, by the look since which they do.
-    waiting: [AtomicUsize; WAITING_PLACES],
+    /// Responses that wait for the client, by the sample since which they do.
+    waiting: [AtomicUsize; WAITING_SLOTS],
     ended: OnceLock<Ended>,
 }
 
-impl Activity {
-    /// A request was read; it is under way until the answer of this is dropped.
+impl IdleTracker {
+    /// A request was read; it is in flight until the body of its response is dropped.
     #[must_use]
-    pub fn begin(self: &Arc<Self>) -> UnderWay {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
+    pub fn begin(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
         let number = self.requests.fetch_add(1, Ordering::AcqRel) + 1;
-        UnderWay { activity: Arc::clone(self), number, waits_since: None }
+        InFlight { tracker: Arc::clone(self), number, waits_since: None }
     }
 
-    /// Whether a request is under way.
+    /// Whether a request is in flight.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.under_way.load(Ordering::Acquire) > 0
+        self.in_flight.load(Ordering::Acquire) > 0
     }
 
     /// Whether no request was read yet.
@@ -100,90 +100,90 @@ impl Activity {
         self.requests.load(Ordering::Acquire) == 0
     }
 
-    /// One look: whether the connection has been idle, or an answer has waited, for too long.
+    /// Takes a sample: whether the connection has been idle, or a response has waited, for too long.
     #[must_use]
-    pub fn look(&self) -> Option<Ended> {
-        let now = self.looks.fetch_add(1, Ordering::AcqRel) + 1;
+    pub fn sample(&self) -> Option<Ended> {
+        let now = self.samples.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.is_busy() {
             let idle = now.saturating_sub(self.last_end.load(Ordering::Acquire));
-            return (idle > IDLE_LOOKS).then_some(Ended::Idle);
+            return (idle > IDLE_SAMPLES).then_some(Ended::Idle);
         }
-        // The place that the next look's answers would share.
-        let longest = now.checked_sub(STALL_LOOKS).and_then(|since| self.waiting_since(since));
+        // The counter that responses of the next sample would share.
+        let longest = now.checked_sub(STALL_SAMPLES).and_then(|since| self.waiting_since(since));
         longest.is_some_and(|waiting| waiting.load(Ordering::Acquire) > 0).then_some(Ended::WriteStall)
     }
 
-    /// Notes why the connection ends, for whoever ends it; the first reason stays.
+    /// Records why the connection ends; the first reason counts.
     pub fn end(&self, reason: Ended) {
         let _: Result<(), Ended> = self.ended.set(reason);
     }
 
-    /// The reason noted.
+    /// The recorded reason.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
         self.ended.get().copied()
     }
 
-    fn waiting_since(&self, look: usize) -> Option<&AtomicUsize> {
-        self.waiting.get(look % WAITING_PLACES)
+    fn waiting_since(&self, sample: usize) -> Option<&AtomicUsize> {
+        self.waiting.get(sample % WAITING_SLOTS)
     }
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug)]
-pub struct UnderWay {
-    activity: Arc<Activity>,
+pub struct InFlight {
+    tracker: Arc<IdleTracker>,
     number: u64,
     waits_since: Option<usize>,
 }
 
-impl UnderWay {
+impl InFlight {
     /// The number of the request on its connection, from 1.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    fn wait_for_other_end(&mut self) {
-        let now = self.activity.looks.load(Ordering::Acquire);
-        if let Some(waiting) = self.activity.waiting_since(now) {
+    fn wait_for_client(&mut self) {
+        let now = self.tracker.samples.load(Ordering::Acquire);
+        if let Some(waiting) = self.tracker.waiting_since(now) {
             waiting.fetch_add(1, Ordering::AcqRel);
         }
         self.waits_since = Some(now);
     }
 
-    fn go_on(&mut self) {
-        if let Some(waiting) = self.waits_since.take().and_then(|since| self.activity.waiting_since(since)) {
+    fn resume(&mut self) {
+        if let Some(waiting) = self.waits_since.take().and_then(|since| self.tracker.waiting_since(since)) {
             waiting.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.go_on();
-        self.activity.last_end.store(self.activity.looks.load(Ordering::Acquire), Ordering::Release);
-        self.activity.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.resume();
+        self.tracker.last_end.store(self.tracker.samples.load(Ordering::Acquire), Ordering::Release);
+        self.tracker.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The body of an answer; its request is under way until it is dropped. While nobody asks it for
-/// more, it waits for the other end.
+/// The body of a response. Its request is in flight until this is dropped; while it is not polled, it waits for the
+/// client.
 #[derive(Debug)]
-pub struct Answering<B> {
+pub struct TrackedBody<B> {
     body: B,
-    request: UnderWay,
+    request: InFlight,
 }
 
-impl<B> Answering<B> {
-    /// The body that answers `request`.
-    pub fn new(body: B, mut request: UnderWay) -> Self {
-        request.wait_for_other_end();
+impl<B> TrackedBody<B> {
+    /// The body of the response to `request`.
+    pub fn new(body: B, mut request: InFlight) -> Self {
+        request.wait_for_client();
         Self { body, request }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Answering<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -192,9 +192,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answering<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        this.request.go_on();
+        this.request.resume();
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-        this.request.wait_for_other_end();
+        this.request.wait_for_client();
         Poll::Ready(frame)
     }
 
@@ -207,11 +207,11 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answering<B> {
     }
 }
 
-/// How often a connection is looked at in `duration`.
-const fn looks_in(duration: Duration) -> usize {
-    let mut looks = 0;
-    while (looks as u64 + 1) * limits::CONNECTION_LOOK_INTERVAL.as_secs() <= duration.as_secs() {
-        looks += 1;
+/// Samples within `duration`.
+const fn samples_in(duration: Duration) -> usize {
+    let mut samples = 0;
+    while (samples as u64 + 1) * limits::CONNECTION_LOOK_INTERVAL.as_secs() <= duration.as_secs() {
+        samples += 1;
     }
-    looks
+    samples
 }

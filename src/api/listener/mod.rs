@@ -1,8 +1,6 @@
-//! The listeners: who gets a connection, over plain TCP or TLS, how many there may be, and how they
-//! end. What a request means is decided behind the router.
+//! The listeners: connections over plain TCP or TLS, their limits and their end. Requests belong to the router.
 //!
-//! Not `axum::serve`: it has no deadline, no cap and no strictness, so a caller that never finishes
-//! its head is kept for ever.
+//! Not `axum::serve`: it has no deadlines, no limit on connections and no strict framing.
 
 mod connection;
 mod connection_limit;
@@ -31,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use self::connection::Connection;
 use self::connection_limit::ConnectionPermit;
 use self::idle_tracker::Ended;
-use super::connect_info::{Channel, Peer};
+use super::connect_info::{Channel, ClientConnection};
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{PeerCertificate, handshake_failure};
@@ -40,7 +38,7 @@ pub use self::connection_limit::{Caps, ConnectionLimiter};
 pub use self::fd_limit::{Error as DescriptorsError, connections_max};
 pub use self::head::Violation;
 
-/// What is spoken on a listener.
+/// The protocol of a listener.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// HTTP/1.1 over TCP.
@@ -50,7 +48,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As a label of a metric.
+    /// As a metric label.
     const fn as_str(&self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -59,15 +57,15 @@ impl Kind {
     }
 }
 
-/// How a TLS listener comes to its configuration and to who the client is.
+/// The TLS configuration of a listener and the identity of its clients.
 #[derive(Clone)]
 pub struct Handshake {
-    /// The configuration that is current now; it must offer `h2` and `http/1.1`.
+    /// The current configuration; it must offer `h2` and `http/1.1`.
     pub acceptor: Arc<dyn Fn() -> TlsAcceptor + Send + Sync>,
-    /// The generation of the configuration. When it changes, connections are closed gracefully, so
-    /// that no client goes on with a certificate that the new configuration would refuse.
+    /// The generation of the configuration. When it changes, connections are closed gracefully, so that no client keeps
+    /// a connection that the new configuration would refuse.
     pub changes: watch::Receiver<u64>,
-    /// The verified certificate of the client, if it sent one; an error text closes the connection.
+    /// The verified certificate of the client, if it sent one; an error closes the connection.
     pub peer_certificate: fn(&ServerConnection) -> Result<Option<PeerCertificate>, String>,
 }
 
@@ -77,11 +75,10 @@ impl fmt::Debug for Handshake {
     }
 }
 
-/// Serves `router` on `listener` until `shutdown`, then lets requests under way end, for at most
-/// [`limits::DRAIN_TIMEOUT`].
+/// Serves `router` on `listener` until `shutdown`, then drains for at most [`limits::DRAIN_TIMEOUT`].
 ///
-/// Each request carries an `Arc<Peer>` in its extensions. One that is refused for how it was framed
-/// comes as an empty `GET /` that carries a [`Violation`] too.
+/// Each request carries an `Arc<ClientConnection>` in its extensions. A request with refused framing arrives as an empty `GET /`
+/// that also carries a [`Violation`].
 pub async fn serve(
     listener: TcpListener,
     kind: Kind,
@@ -90,27 +87,27 @@ pub async fn serve(
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {
-    let edge = Arc::new(Edge { kind, router, limiter, metrics, shutdown });
+    let context = Arc::new(ListenerContext { kind, router, limiter, metrics, shutdown });
     let mut connections = JoinSet::new();
-    while let Some((socket, address)) = edge.accept(&listener).await {
-        match edge.limiter.acquire(address.ip()) {
+    while let Some((socket, address)) = context.accept(&listener).await {
+        match context.limiter.acquire(address.ip()) {
             Ok(permit) => {
-                connections.spawn(Arc::clone(&edge).connection(socket, address, permit));
+                connections.spawn(Arc::clone(&context).connection(socket, address, permit));
             }
-            // Dropped, which closes it.
-            Err(reason) => edge.metrics.http_connection_refused(reason.as_str()),
+            // Dropping the socket closes it.
+            Err(reason) => context.metrics.http_connection_refused(reason.as_str()),
         }
         while connections.try_join_next().is_some() {}
     }
     drop(listener);
     let drained = async { while connections.join_next().await.is_some() {} };
     if timeout(limits::DRAIN_TIMEOUT, drained).await.is_err() {
-        tracing::warn!(open = connections.len(), "connections did not end in time and are closed");
+        tracing::warn!(open = connections.len(), "connections closed at the drain timeout");
     }
 }
 
 /// What the connections of one listener share.
-struct Edge {
+struct ListenerContext {
     kind: Kind,
     router: Router,
     limiter: ConnectionLimiter,
@@ -118,23 +115,23 @@ struct Edge {
     shutdown: CancellationToken,
 }
 
-/// The socket of a connection, with its limit on writing.
+/// The socket of a connection, with a write timeout.
 type Socket = std::pin::Pin<Box<TimeoutStream<TcpStream>>>;
 
-impl Edge {
+impl ListenerContext {
     /// The next connection; `None` at shutdown.
     async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
         let next = async {
             loop {
                 match listener.accept().await {
                     Ok((socket, address)) => {
-                        notice_the_dead(&socket);
-                        // On a socket for both families an IPv4 address comes as an IPv6 one.
+                        set_user_timeout(&socket);
+                        // A dual-stack socket reports IPv4 addresses as mapped IPv6.
                         return (socket, SocketAddr::new(address.ip().to_canonical(), address.port()));
                     }
                     Err(error) => {
-                        // Out of descriptors, or the caller went away: neither ends the listener.
-                        tracing::warn!(%error, "accept a connection");
+                        // Out of descriptors, or the client disconnected: neither ends the listener.
+                        tracing::warn!(%error, "failed to accept a connection");
                         sleep(limits::ACCEPT_PAUSE).await;
                     }
                 }
@@ -149,7 +146,7 @@ impl Edge {
     /// Serves one connection to its end.
     async fn connection(self: Arc<Self>, socket: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
         let open = self.metrics.http_connection(self.kind.as_str());
-        // Small answers, each awaited by its caller.
+        // Responses are small, and clients wait for each.
         drop(socket.set_nodelay(true));
         let Ok(local_address) = socket.local_addr() else { return };
         let first_request_timeout = if permit.is_in_reserve() {
@@ -157,10 +154,10 @@ impl Edge {
         } else {
             limits::FIRST_REQUEST_TIMEOUT
         };
-        let arrived = Arrived {
+        let accepted = Accepted {
             first_request_by: sleep(first_request_timeout).deadline(),
             handshake_timeout: first_request_timeout.min(limits::HANDSHAKE_TIMEOUT),
-            peer: Peer {
+            peer: ClientConnection {
                 address,
                 local_address,
                 channel: Channel::Plain,
@@ -171,9 +168,9 @@ impl Edge {
         socket.set_write_timeout(Some(limits::WRITE_STALL_TIMEOUT));
         let socket = Box::pin(socket);
         let ended = match &self.kind {
-            Kind::Plain => Some(self.connection_over(arrived, None).http1(socket).await),
-            // In a box, because it is larger and the plain one should not pay for it.
-            Kind::Tls(handshake) => Box::pin(self.tls(handshake, socket, arrived)).await,
+            Kind::Plain => Some(self.connection_over(accepted, None).http1(socket).await),
+            // Boxed: it is larger, and plain connections should not pay for it.
+            Kind::Tls(handshake) => Box::pin(self.tls(handshake, socket, accepted)).await,
         };
         if let Some(ended) = ended {
             self.metrics.http_connection_closed(ended.as_str());
@@ -182,19 +179,19 @@ impl Edge {
     }
 
     /// Serves one TLS connection; `None` if it was refused before a request.
-    async fn tls(&self, handshake: &Handshake, socket: Socket, mut arrived: Arrived) -> Option<Ended> {
-        // The generation before the configuration: a change between the two is one too many, never
-        // one too few.
+    async fn tls(&self, handshake: &Handshake, socket: Socket, mut accepted: Accepted) -> Option<Ended> {
+        // The generation is read before the configuration: a change in between closes one connection too many, never
+        // too few.
         let mut changes = handshake.changes.clone();
         changes.mark_unchanged();
-        let shaken = tokio::select! {
-            shaken = timeout(arrived.handshake_timeout, (handshake.acceptor)().accept(socket)) => shaken,
+        let result = tokio::select! {
+            result = timeout(accepted.handshake_timeout, (handshake.acceptor)().accept(socket)) => result,
             () = self.shutdown.cancelled() => return Some(Ended::Shutdown),
         };
-        let stream = match shaken {
+        let stream = match result {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return self.refuse("handshake", &handshake_failure(&error)),
-            Err(_) => return self.refuse("handshake_timeout", &"no handshake in time"),
+            Err(_) => return self.refuse("handshake_timeout", &"handshake timeout"),
         };
         let certificate = match (handshake.peer_certificate)(stream.get_ref().1) {
             Ok(certificate) => certificate,
@@ -206,16 +203,16 @@ impl Edge {
             Ok(permit) => permit,
             Err(reason) => return self.refuse(reason.as_str(), &reason),
         };
-        arrived.peer.channel = Channel::Tls(certificate);
-        let connection = self.connection_over(arrived, Some(changes));
+        accepted.peer.channel = Channel::Tls(certificate);
+        let connection = self.connection_over(accepted, Some(changes));
         Some(if is_http2(&stream) { connection.http2(stream).await } else { connection.http1(stream).await })
     }
 
-    fn connection_over(&self, arrived: Arrived, changes: Option<watch::Receiver<u64>>) -> Connection {
+    fn connection_over(&self, accepted: Accepted, changes: Option<watch::Receiver<u64>>) -> Connection {
         Connection {
             router: self.router.clone(),
-            peer: Arc::new(arrived.peer),
-            first_request_by: arrived.first_request_by,
+            peer: Arc::new(accepted.peer),
+            first_request_by: accepted.first_request_by,
             changes,
             shutdown: self.shutdown.clone(),
         }
@@ -228,16 +225,16 @@ impl Edge {
     }
 }
 
-/// What fits into the machine's buffer is written whether or not the other end is still there: without this, a feed
-/// of events would have its place for as long as that takes.
-fn notice_the_dead(socket: &TcpStream) {
-    // A machine that has no such option serves without.
+/// Writes into the kernel's buffer succeed although the client is gone; without this timeout a live feed would keep its
+/// permit for as long as TCP retransmits.
+fn set_user_timeout(socket: &TcpStream) {
+    // A kernel without this option serves without the timeout.
     drop(SockRef::from(socket).set_tcp_user_timeout(Some(limits::WRITE_STALL_TIMEOUT)));
 }
 
-/// A connection that was accepted.
-struct Arrived {
-    peer: Peer,
+/// An accepted connection.
+struct Accepted {
+    peer: ClientConnection,
     first_request_by: Instant,
     handshake_timeout: Duration,
 }

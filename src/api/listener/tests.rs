@@ -1,5 +1,4 @@
-//! The listener from outside: raw bytes in, status lines out, with time turned by the test where a
-//! deadline is what is tested.
+//! Tests of the listener from outside: raw bytes in, status lines out. Tests of deadlines use a paused clock.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,18 +22,18 @@ mod framing;
 mod http2;
 mod network;
 
-/// What the test's routes have been asked for, in order.
-type Asked = Arc<Mutex<Vec<String>>>;
+/// Paths of served requests, in order.
+type Served = Arc<Mutex<Vec<String>>>;
 
-/// Answers with what it read; some paths do something slow.
-fn routes(asked: &Asked) -> Router {
-    let asked = Arc::clone(asked);
-    Router::new().fallback(move |request: Request| answer(Arc::clone(&asked), request))
+/// Responds with the path and the length of the body; some paths are slow.
+fn routes(served: &Served) -> Router {
+    let served = Arc::clone(served);
+    Router::new().fallback(move |request: Request| answer(Arc::clone(&served), request))
 }
 
-async fn answer(asked: Asked, request: Request) -> Response {
+async fn answer(served: Served, request: Request) -> Response {
     let violation = request.extensions().get::<Violation>().copied();
-    let peer = request.extensions().get::<Arc<Peer>>().cloned();
+    let peer = request.extensions().get::<Arc<ClientConnection>>().cloned();
     if let Some(violation) = violation {
         return (violation.status(), violation.to_string()).into_response();
     }
@@ -42,7 +41,7 @@ async fn answer(asked: Asked, request: Request) -> Response {
     let Ok(body) = request.into_body().collect().await else {
         return StatusCode::BAD_REQUEST.into_response();
     };
-    asked.lock().expect("asked").push(path.clone());
+    served.lock().expect("asked").push(path.clone());
     match path.as_str() {
         "/slow" => {
             sleep(Duration::from_secs(14)).await;
@@ -66,9 +65,9 @@ async fn answer(asked: Asked, request: Request) -> Response {
     }
 }
 
-fn peer() -> Peer {
+fn peer() -> ClientConnection {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    Peer { address, local_address: address, channel: Channel::Plain, in_reserve: false }
+    ClientConnection { address, local_address: address, channel: Channel::Plain, in_reserve: false }
 }
 
 /// A connection over memory.
@@ -76,7 +75,7 @@ struct Wire {
     client: DuplexStream,
     server: JoinSet<Ended>,
     shutdown: CancellationToken,
-    asked: Asked,
+    served: Served,
 }
 
 impl Wire {
@@ -84,16 +83,16 @@ impl Wire {
         Self::new(peer(), Connection::http1)
     }
 
-    fn new<F>(peer: Peer, serve: impl FnOnce(Connection, DuplexStream) -> F) -> Self
+    fn new<F>(peer: ClientConnection, serve: impl FnOnce(Connection, DuplexStream) -> F) -> Self
     where
         F: Future<Output = Ended> + Send + 'static,
     {
-        // Small, so that an answer that nobody reads is soon stuck.
+        // Small, so that an unread response soon blocks.
         let (client, stream) = tokio::io::duplex(16 * 1024);
-        let asked = Asked::default();
+        let served = Served::default();
         let shutdown = CancellationToken::new();
         let connection = Connection {
-            router: routes(&asked),
+            router: routes(&served),
             peer: Arc::new(peer),
             first_request_by: sleep(limits::FIRST_REQUEST_TIMEOUT).deadline(),
             changes: None,
@@ -101,22 +100,22 @@ impl Wire {
         };
         let mut server = JoinSet::new();
         server.spawn(serve(connection, stream));
-        Self { client, server, shutdown, asked }
+        Self { client, server, shutdown, served }
     }
 
     async fn send(&mut self, bytes: &[u8]) {
-        // The server may have closed already; what it answered is what counts.
+        // The server may have closed already; only its response counts.
         drop(self.client.write_all(bytes).await);
     }
 
-    /// All that is still answered, until the connection is closed.
+    /// Reads until the connection is closed.
     async fn rest(&mut self) -> String {
         let mut text = Vec::new();
         self.client.read_to_end(&mut text).await.expect("read");
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Reads until `mark` was answered.
+    /// Reads until `mark` arrives.
     async fn until(&mut self, mark: &str) -> String {
         let mut text = Vec::new();
         while !String::from_utf8_lossy(&text).contains(mark) {
@@ -131,12 +130,12 @@ impl Wire {
         self.server.join_next().await.expect("one connection").expect("no panic")
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("asked").clone()
+    fn served(&self) -> Vec<String> {
+        self.served.lock().expect("asked").clone()
     }
 }
 
-/// The statuses of all answers in `text`, in order.
+/// The statuses of all responses in `text`, in order.
 fn statuses(text: &str) -> Vec<u16> {
     text.split("HTTP/1.1 ").filter_map(|answer| answer.get(..3)?.parse().ok()).collect()
 }

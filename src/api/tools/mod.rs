@@ -1,6 +1,6 @@
 //! `/v1/tools…` and `/v1/mcp/tools…`: translation (contract §4, §5); wire types are in `record`.
 //!
-//! The two doors differ in their path and in [`RegistryView`], and in nothing else.
+//! Both route sets differ only in their path and in [`RegistryView`].
 
 mod record;
 
@@ -20,16 +20,18 @@ use super::error::{self, Error};
 use super::etag;
 use super::etag::Tags;
 use super::{body, idempotency, paging};
+use crate::api::openapi::params::{IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
+use crate::api::openapi::values;
 use crate::state::command::ToolVersion;
 use crate::state::{self, LinearizableRead, ToolQuery};
 use crate::tools::entry::{self, Entry};
 use crate::tools::registry::{self, Precondition, RegistryChange, RegistryView, Written};
 use crate::{json, limits, tools};
 
-/// What stays as it is in a path (RFC 3986 §2.3, unreserved).
+/// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
+type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 type ToolId = Result<Path<String>, PathRejection>;
 
 /// Registers a tool.
@@ -38,12 +40,11 @@ type ToolId = Result<Path<String>, PathRejection>;
     path = "/v1/tools",
     operation_id = "registerTool",
     request_body = ToolEntry,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome")),
+    params(IdempotencyKey),
     responses(
-        (status = 201, description = "It is registered", body = ToolRecord),
-        (status = 200, description = "It was registered with the same content", body = ToolRecord),
-        (status = 409, description = "It is registered with other content, or the registry is full", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 201, description = "The tool is registered", body = ToolRecord),
+        (status = 200, description = "The tool was already registered with the same content", body = ToolRecord),
+        (status = 409, description = "The tool is registered with other content, or the registry is full", body = error::Body),
     )
 )]
 pub async fn register(
@@ -54,18 +55,17 @@ pub async fn register(
     register_through(RegistryView::Every, &app, &caller, request).await
 }
 
-/// Registers a tool that takes MCP.
+/// Registers a tool that supports MCP.
 #[utoipa::path(
     post,
     path = "/v1/mcp/tools",
     operation_id = "registerMcpTool",
     request_body = ToolEntry,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome")),
+    params(IdempotencyKey),
     responses(
-        (status = 201, description = "It is registered", body = ToolRecord),
-        (status = 200, description = "It was registered with the same content", body = ToolRecord),
-        (status = 409, description = "It is registered with other content, or the registry is full", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 201, description = "The tool is registered", body = ToolRecord),
+        (status = 200, description = "The tool was already registered with the same content", body = ToolRecord),
+        (status = 409, description = "The tool is registered with other content, or the registry is full", body = error::Body),
     )
 )]
 pub async fn register_mcp(
@@ -83,7 +83,7 @@ async fn register_through(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
-    // The state of a tool is asked for where the tool is, not at the list of all.
+    // Preconditions belong to the tool, not to the list.
     etag::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
     let entry = Entry::read(json::read::<ToolEntry>(&bytes)?.into_members())?;
     if let Some(protocol) = door.protocol()
@@ -96,7 +96,7 @@ async fn register_through(
     answer_write(door, written)
 }
 
-/// Registers a tool, or replaces its entry.
+/// Registers or replaces a tool.
 #[utoipa::path(
     put,
     path = "/v1/tools/{tool_id}",
@@ -104,17 +104,15 @@ async fn register_through(
     request_body = ToolEntry,
     params(
         ("tool_id" = String, Path, description = "The tool"),
-        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there, or anything for *"),
-        ("If-None-Match" = Option<String>, Header, description = "*: only if nothing is there"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+        IfMatch,
+        MustBeNew,
+        IdempotencyKey,
     ),
     responses(
-        (status = 201, description = "It is registered", body = ToolRecord),
-        (status = 200, description = "It is replaced, or was as it should be", body = ToolRecord),
-        (status = 403, description = "Another caller registered it", body = error::Body),
+        (status = 201, description = "The tool is registered", body = ToolRecord),
+        (status = 200, description = "The tool is replaced or unchanged", body = ToolRecord),
+        (status = 403, description = "Another caller registered the tool", body = error::Body),
         (status = 409, description = "The registry is full", body = error::Body),
-        (status = 412, description = "If-Match or If-None-Match does not hold", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
     )
 )]
 pub async fn put(
@@ -126,7 +124,7 @@ pub async fn put(
     let (parts, bytes) = read(request).await?;
     let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
     let mut members = json::read::<ToolEntry>(&bytes)?.into_members();
-    // What is not even UTF-8 is no `tool_id` either.
+    // A tool_id is UTF-8.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
     if members.tool_id.as_ref().is_some_and(|given| *given != tool_id) {
         return Err(Error::invalid_request("tool_id: must be the one in the path, or absent"));
@@ -138,26 +136,25 @@ pub async fn put(
     answer_write(RegistryView::Every, written)
 }
 
-/// The tools, in the order of their ids.
+/// Lists tools, ordered by `tool_id`.
 #[utoipa::path(
     get,
     path = "/v1/tools",
     operation_id = "listTools",
     params(
-        ("limit" = Option<u32>, Query, description = "Most of a page, 1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
-        ("protocol" = Option<String>, Query, description = "Only those that take it"),
+        ("protocol" = Option<values::Protocol>, Query, description = "Only tools that support this protocol"),
+        Page,
     ),
-    responses((status = 200, description = "A page; the header Link names the next one", body = [ToolRecord]))
+    responses((status = 200, description = "A page, ordered by `tool_id`", body = [ToolRecord]))
 )]
 pub async fn list(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Asked,
+    query: RawQuery,
 ) -> Result<Response, Error> {
-    let query = paging::Members::read(query, &["limit", "cursor", "protocol"])?;
+    let query = paging::QueryParams::read(query, &["limit", "cursor", "protocol"])?;
     let protocol = query.value("protocol");
     if protocol.is_some_and(|protocol| !entry::PROTOCOLS.contains(&protocol)) {
         return Err(Error::invalid_request(format!("protocol: {}", entry::PROTOCOL_RULE)));
@@ -165,25 +162,22 @@ pub async fn list(
     answer_list(&app, &current, &uri, &query, protocol)
 }
 
-/// The tools that take MCP, in the order of their ids.
+/// Lists tools that support MCP, ordered by `tool_id`.
 #[utoipa::path(
     get,
     path = "/v1/mcp/tools",
     operation_id = "listMcpTools",
-    params(
-        ("limit" = Option<u32>, Query, description = "Most of a page, 1 to 1000; 100 if absent"),
-        ("cursor" = Option<String>, Query, description = "As the Link header of the page before gave it"),
-    ),
-    responses((status = 200, description = "A page; the header Link names the next one", body = [ToolRecord]))
+    params(Page),
+    responses((status = 200, description = "A page, ordered by `tool_id`", body = [ToolRecord]))
 )]
 pub async fn list_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Asked,
+    query: RawQuery,
 ) -> Result<Response, Error> {
-    let query = paging::Members::read(query, &["limit", "cursor"])?;
+    let query = paging::QueryParams::read(query, &["limit", "cursor"])?;
     answer_list(&app, &current, &uri, &query, RegistryView::Mcp.protocol())
 }
 
@@ -191,7 +185,7 @@ fn answer_list(
     app: &App,
     current: &LinearizableRead,
     uri: &Uri,
-    query: &paging::Members,
+    query: &paging::QueryParams,
     protocol: Option<&str>,
 ) -> Result<Response, Error> {
     let asked = query.page()?;
@@ -201,21 +195,20 @@ fn answer_list(
     paging::answer(uri, &records, page.next.as_deref())
 }
 
-/// One tool.
+/// Reads a tool.
 #[utoipa::path(
     get,
     path = "/v1/tools/{tool_id}",
     operation_id = "getTool",
     params(
         ("tool_id" = String, Path, description = "The tool"),
-        ("If-Match" = Option<String>, Header, description = "412 unless one of these is what is there"),
-        ("If-None-Match" = Option<String>, Header, description = "304 if one of these is what is there"),
+        IfMatch,
+        IfNoneMatch,
     ),
     responses(
-        (status = 200, description = "Its record", body = ToolRecord),
-        (status = 304, description = "It has not changed"),
-        (status = 404, description = "There is no such tool", body = error::Body),
-        (status = 412, description = "If-Match does not hold", body = error::Body),
+        (status = 200, description = "The tool", body = ToolRecord),
+        (status = 304, description = "Not modified"),
+        (status = 404, description = "The tool does not exist", body = error::Body),
     )
 )]
 pub async fn get(
@@ -228,21 +221,20 @@ pub async fn get(
     answer_one(&app, &current, RegistryView::Every, &id_of(tool_id)?, &headers)
 }
 
-/// One tool that takes MCP.
+/// Reads a tool that supports MCP.
 #[utoipa::path(
     get,
     path = "/v1/mcp/tools/{tool_id}",
     operation_id = "getMcpTool",
     params(
         ("tool_id" = String, Path, description = "The tool"),
-        ("If-Match" = Option<String>, Header, description = "412 unless one of these is what is there"),
-        ("If-None-Match" = Option<String>, Header, description = "304 if one of these is what is there"),
+        IfMatch,
+        IfNoneMatch,
     ),
     responses(
-        (status = 200, description = "Its record", body = ToolRecord),
-        (status = 304, description = "It has not changed"),
-        (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
-        (status = 412, description = "If-Match does not hold", body = error::Body),
+        (status = 200, description = "The tool", body = ToolRecord),
+        (status = 304, description = "Not modified"),
+        (status = 404, description = "The tool does not exist or does not support MCP", body = error::Body),
     )
 )]
 pub async fn get_mcp(
@@ -276,22 +268,20 @@ fn answer_one(
     Ok((common, Json(ToolRecord::of(row)?)).into_response())
 }
 
-/// Deregisters a tool. Its audit trail stays.
+/// Deregisters a tool. Its audit stays.
 #[utoipa::path(
     delete,
     path = "/v1/tools/{tool_id}",
     operation_id = "deregisterTool",
     params(
         ("tool_id" = String, Path, description = "The tool"),
-        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+        IfMatch,
+        IdempotencyKey,
     ),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 403, description = "Another caller registered it", body = error::Body),
-        (status = 404, description = "There is no such tool", body = error::Body),
-        (status = 412, description = "If-Match does not hold", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 204, description = "The tool is deregistered"),
+        (status = 403, description = "Another caller registered the tool", body = error::Body),
+        (status = 404, description = "The tool does not exist", body = error::Body),
     )
 )]
 pub async fn deregister(
@@ -303,22 +293,20 @@ pub async fn deregister(
     deregister_through(RegistryView::Every, &app, &caller, id_of(tool_id)?, request).await
 }
 
-/// Deregisters a tool that takes MCP. Its audit trail stays.
+/// Deregisters a tool that supports MCP. Its audit stays.
 #[utoipa::path(
     delete,
     path = "/v1/mcp/tools/{tool_id}",
     operation_id = "deregisterMcpTool",
     params(
         ("tool_id" = String, Path, description = "The tool"),
-        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+        IfMatch,
+        IdempotencyKey,
     ),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 403, description = "Another caller registered it", body = error::Body),
-        (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
-        (status = 412, description = "If-Match does not hold", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 204, description = "The tool is deregistered"),
+        (status = 403, description = "Another caller registered the tool", body = error::Body),
+        (status = 404, description = "The tool does not exist or does not support MCP", body = error::Body),
     )
 )]
 pub async fn deregister_mcp(
@@ -330,31 +318,29 @@ pub async fn deregister_mcp(
     deregister_through(RegistryView::Mcp, &app, &caller, id_of(tool_id)?, request).await
 }
 
-/// The same with the tool in the query.
+/// Deregisters a tool that supports MCP, named in the query. Its audit stays.
 #[utoipa::path(
     delete,
     path = "/v1/mcp/tools",
     operation_id = "deregisterMcpToolByQuery",
     params(
         ("tool_id" = String, Query, description = "The tool"),
-        ("If-Match" = Option<String>, Header, description = "Only if one of these is what is there"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same outcome"),
+        IfMatch,
+        IdempotencyKey,
     ),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 403, description = "Another caller registered it", body = error::Body),
-        (status = 404, description = "There is no such tool, or it does not take MCP", body = error::Body),
-        (status = 412, description = "If-Match does not hold", body = error::Body),
-        (status = 422, description = "The Idempotency-Key came with another request", body = error::Body),
+        (status = 204, description = "The tool is deregistered"),
+        (status = 403, description = "Another caller registered the tool", body = error::Body),
+        (status = 404, description = "The tool does not exist or does not support MCP", body = error::Body),
     )
 )]
 pub async fn deregister_mcp_by_query(
     caller: Caller<ManageTools>,
     State(app): State<App>,
-    query: Asked,
+    query: RawQuery,
     request: Request,
 ) -> Result<StatusCode, Error> {
-    let query = paging::Members::read(query, &["tool_id"])?;
+    let query = paging::QueryParams::read(query, &["tool_id"])?;
     let tool_id = query.value("tool_id").filter(|tool_id| !tool_id.is_empty());
     let tool_id = tool_id.ok_or_else(|| Error::invalid_request("tool_id: is required in the query"))?;
     deregister_through(RegistryView::Mcp, &app, &caller, tool_id.to_owned(), request).await
@@ -375,14 +361,14 @@ async fn deregister_through(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The parts of a request that brings an entry, and its body.
+/// Reads a request with a tool.
 async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::TOOL_BODY_BYTES_MAX).await?;
     Ok((parts, bytes))
 }
 
-/// Who asks, and in which request.
+/// The caller and its request, for the use-case.
 pub fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Result<tools::Caller, Error> {
     let request: (&Method, &Uri) = (&parts.method, &parts.uri);
     Ok(tools::Caller {
@@ -395,12 +381,12 @@ pub fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Res
     })
 }
 
-/// No tool has a name that is not UTF-8.
+/// A `tool_id` is UTF-8.
 fn id_of(tool_id: ToolId) -> Result<String, Error> {
     tool_id.map(|Path(tool_id)| tool_id).map_err(|_| state::Error::UnknownTool.into())
 }
 
-/// `If-Match`. What names no state that ever was is kept as one that never is.
+/// `If-Match`. A list without any valid version becomes a version that never exists.
 fn if_match(headers: &HeaderMap) -> Result<Precondition, Error> {
     const NEVER: ToolVersion = ToolVersion { registration: 0, revision: 0 };
     Ok(match etag::tags(headers, &IF_MATCH)? {

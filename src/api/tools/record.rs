@@ -1,103 +1,105 @@
-//! A tool on the wire: the entry as it comes, the record as it goes out, and its entity tag.
+//! A tool on the wire: entry, record and entity tag.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::error::Error;
+use crate::api::openapi::values;
 use crate::clock::Timestamp;
 use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::stated;
 use crate::tools::entry::ToolInput;
 
-/// A tool and what it asks of a token. Unknown members are refused: a constraint must not be dropped
-/// silently.
+/// A tool and its requirements on tokens. Unknown fields are refused, so that no requirement is dropped silently.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolEntry {
-    /// 1 to 256 printable ASCII characters without space, `/`, `?`, `#`, `%`; not `.` or `..`. With PUT it
-    /// may be absent, or is the one in the path.
+    /// 1 to 256 printable ASCII characters without space, `/`, `?`, `#`, `%`; not `.` or `..`. With PUT it is optional
+    /// and equals the one in the path.
     tool_id: Option<String>,
-    /// For people, at most 256 bytes.
-    #[schema(required = true)]
+    /// Human-readable, at most 256 bytes.
+    #[schema(required = true, value_type = String)]
     name: Option<String>,
-    /// An absolute URI without a fragment: what `aud` of a token must be (RFC 8707).
+    /// An absolute URI without a fragment; the required `aud` of tokens (RFC 8707).
     resource_uri: Option<String>,
-    /// What a token must have.
+    /// Capabilities that a token needs.
     required_capabilities: Option<Vec<String>>,
-    /// `<kind>[:<name>]`: the most that a token may reach.
+    /// `<kind>[:<name>]`: the largest blast radius of a token.
     max_blast_radius: Option<String>,
-    /// Whether a token must be bound to one call.
+    /// Whether a token must have an execution scope.
     requires_execution: Option<bool>,
-    /// Values that `exec_act` may have, with `requires_execution`.
+    /// Allowed values of `exec_act`, with `requires_execution`.
     allowed_operations: Option<Vec<String>>,
-    /// Values that `target` may have, with `requires_execution`.
+    /// Allowed values of `target`, with `requires_execution`.
     allowed_targets: Option<Vec<String>>,
-    /// Of `mcp`, `http` and `a2a/2025-draft-01`; absent or empty: `mcp`.
+    /// Supported protocols; the default is `mcp`.
+    #[schema(value_type = Option<Vec<values::Protocol>>)]
     protocols: Option<Vec<String>>,
-    /// For people, at most 4096 bytes.
+    /// Human-readable, at most 4096 bytes.
     description: Option<String>,
-    /// Of the tool's schema, semver.
+    /// Version of the tool's schema, semver.
     version: Option<String>,
-    /// Of the record: ignored, so that what was read can be sent back.
+    /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<String>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    #[expect(dead_code, reason = "accepted and ignored")]
     registered_by: Option<serde_json::Value>,
-    /// Of the record: ignored.
+    /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<String>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    #[expect(dead_code, reason = "accepted and ignored")]
     registered_at: Option<serde_json::Value>,
-    /// Of the record: ignored.
+    /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<String>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    #[expect(dead_code, reason = "accepted and ignored")]
     updated_at: Option<serde_json::Value>,
-    /// Of the record: ignored.
+    /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<u64>)]
-    #[expect(dead_code, reason = "it may be there, and means nothing")]
+    #[expect(dead_code, reason = "accepted and ignored")]
     revision: Option<serde_json::Value>,
 }
 
-/// A registered tool. Times are RFC 3339, UTC, in log time.
+/// A registered tool. Times are log time, RFC 3339, UTC.
 #[derive(Serialize, ToSchema)]
 pub struct ToolRecord {
     /// Its identifier.
     tool_id: String,
-    /// For people.
+    /// Human-readable.
     name: String,
-    /// What `aud` of a token must be.
+    /// The required `aud` of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     resource_uri: Option<String>,
-    /// What a token must have.
+    /// Capabilities that a token needs.
     required_capabilities: Vec<String>,
-    /// The most that a token may reach.
+    /// The largest blast radius of a token.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_blast_radius: Option<String>,
-    /// Whether a token must be bound to one call.
+    /// Whether a token must have an execution scope.
     requires_execution: bool,
-    /// Values that `exec_act` may have; empty: any.
+    /// Allowed values of `exec_act`; empty: any.
     allowed_operations: Vec<String>,
-    /// Values that `target` may have; empty: any.
+    /// Allowed values of `target`; empty: any.
     allowed_targets: Vec<String>,
-    /// By which it can be called.
+    /// Supported protocols.
+    #[schema(value_type = Vec<values::Protocol>)]
     protocols: Vec<String>,
-    /// For people.
+    /// Human-readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Of its schema.
+    /// Version of the tool's schema, semver.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Who registered it, and may change it; absent if nobody said.
+    /// The caller that registered it and may change it; absent for an anonymous one.
     #[serde(skip_serializing_if = "Option::is_none")]
     registered_by: Option<String>,
-    /// When it was registered.
+    /// Time of registration.
     registered_at: String,
-    /// When it was last changed.
+    /// Time of the last change.
     updated_at: String,
-    /// Counts its changes, from 1.
+    /// Number of the revision, from 1.
     revision: u64,
 }
 
 impl ToolEntry {
-    /// As they came; nothing is checked yet.
+    /// The fields, unvalidated.
     #[must_use]
     pub fn into_members(self) -> ToolInput {
         ToolInput {
@@ -117,13 +119,11 @@ impl ToolEntry {
 }
 
 impl ToolRecord {
-    /// Of a row.
-    ///
     /// # Errors
-    /// 500 if the row is not whole.
+    /// 500 if the row is incomplete.
     pub fn of(row: ToolRow) -> Result<Self, Error> {
         let (Some(tool), Some(version)) = (row.tool, row.version) else {
-            return Err(Error::internal("the row of a tool is not whole"));
+            return Err(Error::internal("the row of a tool is incomplete"));
         };
         Ok(Self {
             tool_id: tool.tool_id,
@@ -151,10 +151,10 @@ impl ToolRecord {
     }
 }
 
-/// The strong entity tag of a tool as it is.
+/// The strong entity tag of a tool.
 ///
 /// # Errors
-/// 500 if the row is not whole.
+/// 500 if the row is incomplete.
 pub fn etag(row: &ToolRow) -> Result<String, Error> {
     let version = row.version.ok_or_else(|| Error::internal("a tool has no version"))?;
     Ok(text_of(version))
@@ -164,8 +164,7 @@ fn text_of(version: ToolVersion) -> String {
     format!("\"{}.{}\"", version.registration, version.revision)
 }
 
-/// The state that an entity tag names. Tags are compared character by character: only the one spelling
-/// counts.
+/// The version that an entity tag names. Tags are compared character by character, so only one spelling counts.
 #[must_use]
 pub fn version_of(etag: &str) -> Option<ToolVersion> {
     let (registration, revision) = etag.trim_matches('"').split_once('.')?;

@@ -1,17 +1,17 @@
-//! Raw requests and how they must be answered: the statuses in order, after which the connection is
-//! silent until it is idle, or closed.
+//! Raw requests and the statuses of their responses, in order. Afterwards the connection is silent until it is idle, or
+//! closed.
 
 /// Name, bytes, statuses.
 pub type Case = (&'static str, &'static str, &'static [u16]);
 
 pub const CASES: &[Case] = &[
-    // --- what is accepted ---
+    // --- accepted requests ---
     ("a plain GET", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", &[200]),
     ("a query", "GET /p?a=b&c=%20 HTTP/1.1\r\nHost: a\r\n\r\n", &[200]),
     ("a Host with a port", "GET / HTTP/1.1\r\nHost: a.example:8693\r\n\r\n", &[200]),
     ("a Host of IPv6", "GET / HTTP/1.1\r\nHost: [::1]:8693\r\n\r\n", &[200]),
     ("names in any case", "GET / HTTP/1.1\r\nhOsT: a\r\ncOnTeNt-LeNgTh: 0\r\n\r\n", &[200]),
-    ("no space behind the colon", "GET / HTTP/1.1\r\nHost:a\r\n\r\n", &[200]),
+    ("no space after the colon", "GET / HTTP/1.1\r\nHost:a\r\n\r\n", &[200]),
     ("spaces around a value", "GET / HTTP/1.1\r\nHost: \t a \t \r\n\r\n", &[200]),
     ("an empty value", "GET / HTTP/1.1\r\nHost: a\r\nX:\r\n\r\n", &[200]),
     ("obs-text in a value", "GET / HTTP/1.1\r\nHost: a\r\nX: \u{e9}\r\n\r\n", &[200]),
@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
         &[200, 200, 200],
     ),
     (
-        "a body that looks like a request",
+        "a body that samples like a request",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\nGET /x HTTP/1.1\r\nHost: b\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         &[200, 200],
     ),
@@ -54,8 +54,8 @@ pub const CASES: &[Case] = &[
     ),
     // --- lines ---
     ("LF only", "GET / HTTP/1.1\nHost: a\n\n", &[400]),
-    ("LF behind the request line", "GET / HTTP/1.1\nHost: a\r\n\r\n", &[400]),
-    ("LF behind a header", "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", &[400]),
+    ("LF after the request line", "GET / HTTP/1.1\nHost: a\r\n\r\n", &[400]),
+    ("LF after a header", "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", &[400]),
     ("LF at the end", "GET / HTTP/1.1\r\nHost: a\r\n\n", &[400]),
     ("a lone CR in a value", "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", &[400]),
     ("CR CR LF", "GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", &[400]),
@@ -67,7 +67,7 @@ pub const CASES: &[Case] = &[
     ("DEL in a value", "GET / HTTP/1.1\r\nHost: a\r\nX: \u{7f}\r\n\r\n", &[400]),
     ("a folded header", "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n", &[400]),
     ("a header folded with a tab", "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n\tb\r\n\r\n", &[400]),
-    ("a fold behind the request line", "GET / HTTP/1.1\r\n Host: a\r\n\r\n", &[400]),
+    ("a fold after the request line", "GET / HTTP/1.1\r\n Host: a\r\n\r\n", &[400]),
     ("two empty lines in front", "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", &[400]),
     ("a TLS greeting", "\u{16}\u{3}\u{1}", &[400]),
     // --- the request line ---
@@ -168,7 +168,7 @@ pub const CASES: &[Case] = &[
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \u{b}chunked\r\n\r\n0\r\n\r\n",
         &[400],
     ),
-    // --- what follows ---
+    // --- the next request ---
     ("a bad second request", "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n", &[200, 400]),
     (
         "a bad one behind a body",

@@ -1,5 +1,4 @@
-//! Deadlines: nobody keeps a connection by doing nothing, and nobody loses one by being slow to
-//! answer. Time is turned by the runtime.
+//! Deadlines: idle and stalled connections are closed, slow handlers are not cut. The clock is paused.
 
 use axum::http::Request as HttpRequest;
 use hyper::client::conn::http2;
@@ -16,7 +15,7 @@ impl Watch {
         Self(sleep(Duration::ZERO).deadline())
     }
 
-    /// That so much time went by, and not much more.
+    /// Asserts that the elapsed time is between `least` and `most`.
     fn assert_shows(&self, least: Duration, most: Duration) {
         let now = sleep(Duration::ZERO).deadline();
         let shown = now.duration_since(self.0);
@@ -27,7 +26,7 @@ impl Watch {
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_without_a_request_is_closed_in_time() {
+async fn connection_without_a_request_is_closed() {
     for sent in ["", "G", "GET / HTTP/1.1\r\nHost: a\r\n"] {
         let watch = Watch::start();
         let mut wire = Wire::http1();
@@ -40,7 +39,7 @@ async fn a_connection_without_a_request_is_closed_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_in_single_bytes_gains_no_time() {
+async fn slow_head_gains_no_time() {
     let watch = Watch::start();
     let mut wire = Wire::http1();
     wire.send(GET).await;
@@ -56,7 +55,7 @@ async fn a_head_in_single_bytes_gains_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_head_behind_a_request_does_not_end_it() {
+async fn partial_head_after_a_request_does_not_end_it() {
     let mut wire = Wire::http1();
     wire.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET / HT").await;
     let watch = Watch::start();
@@ -66,7 +65,7 @@ async fn half_a_head_behind_a_request_does_not_end_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_closed() {
+async fn idle_connection_is_closed() {
     let mut wire = Wire::http1();
     for _ in 0..3 {
         wire.send(GET).await;
@@ -82,7 +81,7 @@ async fn an_idle_connection_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_slowly_is_not_cut() {
+async fn slow_response_is_not_cut() {
     let mut wire = Wire::http1();
     wire.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let text = wire.until("\r\n0\r\n\r\n").await;
@@ -93,12 +92,12 @@ async fn an_answer_that_comes_slowly_is_not_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_stops_is_cut() {
+async fn stalled_client_is_cut() {
     let mut wire = Wire::http1();
     wire.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let watch = Watch::start();
     assert_eq!(wire.ended().await, Ended::WriteStall);
-    // The first look is after the deadline of the first request.
+    // The first sample is taken after the deadline of the first request.
     watch.assert_shows(
         limits::WRITE_STALL_TIMEOUT,
         limits::FIRST_REQUEST_TIMEOUT + limits::WRITE_STALL_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL * 2,
@@ -106,7 +105,7 @@ async fn a_reader_that_stops_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_reads_slowly_is_not_cut() {
+async fn slow_client_is_not_cut() {
     let mut wire = Wire::http1();
     wire.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut piece = vec![0; 64 * 1024];
@@ -117,11 +116,11 @@ async fn a_reader_that_reads_slowly_is_not_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_connection_is_closed_however_busy() {
+async fn busy_connection_is_closed_at_its_maximum_age() {
     for (channel, age_max) in
         [(Channel::Plain, limits::CONNECTION_AGE_MAX), (Channel::Tls(None), limits::TLS_CONNECTION_AGE_MAX)]
     {
-        let mut wire = Wire::new(Peer { channel, ..peer() }, Connection::http1);
+        let mut wire = Wire::new(ClientConnection { channel, ..peer() }, Connection::http1);
         let watch = Watch::start();
         let mut answered = 0;
         while wire.client.write_all(GET).await.is_ok() {
@@ -139,7 +138,7 @@ async fn an_old_connection_is_closed_however_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_refused_and_sends_nothing_more_is_not_waited_for_long() {
+async fn linger_after_a_violation_is_bounded() {
     let mut wire = Wire::http1();
     wire.send(b"GET / HTTP/1.1\nHost: a\n\n").await;
     wire.until("CR LF").await;
@@ -149,8 +148,8 @@ async fn who_was_refused_and_sends_nothing_more_is_not_waited_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_the_reserve_serves_one_request() {
-    let mut wire = Wire::new(Peer { in_reserve: true, ..peer() }, Connection::http1);
+async fn connection_of_the_reserve_serves_one_request() {
+    let mut wire = Wire::new(ClientConnection { in_reserve: true, ..peer() }, Connection::http1);
     wire.send(GET).await;
     wire.send(GET).await;
     let text = wire.rest().await;
@@ -159,7 +158,7 @@ async fn a_connection_of_the_reserve_serves_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_lets_a_request_end_and_no_other_begin() {
+async fn shutdown_finishes_the_current_request_only() {
     let mut wire = Wire::http1();
     wire.send(GET).await;
     wire.until("/ 0").await;
@@ -174,7 +173,7 @@ async fn a_stop_lets_a_request_end_and_no_other_begin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_waits_no_longer_than_the_drain() {
+async fn shutdown_waits_at_most_for_the_drain_timeout() {
     let mut wire = Wire::http1();
     wire.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n").await;
     sleep(Duration::from_secs(5)).await;
@@ -188,7 +187,7 @@ async fn a_stop_waits_no_longer_than_the_drain() {
 
 type Sender = http2::SendRequest<http_body_util::Empty<Bytes>>;
 
-/// A connection over memory with a client of HTTP/2, and the client's own end.
+/// A connection over memory with an HTTP/2 client, and the client's task.
 async fn http2(window: u32) -> (Wire, Sender, JoinSet<hyper::Result<()>>) {
     let mut wire = Wire::new(peer(), Connection::http2);
     let client = std::mem::replace(&mut wire.client, tokio::io::duplex(1).0);
@@ -216,7 +215,7 @@ async fn http2_is_served_and_closed_when_idle() {
     let slow = sender.send_request(get("http://a/slow"));
     let quick = sender.send_request(get("http://a/quick"));
     let quick = quick.await.expect("answer");
-    assert_eq!(wire.asked(), ["/slow", "/quick"], "both at once");
+    assert_eq!(wire.served(), ["/slow", "/quick"], "both at once");
     assert_eq!(text_of(quick).await, "/quick 0");
     assert_eq!(text_of(slow.await.expect("answer")).await, "slow");
     let watch = Watch::start();
@@ -226,7 +225,7 @@ async fn http2_is_served_and_closed_when_idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn http2_without_a_request_is_closed_in_time() {
+async fn http2_without_a_request_is_closed() {
     let watch = Watch::start();
     let (mut wire, _sender, _driver) = http2(65_535).await;
     assert_eq!(wire.ended().await, Ended::FirstRequest);
@@ -234,7 +233,7 @@ async fn http2_without_a_request_is_closed_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_preface_of_http2_is_closed_in_time() {
+async fn partial_http2_preface_is_closed() {
     let watch = Watch::start();
     let mut wire = Wire::new(peer(), Connection::http2);
     wire.send(b"PRI * HTTP/2.0\r\n\r\n").await;
@@ -243,11 +242,11 @@ async fn half_a_preface_of_http2_is_closed_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_http2_reader_that_opens_no_window_is_cut() {
+async fn http2_client_without_a_window_is_cut() {
     let (mut wire, mut sender, _driver) = http2(1).await;
     let answer = sender.send_request(get("http://a/large")).await.expect("answer");
     for _ in 0..6 {
-        // Others on the same connection do not hide it.
+        // Other requests on the same connection do not hide it.
         drop(sender.send_request(get("http://a/quick")).await);
         sleep(Duration::from_secs(5)).await;
     }
@@ -277,7 +276,7 @@ async fn http2_requests_need_one_authority_and_a_path() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_lets_http2_requests_end() {
+async fn shutdown_finishes_http2_requests() {
     let (mut wire, mut sender, mut driver) = http2(65_535).await;
     let slow = sender.send_request(get("http://a/slow"));
     let driving = async { slow.await.expect("answer") };
@@ -293,7 +292,7 @@ async fn a_stop_lets_http2_requests_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_of_an_http2_connection_that_is_cut_end_with_it() {
+async fn requests_end_with_their_http2_connection() {
     let (mut wire, mut sender, _driver) = http2(65_535).await;
     let slow = sender.send_request(get("http://a/slow"));
     sleep(Duration::from_secs(1)).await;
@@ -301,5 +300,5 @@ async fn requests_of_an_http2_connection_that_is_cut_end_with_it() {
     assert_eq!(wire.ended().await, Ended::Shutdown);
     assert!(slow.await.is_err(), "cut before its answer");
     tokio::task::yield_now().await;
-    assert_eq!(Arc::strong_count(&wire.asked), 1, "no handler is left that could still use it");
+    assert_eq!(Arc::strong_count(&wire.served), 1, "no handler is left that could still use it");
 }

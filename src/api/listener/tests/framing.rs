@@ -1,4 +1,4 @@
-//! HTTP/1.1 framing: no bytes are read in two ways.
+//! HTTP/1.1 framing: every byte sequence has one reading.
 
 use super::cases::CASES;
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test(start_paused = true)]
-async fn every_raw_request_is_answered_as_the_table_says() {
+async fn raw_requests_have_the_statuses_of_the_table() {
     assert!(CASES.len() >= 60, "{}", CASES.len());
     for (name, bytes, expected) in CASES {
         let mut wire = Wire::http1();
@@ -17,7 +17,7 @@ async fn every_raw_request_is_answered_as_the_table_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_does_not_matter_where_a_request_is_cut_into_segments() {
+async fn segmentation_of_a_request_does_not_matter() {
     for (name, bytes, expected) in CASES {
         let mut wire = Wire::http1();
         for byte in bytes.as_bytes() {
@@ -30,7 +30,7 @@ async fn it_does_not_matter_where_a_request_is_cut_into_segments() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_request_says_why_and_ends_its_connection() {
+async fn violation_is_named_and_ends_the_connection() {
     for (bytes, expected) in [
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Violation::Host),
         ("GET / HTTP/1.1\nHost: a\n\n", Violation::LineEnd),
@@ -51,7 +51,7 @@ async fn a_refused_request_says_why_and_ends_its_connection() {
         let text = wire.rest().await;
         assert!(text.ends_with(&format!("\r\n\r\n{expected}")), "{bytes}: {text}");
         assert!(text.contains("\r\nconnection: close\r\n"), "{bytes}: {text}");
-        assert_eq!(wire.asked(), Vec::<String>::new(), "{bytes}");
+        assert_eq!(wire.served(), Vec::<String>::new(), "{bytes}");
         drop(wire.client);
         let ended = wire.server.join_next().await.expect("one").expect("no panic");
         assert_eq!(ended, Ended::Violation, "{bytes}");
@@ -59,7 +59,7 @@ async fn a_refused_request_says_why_and_ends_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heads_at_their_limits_pass_and_beyond_them_are_refused() {
+async fn heads_beyond_their_limits_are_refused() {
     let headers = |count: usize| {
         let more = "X: y\r\n".repeat(count - 1);
         format!("GET / HTTP/1.1\r\nHost: a\r\n{more}\r\n")
@@ -95,7 +95,7 @@ async fn heads_at_their_limits_pass_and_beyond_them_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_behind_a_chunked_one_is_never_served() {
+async fn request_after_a_chunked_one_is_not_served() {
     let chunked = "POST /first HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     for body in ["0\r\n\r\n", "2\r\nhi\r\n0\r\n\r\n", "2;x=y\r\nhi\r\n0\r\nTrailer: x\r\n\r\n"] {
@@ -104,32 +104,32 @@ async fn a_request_behind_a_chunked_one_is_never_served() {
         let text = wire.rest().await;
         assert_eq!(statuses(&text), [200], "{body:?}: {text}");
         assert!(text.contains("\r\nconnection: close\r\n"), "{text}");
-        assert_eq!(wire.asked(), ["/first"], "{body:?}");
+        assert_eq!(wire.served(), ["/first"], "{body:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_request_does_not_take_the_answer_of_the_one_before() {
+async fn violation_does_not_affect_the_previous_response() {
     let mut wire = Wire::http1();
     wire.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n").await;
     let text = wire.rest().await;
     assert_eq!(statuses(&text), [200, 400], "{text}");
-    assert_eq!(wire.asked(), ["/slow"]);
+    assert_eq!(wire.served(), ["/slow"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_request_that_comes_while_another_is_served_waits_for_its_turn() {
+async fn violation_is_answered_in_order() {
     let mut wire = Wire::http1();
     wire.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await;
     sleep(Duration::from_secs(1)).await;
     wire.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\nHost: a\n\n").await;
     let text = wire.rest().await;
     assert_eq!(statuses(&text), [200, 200, 400], "{text}");
-    assert_eq!(wire.asked(), ["/slow", "/"]);
+    assert_eq!(wire.served(), ["/slow", "/"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_in_single_bytes_arrives_whole() {
+async fn body_in_single_bytes_is_complete() {
     let mut wire = Wire::http1();
     wire.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300\r\n\r\n").await;
     for _ in 0..300 {
@@ -142,7 +142,7 @@ async fn a_body_in_single_bytes_arrives_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_expects_100_continue_is_told_to_go_on() {
+async fn expect_100_continue_is_answered() {
     let mut wire = Wire::http1();
     wire.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n").await;
     assert_eq!(wire.until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");

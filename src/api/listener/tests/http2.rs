@@ -1,4 +1,4 @@
-//! HTTP/2 in raw frames: what is stated, and what a peer that wastes our time gets.
+//! HTTP/2 in raw frames: the announced limits, and abusive clients.
 
 use super::*;
 
@@ -53,7 +53,7 @@ async fn error_code(wire: &mut Wire) -> Option<u32> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_limits_are_stated() {
+async fn limits_are_announced() {
     let mut wire = http2().await;
     let (kind, payload) = next(&mut wire).await.expect("settings");
     assert_eq!(kind, SETTINGS);
@@ -64,7 +64,7 @@ async fn the_limits_are_stated() {
             (u16::from_be_bytes([pair[0], pair[1]]), u32::from_be_bytes(value))
         })
         .collect();
-    // RFC 9113 §6.5.2: the largest frame is left at its default, which is the least.
+    // RFC 9113 §6.5.2: the maximum frame size stays at its default, which is the minimum.
     for setting in [
         (3, limits::HTTP2_STREAMS_MAX),
         (4, limits::HTTP2_STREAM_WINDOW_BYTES),
@@ -76,7 +76,7 @@ async fn the_limits_are_stated() {
         !stated.iter().any(|(id, size)| *id == 5 && *size != limits::HTTP2_FRAME_BYTES_MAX),
         "{stated:?}"
     );
-    // The window of a connection begins at 65 535 and is stated as what is added (§6.9.2).
+    // The window of a connection begins at 65 535, and the increment is announced (§6.9.2).
     let added = loop {
         let (kind, payload) = next(&mut wire).await.expect("a frame");
         if kind == WINDOW_UPDATE {
@@ -87,7 +87,7 @@ async fn the_limits_are_stated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_larger_than_stated_ends_the_connection() {
+async fn oversized_frame_ends_the_connection() {
     let mut wire = http2().await;
     let length = usize::try_from(limits::HTTP2_FRAME_BYTES_MAX).expect("small") + 1;
     wire.send(&frame(DATA, 0, 1, &vec![0; length])).await;
@@ -96,9 +96,9 @@ async fn a_frame_larger_than_stated_ends_the_connection() {
     assert_eq!(wire.ended().await, Ended::Failed);
 }
 
-/// Requests that the sender makes us end ourselves, which its own resets do not count.
+/// Stream errors that the client provokes; its own resets do not count.
 #[tokio::test(start_paused = true)]
-async fn requests_that_we_must_end_end_the_connection() {
+async fn many_stream_errors_end_the_connection() {
     let mut wire = http2().await;
     let mut burst = Vec::new();
     let mistakes = u32::try_from(limits::HTTP2_LOCAL_RESETS_MAX).expect("small") + 1;
@@ -112,7 +112,7 @@ async fn requests_that_we_must_end_end_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_does_not_answer_a_ping_is_cut() {
+async fn unanswered_ping_cuts_the_connection() {
     let mut wire = http2().await;
     let began = sleep(Duration::ZERO).deadline();
     let head = [&[0x82, 0x86, 0x04, 7], b"/stream".as_slice(), &[0x41, 1, b'a']].concat();
@@ -129,7 +129,7 @@ async fn a_peer_that_does_not_answer_a_ping_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_more_than_stated_is_refused() {
+async fn request_beyond_the_stream_limit_is_refused() {
     let mut wire = http2().await;
     let head = [&[0x82, 0x86, 0x04, 5], b"/slow".as_slice(), &[0x41, 1, b'a']].concat();
     let last = 2 * limits::HTTP2_STREAMS_MAX + 1;
@@ -144,21 +144,21 @@ async fn one_request_more_than_stated_is_refused() {
     };
     // REFUSED_STREAM.
     assert_eq!(reset, 7_u32.to_be_bytes());
-    // Shorter than the requests take.
+    // Shorter than the duration of the requests.
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(wire.asked().len(), usize::try_from(limits::HTTP2_STREAMS_MAX).expect("small"));
+    assert_eq!(wire.served().len(), usize::try_from(limits::HTTP2_STREAMS_MAX).expect("small"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_larger_than_stated_reaches_nobody() {
-    // RFC 9113 §6.5.2: a field counts with its name, its value and 32 bytes more.
+async fn oversized_head_is_not_served() {
+    // RFC 9113 §6.5.2: a field counts its name, its value and 32 bytes more.
     let most = usize::try_from(limits::HTTP2_HEADER_LIST_BYTES_MAX).expect("small");
     let others = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
     let counted: usize = others.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
-    // The library refuses one byte sooner than it states.
+    // The library refuses one byte below the announced limit.
     for (bytes, is_served) in [(most - 1, true), (most, false), (most + 1, false)] {
         let value = vec![b'y'; bytes - counted - 1 - 32];
-        // A literal of a length of two bytes more (RFC 7541 §5.1).
+        // A literal whose length takes two more bytes (RFC 7541 §5.1).
         let over = value.len() - 127;
         let length =
             [0x7f, u8::try_from(over % 128).expect("low") | 0x80, u8::try_from(over / 128).expect("high")];
@@ -166,12 +166,12 @@ async fn a_head_larger_than_stated_reaches_nobody() {
         let mut wire = http2().await;
         wire.send(&frame(HEADERS, 0x5, 1, &block)).await;
         while next(&mut wire).await.expect("an answer").0 != HEADERS {}
-        assert_eq!(!wire.asked().is_empty(), is_served, "{bytes}");
+        assert_eq!(!wire.served().is_empty(), is_served, "{bytes}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_taken_back_at_once_end_the_connection() {
+async fn many_client_resets_end_the_connection() {
     let mut wire = http2().await;
     let mut burst = Vec::new();
     for stream in (1..400).step_by(2) {
@@ -182,11 +182,11 @@ async fn requests_taken_back_at_once_end_the_connection() {
     // ENHANCE_YOUR_CALM (RFC 9113 §7).
     assert_eq!(error_code(&mut wire).await, Some(0xb));
     assert_eq!(wire.ended().await, Ended::Failed);
-    assert!(wire.asked().len() <= limits::HTTP2_PENDING_RESETS_MAX, "{}", wire.asked().len());
+    assert!(wire.served().len() <= limits::HTTP2_PENDING_RESETS_MAX, "{}", wire.served().len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_without_an_end_ends_the_connection() {
+async fn endless_head_ends_the_connection() {
     let mut wire = http2().await;
     let mut burst = frame(HEADERS, 0, 1, GET);
     for _ in 0..1000 {
@@ -198,7 +198,7 @@ async fn a_head_without_an_end_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_listener_speaks_no_http2() {
+async fn plain_listener_refuses_http2() {
     let mut wire = Wire::http1();
     wire.send(PREFACE).await;
     assert_eq!(statuses(&wire.rest().await), [400]);

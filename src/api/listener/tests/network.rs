@@ -1,4 +1,4 @@
-//! The accept loop over loopback: caps, the reserve, TLS, and how it stops.
+//! The accept loop over loopback: limits, the reserve, TLS and shutdown.
 
 use hyper::client::conn::http2;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -18,22 +18,22 @@ struct Listening {
     metrics: Metrics,
     shutdown: CancellationToken,
     server: JoinSet<()>,
-    asked: Asked,
+    served: Served,
 }
 
 async fn listening(kind: Kind, caps: Caps, connections_max: usize) -> Listening {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");
     let (metrics, shutdown) = (Metrics::new().expect("metrics"), CancellationToken::new());
-    let asked = Asked::default();
+    let served = Served::default();
     let limiter = ConnectionLimiter::new(caps, connections_max);
     let mut server = JoinSet::new();
-    server.spawn(serve(listener, kind, routes(&asked), limiter, metrics.clone(), shutdown.clone()));
-    Listening { address, metrics, shutdown, server, asked }
+    server.spawn(serve(listener, kind, routes(&served), limiter, metrics.clone(), shutdown.clone()));
+    Listening { address, metrics, shutdown, server, served }
 }
 
 impl Listening {
-    /// Waits for a line of the metrics.
+    /// Waits until the metrics contain `line`.
     async fn until_counted(&self, line: &str) {
         loop {
             let page = self.metrics.render().expect("page");
@@ -49,7 +49,7 @@ impl Listening {
     }
 }
 
-/// Sends a request and reads its answer, or nothing if the connection was closed.
+/// Sends a request and reads its response, or nothing if the connection was closed.
 async fn ask(stream: &mut TcpStream, request: &[u8]) -> String {
     let mut text = vec![0; 4096];
     if stream.write_all(request).await.is_err() {
@@ -60,7 +60,7 @@ async fn ask(stream: &mut TcpStream, request: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn one_address_beyond_its_cap_is_closed_at_once() {
+async fn address_beyond_its_limit_is_closed() {
     let caps = Caps { per_address: 2, ..Caps::default() };
     let server = listening(Kind::Plain, caps, 100).await;
     let (mut first, mut second) = (server.connect().await, server.connect().await);
@@ -78,11 +78,11 @@ async fn one_address_beyond_its_cap_is_closed_at_once() {
 }
 
 #[tokio::test]
-async fn beyond_all_places_a_connection_is_in_reserve_and_beyond_that_closed() {
+async fn connections_beyond_the_reserve_are_closed() {
     let server = listening(Kind::Plain, Caps::default(), 1).await;
     let peer = b"GET /peer HTTP/1.1\r\nHost: a\r\n\r\n";
-    let mut usual = server.connect().await;
-    assert!(ask(&mut usual, peer).await.contains("in_reserve: false"));
+    let mut regular = server.connect().await;
+    assert!(ask(&mut regular, peer).await.contains("in_reserve: false"));
     let mut in_reserve = server.connect().await;
     let text = ask(&mut in_reserve, peer).await;
     assert!(text.contains("in_reserve: true") && text.contains("\r\nconnection: close\r\n"), "{text}");
@@ -91,11 +91,11 @@ async fn beyond_all_places_a_connection_is_in_reserve_and_beyond_that_closed() {
         silent.push(server.connect().await);
     }
     server.until_counted(r#"svc_http_connections_refused_total{reason="full"} 1"#).await;
-    assert_eq!(statuses(&ask(&mut usual, GET).await), [200], "who has a place keeps it");
+    assert_eq!(statuses(&ask(&mut regular, GET).await), [200], "an open connection keeps its permit");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_connection_of_the_reserve_is_closed_sooner() {
+async fn silent_connection_of_the_reserve_is_closed_sooner() {
     let server = listening(Kind::Plain, Caps::default(), 0).await;
     let began = sleep(Duration::ZERO).deadline();
     let mut silent = server.connect().await;
@@ -107,14 +107,14 @@ async fn a_silent_connection_of_the_reserve_is_closed_sooner() {
 }
 
 #[tokio::test]
-async fn who_sends_a_large_refused_request_comes_to_read_the_answer() {
+async fn sender_of_a_large_refused_body_reads_the_response() {
     let server = listening(Kind::Plain, Caps::default(), 100).await;
     for _ in 0..5 {
         let mut client = server.connect().await;
         let body = vec![b'x'; 2 * 1024 * 1024];
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: {}\r\n\r\n", body.len());
         client.write_all(head.as_bytes()).await.expect("head");
-        // Answered already, and only then the body is sent.
+        // The body is sent after the response has arrived.
         client.readable().await.expect("answer");
         for piece in body.chunks(64 * 1024) {
             client.write_all(piece).await.expect("body");
@@ -128,14 +128,14 @@ async fn who_sends_a_large_refused_request_comes_to_read_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_idle_connections_and_waits_for_the_busy_one() {
+async fn shutdown_closes_idle_and_drains_busy_connections() {
     let mut server = listening(Kind::Plain, Caps::default(), 100).await;
     let (mut idle, mut busy) = (server.connect().await, server.connect().await);
     assert_eq!(statuses(&ask(&mut idle, GET).await), [200]);
-    // Answered after 14 s of the listener's time; the drain takes 10.
+    // The response takes 14 s of the listener's time; the drain timeout is 10 s.
     assert_eq!(statuses(&ask(&mut busy, GET).await), [200]);
     busy.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("request");
-    while server.asked.lock().expect("asked").len() < 3 {
+    while server.served.lock().expect("asked").len() < 3 {
         tokio::task::yield_now().await;
     }
     sleep(Duration::from_secs(6)).await;
@@ -145,7 +145,7 @@ async fn a_stop_ends_idle_connections_and_waits_for_the_busy_one() {
     server.server.join_next().await.expect("listener").expect("no panic");
     server.until_counted(r#"svc_http_connections{listener="plain"} 0"#).await;
     server.until_counted(r#"svc_http_connections_closed_total{reason="shutdown"} 2"#).await;
-    assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens");
+    assert!(TcpStream::connect(server.address).await.is_err(), "the listener is closed");
 }
 
 // --- TLS ---------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ async fn ask_tls(stream: &mut TlsClient, request: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn over_tls_http1_is_framed_as_strictly_and_knows_its_peer() {
+async fn tls_http1_is_strict_and_has_a_client_certificate() {
     let (handshake, _generation, connector) = tls(&["http/1.1"]);
     let server = listening(Kind::Tls(handshake), Caps::default(), 100).await;
     let mut client = connect_tls(&server, &connector).await;
@@ -216,11 +216,11 @@ async fn over_tls_http1_is_framed_as_strictly_and_knows_its_peer() {
 }
 
 #[tokio::test]
-async fn over_tls_a_client_that_offers_http2_gets_it_and_loses_it_when_the_configuration_changes() {
+async fn tls_http2_connection_closes_on_reload() {
     let (handshake, generation, connector) = tls(&["h2", "http/1.1"]);
     let server = listening(Kind::Tls(handshake), Caps::default(), 100).await;
     generation.send_replace(1);
-    // The second connection shows that an earlier change does not count.
+    // An earlier change does not close the second connection.
     for round in 1..=2_u64 {
         let client = connect_tls(&server, &connector).await;
         let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -229,7 +229,7 @@ async fn over_tls_a_client_that_offers_http2_gets_it_and_loses_it_when_the_confi
             .expect("HTTP/2");
         let mut driver = JoinSet::new();
         driver.spawn(connection);
-        // Twice: a connection that is being closed takes no second request.
+        // Twice: a connection that drains takes no second request.
         for _ in 0..2 {
             let request = Request::get("https://a/peer").body(http_body_util::Empty::new()).expect("request");
             let answer = sender.send_request(request).await.expect("answer");
@@ -246,7 +246,7 @@ async fn over_tls_a_client_that_offers_http2_gets_it_and_loses_it_when_the_confi
 }
 
 #[tokio::test]
-async fn one_identity_beyond_its_cap_is_closed() {
+async fn identity_beyond_its_limit_is_closed() {
     let (handshake, _generation, connector) = tls(&["http/1.1"]);
     let caps = Caps { per_identity: 1, ..Caps::default() };
     let server = listening(Kind::Tls(handshake), caps, 100).await;
@@ -263,7 +263,7 @@ async fn one_identity_beyond_its_cap_is_closed() {
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_is_refused_and_holds_up_nobody() {
+async fn failed_handshake_is_refused_and_blocks_no_other() {
     let (handshake, _generation, connector) = tls(&["http/1.1"]);
     let server = listening(Kind::Tls(handshake), Caps::default(), 100).await;
     let _silent = server.connect().await;
@@ -275,7 +275,7 @@ async fn what_is_no_handshake_is_refused_and_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_does_not_begin_is_ended_in_time() {
+async fn missing_handshake_times_out() {
     let (handshake, _generation, _connector) = tls(&["http/1.1"]);
     let server = listening(Kind::Tls(handshake), Caps::default(), 100).await;
     let mut silent = server.connect().await;
@@ -284,8 +284,8 @@ async fn a_handshake_that_does_not_begin_is_ended_in_time() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_is_cut_at_the_network_too() {
-    // The limit on writing itself, without waiting for it: an answer that fits no buffer is pending.
+async fn blocked_write_times_out() {
+    // Tests the write timeout without waiting for it: a response larger than the buffers is pending.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let _client = TcpStream::connect(listener.local_addr().expect("address")).await.expect("connect");
     let (socket, _) = listener.accept().await.expect("accept");
@@ -300,20 +300,19 @@ async fn a_reader_that_stops_is_cut_at_the_network_too() {
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
-/// Half-open connections: whoever is gone without a word kept the place of its feed until the machine's buffer was full
-/// of heartbeats.
+/// A client that disappears without FIN kept the permit of its live feed until the kernel's buffer was full of heartbeats.
 #[tokio::test]
-async fn a_connection_whose_other_end_is_gone_is_given_up_by_the_machine() {
+async fn vanished_client_is_detected_by_the_kernel() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");
-    let edge = Edge {
+    let context = ListenerContext {
         kind: Kind::Plain,
         router: Router::new(),
         limiter: ConnectionLimiter::new(Caps::default(), 1),
         metrics: Metrics::new().expect("metrics"),
         shutdown: CancellationToken::new(),
     };
-    let (accepted, connected) = futures::join!(edge.accept(&listener), TcpStream::connect(address));
+    let (accepted, connected) = futures::join!(context.accept(&listener), TcpStream::connect(address));
     let (socket, _) = accepted.expect("a connection");
     let unanswered = SockRef::from(&socket).tcp_user_timeout().expect("the option");
     assert_eq!(unanswered, Some(limits::WRITE_STALL_TIMEOUT));

@@ -1,0 +1,50 @@
+//! Enumerated texts on the wire, for `value_type` in schemas. Tests validate every response against them.
+
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+macro_rules! texts {
+    ($($name:ident: $($value:literal),+;)*) => {$(
+        pub struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                ObjectBuilder::new().schema_type(Type::String).enum_values(Some([$($value),+])).into()
+            }
+        }
+
+        impl ToSchema for $name {}
+    )*};
+}
+
+texts! {
+    AgentStatus: "active", "revoked", "ended";
+    AuditDecision: "allow", "deny", "error";
+    Check: "token", "revocation", "protocol", "audience", "capabilities", "blast_radius", "exec_act", "inp_hash",
+        "target";
+    CheckOutcome: "pass", "skip", "fail";
+    DeliveryMethod: "push", "poll";
+    DeliveryMethodUrn: "urn:ietf:rfc:8935", "urn:ietf:rfc:8936";
+    EncryptionKeyStatus: "active";
+    FactKind: "subject", "agent", "email", "client", "token", "key";
+    GrantType: "urn:ietf:params:oauth:grant-type:token-exchange";
+    HealthStatus: "pass", "warn", "fail";
+    IssuedTokenType: "urn:ietf:params:oauth:token-type:jwt";
+    Liveness: "pass";
+    NodeRole: "leader", "follower";
+    NotCovered: "credentials issued later", "client certificates";
+    Platform: "mcp", "a2a", "watsonx", "custom";
+    PolicyPoint: "exchange", "identity", "signals";
+    Protocol: "mcp", "http", "a2a/2025-draft-01";
+    RequestedTokenType: "urn:ietf:params:oauth:token-type:jwt", "urn:ietf:params:oauth:token-type:access_token";
+    SetErrorCode: "invalid_request", "invalid_key", "invalid_issuer", "invalid_audience", "authentication_failed",
+        "access_denied";
+    SignalStatus: "accepted", "duplicate", "ignored";
+    SigningAlgorithm: "ES256", "RS256";
+    SigningKeyState: "pending", "active", "retired", "dead", "tainted";
+    StreamStatus: "enabled", "paused", "disabled";
+    SubjectTokenType: "urn:ietf:params:oauth:token-type:jwt", "urn:svc:token-type:spiffe-svid",
+        "urn:svc:token-type:agent-a2a";
+    TokenType: "Bearer";
+}
