@@ -10,7 +10,7 @@ use crate::id::WorkloadId;
 use crate::limiter::{KeyedLimiter, KeyedPermit};
 use crate::limits;
 
-/// The caps that an operator can set.
+/// Configurable limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Most open connections from one address; of IPv6, from one /64.
@@ -28,16 +28,16 @@ impl Default for Caps {
     }
 }
 
-/// Why a connection has no place.
+/// Why a connection gets no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// As many as may be, and the reserve is taken too.
+    /// The total and the reserve are used up.
     #[error("too many connections")]
     Full,
-    /// Too many from its address.
+    /// The limit of its address.
     #[error("too many connections from this address")]
     Address,
-    /// Too many with its identity.
+    /// The limit of its identity.
     #[error("too many connections with this identity")]
     Identity,
 }
