@@ -50,6 +50,10 @@ fn register<K: Kind>(registry: &Registry, name: &str, help: &str, labels: &[&str
     Ok(metric)
 }
 
+/// Name, type, labels and help.
+#[cfg(test)]
+pub(super) type Row = (&'static str, &'static str, &'static [&'static str], &'static str);
+
 macro_rules! metrics {
     ($($section:literal; $($field:ident: $kind:ident = $name:literal [$($label:literal),*] $help:literal;)*)*) => {
         /// A handle of every metric. Clones share their values.
@@ -65,9 +69,9 @@ macro_rules! metrics {
             }
         }
 
-        /// The rows of each section: name, type, labels and help.
+        /// The rows of each section.
         #[cfg(test)]
-        pub(super) const SECTIONS: &[(&str, &[(&str, &str, &[&str], &str)])] = &[
+        pub(super) const SECTIONS: &[(&str, &[Row])] = &[
             $(($section, &[$(($name, <$kind as Kind>::NAME, &[$($label),*], $help)),*])),*
         ];
     };
@@ -182,11 +186,11 @@ mod tests {
 
     /// The sections of the page that are generated.
     fn sections() -> String {
-        let row = |(name, kind, labels, help): &(&str, &str, &[&str], &str)| {
+        let row = |(name, kind, labels, help): &Row| {
             let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
             format!("| `{name}` | {kind} | {labels} | {help} |\n")
         };
-        let section = |(title, rows): &(&str, &[(&str, &str, &[&str], &str)])| {
+        let section = |(title, rows): &(&str, &[Row])| {
             let rows: String = rows.iter().map(row).collect();
             format!("\n## {title}\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n{rows}")
         };
