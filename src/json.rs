@@ -75,7 +75,7 @@ fn without_value(rule: &str) -> String {
     let names_a_field = ["unknown field ", "unknown variant "];
     let begins = |with: &[&str]| with.iter().any(|words| rule.starts_with(words));
     match rule.rsplit_once(", expected ") {
-        Some((_, expected)) if begins(&repeats_a_value) => format!("must be {expected}"),
+        Some((_, expected)) if begins(&repeats_a_value) => format!("must be {}", in_json_words(expected)),
         Some((_, expected)) if begins(&names_a_field) && rule.len() - expected.len() > NAME_BYTES_MAX => {
             format!("unknown field, expected {expected}")
         }
