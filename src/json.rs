@@ -83,6 +83,22 @@ fn without_value(rule: &str) -> String {
     }
 }
 
+/// The name that serde gives an expected type, in the words of JSON.
+fn in_json_words(expected: &str) -> &str {
+    match expected {
+        "a sequence" => "an array",
+        "a map" => "an object",
+        "u8" => "a whole number from 0 to 255",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number of 0 or more",
+        "i64" => "a whole number",
+        "f64" => "a number",
+        "unit" => "null",
+        _ if expected.starts_with("struct ") => "an object",
+        _ => expected,
+    }
+}
+
 /// Maximum length of a field name in an error; a longer one may be a misplaced token.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -373,7 +389,10 @@ mod tests {
             let error = read::<Scope>(text.as_bytes()).expect_err("refused").to_string();
             assert!(!error.contains("eyJ"), "{error}");
         }
-        assert_eq!(read::<Scope>(br#"{"htm":"x"}"#).expect_err("refused").to_string(), "htm: must be u8");
+        assert_eq!(
+            read::<Scope>(br#"{"htm":"x"}"#).expect_err("refused").to_string(),
+            "htm: must be a whole number from 0 to 255"
+        );
         let unknown = read::<Scope>(br#"{"htx":1}"#).expect_err("refused").to_string();
         assert!(unknown.contains("htx"), "{unknown}");
     }

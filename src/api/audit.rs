@@ -12,7 +12,6 @@ use super::App;
 use super::caller::{Caller, ReadAudit};
 use super::error::{self, Error};
 use super::openapi::params::Page;
-use super::openapi::values;
 use super::paging::{self, QueryParams};
 use crate::clock::Timestamp;
 use crate::state::LinearizableRead;
@@ -50,7 +49,7 @@ pub struct AuditBlock {
     operation_id = "getToolAudit",
     params(
         ("tool_id" = String, Path, description = "The tool; it may be deregistered"),
-        ("decision" = Option<values::AuditDecision>, Query, description = "Only entries with this decision"),
+        ("decision" = Option<Decision>, Query, description = "Only entries with this decision"),
         ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
         Page,
     ),

@@ -358,6 +358,9 @@ async fn decide(
         let facts = CallerFacts::default();
         return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
     }
+    if access == Access::Certificate(Capability::Exchange) && is_basic(headers) {
+        return Err(Error::basic_authentication());
+    }
     let principal = match (bearer(headers)?, access) {
         (Some(_), Access::Certificate(_)) => {
             let text = "this route accepts a client certificate and no Authorization header";
@@ -404,6 +407,12 @@ fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'
         return Ok(Some(certificate));
     }
     Err(Error::unauthenticated("the client certificate has expired"))
+}
+
+/// RFC 7617 §2.
+fn is_basic(headers: &HeaderMap) -> bool {
+    let scheme = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.split(' ').next());
+    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic"))
 }
 
 /// RFC 6750 §2.1: `Authorization: Bearer <token>`, the scheme case-insensitive (RFC 9110 §11.1). Another scheme is

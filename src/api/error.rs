@@ -38,6 +38,8 @@ pub enum Code {
     InvalidTarget,
     /// Form requests only (RFC 6749 §5.2).
     InvalidScope,
+    /// Client authentication that the token endpoint does not support (RFC 6749 §5.2).
+    InvalidClient,
 }
 
 /// The error object.
@@ -61,7 +63,7 @@ pub struct Body {
 /// `Retry-After` when a quota of rows is used up: TTL buckets expire by the minute.
 const FULL_RETRY_SECS: u32 = 60;
 
-/// The parameters of `WWW-Authenticate` (RFC 6750 §3).
+/// The challenge of `WWW-Authenticate` (RFC 6750 §3).
 #[derive(Clone, Copy, Debug)]
 enum Challenge {
     /// No credential: "SHOULD NOT include an error code".
@@ -70,6 +72,8 @@ enum Challenge {
     InvalidToken,
     /// The credential lacks this capability.
     InsufficientScope(&'static str),
+    /// HTTP Basic was used. RFC 6749 §5.2: the challenge is that of "the authentication scheme used by the client".
+    Basic,
 }
 
 /// The failed check, and all that were run.
@@ -158,6 +162,13 @@ impl Error {
     /// 401 `access_denied`: the credential is invalid.
     pub fn invalid_bearer(description: impl Into<String>) -> Self {
         Self { challenge: Some(Challenge::InvalidToken), ..Self::unauthenticated(description) }
+    }
+
+    /// 401 `invalid_client`: HTTP Basic at the token endpoint.
+    pub fn basic_authentication() -> Self {
+        let description = "clients authenticate with a certificate (tls_client_auth), not with HTTP Basic";
+        let error = Self::new(StatusCode::UNAUTHORIZED, Code::InvalidClient, description);
+        Self { challenge: Some(Challenge::Basic), ..error }
     }
 
     /// 403 `access_denied`: the caller lacks a capability.
@@ -478,6 +489,7 @@ impl IntoResponse for Error {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(challenge) = self.challenge {
             let value = match challenge {
+                Challenge::Basic => "Basic realm=\"trust-fabric\"".to_owned(),
                 Challenge::Missing => "Bearer realm=\"trust-fabric\"".to_owned(),
                 Challenge::InvalidToken => {
                     "Bearer realm=\"trust-fabric\", error=\"invalid_token\"".to_owned()

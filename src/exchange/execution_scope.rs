@@ -12,8 +12,10 @@ use crate::{limits, text};
 #[serde(deny_unknown_fields)]
 pub struct ExecutionScope {
     /// HTTP method, for example `POST`.
+    #[schema(required = true, value_type = String)]
     pub htm: Option<String>,
     /// Target URI, absolute, without query and fragment.
+    #[schema(required = true, value_type = String)]
     pub htu: Option<String>,
     /// SHA-256 of the request body, 32 bytes in base64url.
     pub payload_hash: Option<String>,

@@ -167,7 +167,7 @@ async fn members_are_checked_and_named() {
         (json!({"platform": "MCP"}), "platform: must be one of"),
         (json!({"capabilities": null}), "capabilities: is required"),
         (json!({"capabilities": []}), "capabilities: must not be empty"),
-        (json!({"capabilities": "db.read"}), "capabilities: must be a sequence"),
+        (json!({"capabilities": "db.read"}), "capabilities: must be an array"),
         (json!({"capabilities": [1]}), "capabilities[0]: must be a string"),
         (json!({"capabilities": ["db read"]}), "capabilities: must be at most 128 words"),
         (json!({"capabilities": [""]}), "capabilities: must be at most 128 words"),
@@ -181,7 +181,7 @@ async fn members_are_checked_and_named() {
         (json!({"on_behalf_of": "planner"}), "on_behalf_of: must be the agent_id of an agent"),
         (json!({"on_behalf_of": ""}), "on_behalf_of: must be the agent_id of an agent"),
         (json!({"metadata": {"a": 1}}), "metadata.a: must be a string"),
-        (json!({"metadata": []}), "metadata: must be a map"),
+        (json!({"metadata": []}), "metadata: must be an object"),
         (json!({"metadata": {"": "v"}}), "metadata: names must be"),
         (json!({"metadata": {"a": "v".repeat(513)}}), "metadata: values must be at most 512 bytes"),
     ] {

@@ -360,3 +360,14 @@ async fn the_caller_of_an_exchange_is_its_client_id() {
     let minted = node.granted(&credential(&node.issuers.reporter(), JWT)).await;
     assert_eq!(minted.claims["client_id"], "spiffe://trust.example/gateway");
 }
+
+#[tokio::test]
+async fn http_basic_at_the_token_endpoint_is_invalid_client() {
+    let node = secure().await;
+    for authorization in ["Basic YTpi", "basic", "BASIC x y"] {
+        let headers = [("authorization", authorization)];
+        let answer = node.call_over(&node.anonymous(), "POST", "/v1/exchange/token", &headers, "{}").await;
+        answer.is_refused(401, "invalid_client", "tls_client_auth");
+        assert_eq!(answer.header("www-authenticate"), Some(r#"Basic realm="trust-fabric""#));
+    }
+}

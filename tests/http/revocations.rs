@@ -960,10 +960,13 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
         (json!({"issuer": "", "more": 1}), "issuer: must be 1 to 2048 bytes"),
         (json!({"issuer": "x".repeat(2049), "more": 1}), "issuer: must be 1 to 2048 bytes"),
         (json!({"issuer": "a\n", "more": 1}), "issuer: must be 1 to 2048 bytes"),
-        (json!({"issuer": "x", "more": -1}), "more: must be u32"),
-        (json!({"issuer": "x", "more": 4_294_967_296_u64}), "more: must be u32"),
-        (json!({"issuer": "x", "more": "1"}), "more: must be u32"),
-        (json!({"issuer": "x", "more": 1.5}), "more: must be u32"),
+        (json!({"issuer": "x", "more": -1}), "more: must be a whole number from 0 to 4294967295"),
+        (
+            json!({"issuer": "x", "more": 4_294_967_296_u64}),
+            "more: must be a whole number from 0 to 4294967295",
+        ),
+        (json!({"issuer": "x", "more": "1"}), "more: must be a whole number from 0 to 4294967295"),
+        (json!({"issuer": "x", "more": 1.5}), "more: must be a whole number from 0 to 4294967295"),
         (json!({"issuer": "x", "more": 1, "less": 1}), "unknown field"),
         (json!(["https://idp.example", 1]), "body: must be an object"),
     ] {

@@ -20,7 +20,6 @@ macro_rules! texts {
 
 texts! {
     AgentStatus: "active", "revoked", "ended";
-    AuditDecision: "allow", "deny", "error";
     Check: "token", "revocation", "protocol", "audience", "capabilities", "blast_radius", "exec_act", "inp_hash",
         "target";
     CheckOutcome: "pass", "skip", "fail";

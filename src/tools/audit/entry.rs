@@ -15,7 +15,8 @@ use crate::state::AuditHash;
 #[serde(deny_unknown_fields)]
 #[schema(as = AuditEntry)]
 pub struct Entry {
-    /// `register`, `replace`, `deregister`, `verify` or `admin`; left out of an entry about the audit itself
+    /// The action; absent in an entry about the audit itself.
+    #[schema(value_type = Option<Action>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
     /// Current actor of a verified token (RFC 8693 §4.1); of an administrative act, the acting identity.
@@ -30,7 +31,8 @@ pub struct Entry {
     /// The check that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
-    /// `allow`, `deny` or `error`
+    /// The decision.
+    #[schema(value_type = Decision)]
     pub decision: String,
     /// Base64url SHA-256 of the RFC 8785 form of the entry without this field.
     #[serde(default, skip_serializing_if = "String::is_empty")]

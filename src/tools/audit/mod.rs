@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Mutex, Semaphore, mpsc};
+use utoipa::ToSchema;
 
 pub use self::pending_entry::PendingEntry;
 use self::shipper::Shipper;
@@ -32,7 +33,8 @@ use crate::state::{self, State};
 use crate::telemetry::Metrics;
 
 /// Audited kind of action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(as = AuditAction, rename_all = "lowercase")]
 pub enum Action {
     /// A tool was registered.
     Register,
@@ -47,7 +49,8 @@ pub enum Action {
 }
 
 /// Outcome of the action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(as = AuditDecision, rename_all = "lowercase")]
 pub enum Decision {
     /// Allowed or done.
     Allow,
