@@ -87,8 +87,8 @@ async fn verifications(site: &Site, all: u32, kill_after: Option<u32>, answered:
 /// Standard output of a command of the product.
 fn run(arguments: &[&str]) -> String {
     let output = Command::new(PROGRAM).args(arguments).output().expect("runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {printed}");
     String::from_utf8(output.stdout).expect("text")
 }
 
@@ -98,8 +98,11 @@ fn python_verdict(export: &Path) -> (bool, Value) {
     let python = std::env::var_os("TRUST_FABRIC_PYTHON").expect("run the tests with `make test`");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/verify_audit.py");
     let output = Command::new(python).arg(script).arg(export).output().expect("Python");
-    let said = serde_json::from_slice(&output.stdout);
-    (output.status.success(), said.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr))))
+    let printed = serde_json::from_slice(&output.stdout);
+    (
+        output.status.success(),
+        printed.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr))),
+    )
 }
 
 fn lines(export: &Path) -> Vec<Value> {
@@ -116,8 +119,8 @@ fn export_and_verify(site: &Site, server: &str) -> Vec<Value> {
         let path_text = path.to_str().expect("text");
         run(&[&["audit", "export", "--server", server, "--out", path_text], tool].concat());
         assert!(run(&["audit", "verify", path_text]).contains("every hash and every link is valid"));
-        let (holds, said) = python_verdict(path);
-        assert!(holds, "{said}");
+        let (holds, printed) = python_verdict(path);
+        assert!(holds, "{printed}");
     }
     let in_blocks: usize =
         lines(&blocks).iter().map(|block| block["entries"].as_array().map_or(0, Vec::len)).sum();

@@ -36,14 +36,14 @@ fn nonce(number: u8) -> Digest128 {
 /// Reports an acknowledgement in a single write: a kill leaves the whole line or none of it.
 fn acknowledge(what: &str) {
     use std::io::Write as _;
-    std::io::stderr().write_all(format!("ack {what}\n").as_bytes()).expect("say");
+    std::io::stderr().write_all(format!("ack {what}\n").as_bytes()).expect("write");
 }
 
 const POLICY: &str = include_str!("../policies/exchange.rego");
 
 /// The script: two starts, nonces, a policy, a tainted key, two snapshots. It runs only when [`SCRIPT_DIRECTORY`] is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(clippy::disallowed_methods, reason = "how the test tells its other process what to do")]
+#[expect(clippy::disallowed_methods, reason = "configures the scripted process")]
 async fn a_life_to_be_interrupted() {
     let Some(directory) = std::env::var_os(SCRIPT_DIRECTORY) else { return };
     let site = Site::at(Path::new(&directory));

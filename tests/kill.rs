@@ -64,25 +64,25 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
         let kill_after = if round == KILLS { usize::MAX } else { nonces.len() - 200 };
         let answers = Cell::new(0);
         let victim = Cell::new(node.take());
-        let told: Vec<(u32, ExchangeOutcome)> = futures::stream::iter(nonces)
+        let outcomes: Vec<(u32, ExchangeOutcome)> = futures::stream::iter(nonces)
             .map(|nonce| {
                 let (http, url, credential, answers, victim) = (&http, &url, &credential, &answers, &victim);
                 async move {
-                    let told = exchange_nonce(http, url, credential, nonce).await;
+                    let outcome = exchange_nonce(http, url, credential, nonce).await;
                     answers.set(answers.get() + 1);
                     if answers.get() == kill_after
                         && let Some(node) = victim.take()
                     {
                         node.kill();
                     }
-                    (nonce, told)
+                    (nonce, outcome)
                 }
             })
             .buffer_unordered(CALLERS)
             .collect()
             .await;
-        for (nonce, told) in told {
-            match told {
+        for (nonce, outcome) in outcomes {
+            match outcome {
                 ExchangeOutcome::Granted => *granted.entry(nonce).or_default() += 1,
                 ExchangeOutcome::AlreadyUsed if !granted.contains_key(&nonce) => {
                     spent_unheard.insert(nonce);
@@ -144,7 +144,7 @@ async fn a_node_is_restarted_fifty_times_in_one_process() {
 
 /// Ids of the tools in `tool.registered` events, until the connection ends or the last tool arrives. Sends on
 /// `is_there` when subscribed: without an id the feed has only later events.
-async fn told(
+async fn events(
     (http, base): (&reqwest::Client, &str),
     last_id: &mut String,
     until: Option<&str>,
@@ -181,7 +181,7 @@ async fn killed_node_leaves_no_gap_or_duplicate_in_the_feed() {
     const TOOLS: usize = 400;
     let site = Site::new();
     let http = client();
-    let (mut heard, mut acknowledged, mut last_id) = (Vec::new(), BTreeSet::new(), String::new());
+    let (mut received, mut acknowledged, mut last_id) = (Vec::new(), BTreeSet::new(), String::new());
     let is_there = tokio::sync::Notify::new();
     for round in 0..KILLS {
         let node = site.spawn().expect("starts");
@@ -202,9 +202,9 @@ async fn killed_node_leaves_no_gap_or_duplicate_in_the_feed() {
             node.kill();
             registered
         };
-        let (told, registered) =
-            futures::join!(told((&http, &base), &mut last_id, None, &is_there), register);
-        heard.extend(told);
+        let (events, registered) =
+            futures::join!(events((&http, &base), &mut last_id, None, &is_there), register);
+        received.extend(events);
         acknowledged.extend(registered.into_iter().flatten());
     }
     let node = site.spawn().expect("starts");
@@ -214,10 +214,10 @@ async fn killed_node_leaves_no_gap_or_duplicate_in_the_feed() {
         http.post(format!("{base}/v1/tools")).body(entry).send().await.expect("answer").status().as_u16(),
         201
     );
-    heard.extend(told((&http, &base), &mut last_id, Some("end"), &is_there).await);
+    received.extend(events((&http, &base), &mut last_id, Some("end"), &is_there).await);
     node.kill();
-    let once: BTreeSet<_> = heard.iter().cloned().collect();
-    assert_eq!(once.len(), heard.len(), "nothing is told twice");
+    let once: BTreeSet<_> = received.iter().cloned().collect();
+    assert_eq!(once.len(), received.len(), "duplicate events");
     let missed: Vec<_> = acknowledged.difference(&once).collect();
     assert!(missed.is_empty(), "{missed:?}");
     assert!(acknowledged.len() > KILLS as usize * TOOLS / 2, "{}", acknowledged.len());

@@ -148,7 +148,7 @@ impl Member {
         let mut all = String::new();
         loop {
             let mut line = String::new();
-            assert!(self.log.read_line(&mut line).expect("log") > 0, "it never said {message:?}: {all}");
+            assert!(self.log.read_line(&mut line).expect("log") > 0, "no log message {message:?}: {all}");
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == message {
                 return event;
@@ -163,11 +163,11 @@ impl Member {
 
     /// Shuts the member down and waits for its exit. Returns the log of the shutdown.
     fn stop(mut self) -> String {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("told");
-        let mut said = String::new();
-        while self.log.read_line(&mut said).expect("log") > 0 {}
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("signalled");
+        let mut printed = String::new();
+        while self.log.read_line(&mut printed).expect("log") > 0 {}
         self.child.wait().expect("end");
-        said
+        printed
     }
 }
 
@@ -209,17 +209,17 @@ async fn lone_member_reports_why_it_waits() {
     let client = client().build().expect("client");
     let mut member = site.start(2);
     loop {
-        let said = member.wait_for_log("this node is not ready: it starts");
-        let waits_for = said["waits_for"].as_str().unwrap_or_default();
-        if said["missing"] == "members" && waits_for.contains("node 1") && waits_for.contains("node 3") {
+        let printed = member.wait_for_log("this node is not ready: it starts");
+        let waits_for = printed["waits_for"].as_str().unwrap_or_default();
+        if printed["missing"] == "members" && waits_for.contains("node 1") && waits_for.contains("node 3") {
             break;
         }
     }
     assert_waits_for(&member, &client, "members").await;
     let jwks = member.get(&client, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 503, "it knows no keys: none at all would be a wrong answer");
-    let said = member.stop();
-    assert!(said.contains("it was stopped before it had recovered"), "{said}");
+    let printed = member.stop();
+    assert!(printed.contains("it was stopped before it had recovered"), "{printed}");
 }
 
 async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
@@ -265,8 +265,8 @@ async fn leader_hands_over_before_it_stops() {
             number += 1;
         }
     }
-    let said = stopped.await.expect("stopped");
-    assert!(said.contains("transferring leadership"), "{said}");
+    let printed = stopped.await.expect("stopped");
+    assert!(printed.contains("transferring leadership"), "{printed}");
     assert!(number > 0);
 
     // The last member that restarts alone knows the keys of its cluster, and serves them for a limited time.

@@ -27,12 +27,12 @@ fn break_disk(node: &Process, calls: &str, what: &str, only: Option<&PathBuf>) -
         .stderr(Stdio::piped())
         .spawn()
         .expect("strace is missing: scripts/install.sh test installs it");
-    let mut said = BufReader::new(strace.stderr.take().expect("output"));
+    let mut printed = BufReader::new(strace.stderr.take().expect("output"));
     let mut line = String::new();
-    said.read_line(&mut line).expect("line");
+    printed.read_line(&mut line).expect("line");
     assert!(line.contains("attached"), "{line}");
     // The remaining output is not read and fits into the pipe.
-    strace.stderr = Some(said.into_inner());
+    strace.stderr = Some(printed.into_inner());
     strace
 }
 
@@ -58,13 +58,13 @@ async fn stops_and_comes_back(calls: &str, what: &str, only_the_log: bool) {
     let log = only_the_log.then(|| open_log(&site));
     let mut strace = break_disk(&node, calls, what, log.as_ref());
     let answer = spend(&node, &credential, BEFORE).await;
-    assert!(!matches!(answer, Ok(200)), "acknowledged what is not durable");
-    let (status, said) = node.wait_for_exit();
+    assert!(!matches!(answer, Ok(200)), "acknowledged before durable");
+    let (status, printed) = node.wait_for_exit();
     strace.wait().expect("strace ends");
     assert!(!status.success(), "{status}");
-    assert!(status.code().is_some(), "ended by a signal: {status}: {said}");
-    assert!(said.contains("replica has failed"), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(status.code().is_some(), "ended by a signal: {status}: {printed}");
+    assert!(printed.contains("replica has failed"), "{printed}");
+    assert!(!printed.contains("panicked"), "{printed}");
 
     let node = site.spawn().expect("comes back");
     for number in 0..BEFORE {
@@ -113,10 +113,10 @@ async fn node_with_a_hung_disk_exits_on_a_signal() {
         () = waited => None,
     };
     assert!(answered.is_none(), "answered before the disk was known to hang: {answered:?}");
-    kill_process(Pid::from_child(&node.child), Signal::TERM).expect("told");
-    let (status, said) = node.wait_for_exit();
+    kill_process(Pid::from_child(&node.child), Signal::TERM).expect("signalled");
+    let (status, printed) = node.wait_for_exit();
     strace.wait().expect("strace ends");
-    assert!(said.contains("did not end in time"), "{status}: {said}");
+    assert!(printed.contains("did not end in time"), "{status}: {printed}");
     let node = site.spawn().expect("comes back");
     assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 400, "the nonce was forgotten");
     node.kill();
@@ -133,10 +133,10 @@ async fn a_full_disk_under_the_state_stops_the_node() {
     let state = files(&site.data().join("state")).into_iter().rfind(is_log).expect("log");
     let mut strace = break_disk(&node, "write,pwrite64", "error=ENOSPC", Some(&state));
     let answer = spend(&node, &credential, 1).await;
-    assert!(!matches!(answer, Ok(200)), "acknowledged what is not applied");
-    let (status, said) = node.wait_for_exit();
+    assert!(!matches!(answer, Ok(200)), "acknowledged before applied");
+    let (status, printed) = node.wait_for_exit();
     strace.wait().expect("strace ends");
-    assert!(status.code().is_some_and(|code| code != 0), "{status}: {said}");
+    assert!(status.code().is_some_and(|code| code != 0), "{status}: {printed}");
     let node = site.spawn().expect("comes back");
     assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 400);
     node.kill();

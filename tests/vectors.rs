@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/python.rs"]
-#[expect(dead_code, reason = "nothing is said to these programs")]
+#[expect(dead_code, reason = "these programs have no input")]
 mod python;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -68,7 +68,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
         "memory before",
         "all open",
         "highest",
-        "told p50",
+        "delay p50",
         "p99",
         "written p50",
         "p99",

@@ -117,7 +117,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
         ("exactly once", all.once),
         ("never", all.never),
         ("more than once", all.more),
-        ("not at all, and somebody had no answer", all.unknown),
+        ("not at all, with a missing response", all.unknown),
     ] {
         report.row(&[name.to_owned(), count.to_string()]);
     }
@@ -164,7 +164,7 @@ async fn kill(every_secs: f64, members: &mut Members, health: &Health, kills: &m
     }
     loop {
         sleep_until(Instant::now() + Duration::from_secs_f64(every_secs)).await;
-        let node = health.now().leader().context("nobody leads")?;
+        let node = health.now().leader().context("no leader")?;
         members.kill(node)?;
         *kills += 1;
         let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);

@@ -106,7 +106,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let health = Health::of(&members).await?;
     let client = Client::new(&members)?;
     client.register(false).await?;
-    let mut report = Report::new("A leader that did not hear of a revocation");
+    let mut report = Report::new("A leader that missed a revocation");
     report.line(&format!(
         "{:?} the leader, {} rounds, {} verifications sent in each.\n",
         plan.fault, plan.rounds, plan.queued
@@ -151,7 +151,7 @@ async fn one(
     members: &mut Members,
     health: &Health,
 ) -> Result<Round> {
-    let old = health.now().leader().context("nobody leads")?;
+    let old = health.now().leader().context("no leader")?;
     let account = client.account(number);
     let token = client.token(&account, number).await?;
     let mut before = load::open(&client.gateway[old], plan.queued / 2).await?;

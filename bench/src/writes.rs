@@ -59,7 +59,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     report.table(&[
         "clients",
         "round",
-        "who",
+        "system",
         "writes",
         "p50",
         "p99",

@@ -67,7 +67,7 @@ async fn commands_issue_show_draw_renew_and_revoke_agents() {
 
     assert!(succeed(&node, &["revoke", &id]).contains("is revoked"));
     fail(&node, &["renew", "--token-file", path], "the bearer token is not valid");
-    assert_eq!(read(&file), renewed, "what was there stays");
+    assert_eq!(read(&file), renewed, "the file is unchanged");
     assert!(succeed(&node, &["tree"]).lines().all(|line| line.contains("  revoked  ")));
     fail(&node, &["show", "none"], "there is no agent with this agent_id");
     fail(&node, &["revoke", "../keys"], "there is no agent with this agent_id");

@@ -54,7 +54,7 @@ async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
     assert_eq!(members(&entries, "check"), ["-", "-", "token", "-", "-"]);
     assert_eq!(members(&entries, "node"), ["under-test"; 5]);
     let (denied, allowed) = (&entries[2], &entries[3]);
-    assert_eq!(denied.get("subject"), None, "a stranger's word accuses nobody");
+    assert_eq!(denied.get("subject"), None, "an unverified subject is not recorded");
     assert_eq!(allowed["subject"], crate::support::REPORTER);
     assert_eq!(allowed["protocol"], "mcp");
     for pair in entries.windows(2) {
@@ -248,7 +248,7 @@ async fn token_used_by_a_disconnected_caller_is_in_the_trail() {
                 break;
             }
         }
-        assert_eq!(of_token.len(), 2, "who spent it, and who came after: {of_token:?}");
+        assert_eq!(of_token.len(), 2, "the first use and the refused one: {of_token:?}");
         abandoned += of_token.iter().filter(|entry| is_abandoned(entry, "verify")).count();
         if abandoned >= 2 {
             return;

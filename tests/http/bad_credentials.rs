@@ -155,8 +155,8 @@ async fn keys_in_a_header_are_neither_used_nor_fetched() {
         }
     }
     assert_refused_alike(&node, JWT, cases).await;
-    let nobody = canary.accept().expect_err("nobody may connect");
-    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+    let no_client = canary.accept().expect_err("no connection");
+    assert_eq!(no_client.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[tokio::test]

@@ -207,7 +207,10 @@ async fn malformed_http_gets_the_error_object() {
         assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
         let body: Value = serde_json::from_str(raw::body(&answer)).expect("the error object");
         assert_eq!(body["error"], "invalid_request");
-        assert!(body["error_description"].as_str().is_some_and(|said| said.contains(text)), "{body}");
+        assert!(
+            body["error_description"].as_str().is_some_and(|description| description.contains(text)),
+            "{body}"
+        );
         assert!(body["request_id"].as_str().is_some_and(|id| !id.is_empty()), "{body}");
     }
 }
@@ -279,9 +282,9 @@ async fn tls_request_in_flight_is_answered_at_shutdown() {
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream.flush().await.expect("sent");
     // "100 Continue": the handler reads the body, so the request is in flight.
-    let mut said = [0; 25];
-    stream.read_exact(&mut said).await.expect("100");
-    assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let mut invitation = [0; 25];
+    stream.read_exact(&mut invitation).await.expect("100");
+    assert_eq!(&invitation, b"HTTP/1.1 100 Continue\r\n\r\n");
     node.begin_shutdown();
     let answer = raw::finish(stream, body.as_bytes()).await;
     assert_eq!(raw::status(&answer), 200, "{answer}");

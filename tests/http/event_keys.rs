@@ -103,8 +103,8 @@ async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
     let minted = node.own_token("agents", "operator").await;
     let jwks_url = format!("{}/v1/identity/jwks", node.base());
     let order = json!({"token": minted.token, "jwks_url": jwks_url, "issuer": FABRIC, "audience": FABRIC});
-    let (said, accepted) = run("verify_token.py", &order);
-    assert!(accepted, "{said}");
+    let (report, accepted) = run("verify_token.py", &order);
+    assert!(accepted, "{report}");
     // Only the claims that the script requires; the signature is under test.
     let claims = json!({"iss": FABRIC, "aud": "https://receiver.example", "sub": "x", "jti": "1",
         "iat": node.now_secs(), "exp": node.now_secs() + 300, "events": {}});
@@ -114,12 +114,13 @@ async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
         &order,
         &json!({"token": token, "audience": claims["aud"], "typ": SET, "algorithms": ["RS256"]}),
     );
-    let (said, accepted) = run("verify_token.py", &order);
-    assert!(accepted, "{said}");
-    assert_eq!(said["header"], json!({"alg": "RS256", "typ": SET, "kid": key.kid()}));
-    assert_eq!(said["claims"], claims);
-    let (said, accepted) = run("verify_token.py", &with(&order, &json!({"algorithms": ["ES256", "PS256"]})));
-    assert!(!accepted, "{said}");
+    let (report, accepted) = run("verify_token.py", &order);
+    assert!(accepted, "{report}");
+    assert_eq!(report["header"], json!({"alg": "RS256", "typ": SET, "kid": key.kid()}));
+    assert_eq!(report["claims"], claims);
+    let (report, accepted) =
+        run("verify_token.py", &with(&order, &json!({"algorithms": ["ES256", "PS256"]})));
+    assert!(!accepted, "{report}");
 }
 
 /// Tokens that a thief of an event key can sign: each names that key and has the claims of a token of ours.

@@ -152,9 +152,9 @@ async fn each_event_is_published_once() {
     node.granted(&credential(&node.issuers.reporter(), JWT)).await;
     register(&node, "end").await;
 
-    let told = live.until_registered("end").await;
+    let events = live.until_registered("end").await;
     let of =
-        |kind: &str| told.iter().filter(|event| event.kind == kind).map(Event::words).collect::<Vec<_>>();
+        |kind: &str| events.iter().filter(|event| event.kind == kind).map(Event::words).collect::<Vec<_>>();
     assert_eq!(
         of("tool"),
         [("tool", "sql", "registered"), ("tool", "sql", "replaced"), ("tool", "sql", "deregistered")]
@@ -163,14 +163,14 @@ async fn each_event_is_published_once() {
     let (a, b) = ("wimse://trust.example/ns/demo/sa/a", "wimse://trust.example/ns/demo/sa/b");
     assert_eq!(of("revocation"), [("revocation", a, "lost"), ("revocation", b, "left")]);
     assert_eq!(of("signal"), [("signal", b, "1 effect")]);
-    assert_eq!(of("caep").iter().filter(|(_, subject, _)| *subject == b).count(), 1, "{told:?}");
+    assert_eq!(of("caep").iter().filter(|(_, subject, _)| *subject == b).count(), 1, "{events:?}");
     assert_eq!(of("cluster").iter().filter(|(.., detail)| *detail == "policy applied").count(), 1);
     assert!(!of("key").is_empty());
-    let mut unique = ids(&told);
+    let mut unique = ids(&events);
     unique.sort_unstable();
     unique.dedup();
-    assert_eq!(unique.len(), ids(&told).len(), "no id is told twice");
-    for event in &told {
+    assert_eq!(unique.len(), ids(&events).len(), "duplicate ids");
+    for event in &events {
         assert_eq!(event.data["unit_id"], "under-test");
         assert_eq!(event.data["type"], event.kind);
         assert!(event.data["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{event:?}");
@@ -181,11 +181,11 @@ async fn each_event_is_published_once() {
 
     // A subscriber that lags by everything gets the same, after the past.
     let told_early = early.until_registered("end").await;
-    let (early_ids, live_ids) = (ids(&told_early), ids(&told));
+    let (early_ids, live_ids) = (ids(&told_early), ids(&events));
     assert_eq!(early_ids[early_ids.len() - live_ids.len()..], live_ids);
     let kinds: Vec<_> = told_early.iter().map(|event| event.kind.as_str()).collect();
     assert!(kinds.contains(&"cluster") && kinds.contains(&"key"), "{kinds:?}");
-    assert_eq!(words(&all.until_registered("end").await), words(&told));
+    assert_eq!(words(&all.until_registered("end").await), words(&events));
 }
 
 #[tokio::test]
@@ -207,10 +207,10 @@ async fn exchanges_and_denials_are_published_live() {
     };
     assert_eq!(verify(&token, "other").await, 403);
     assert_eq!(verify("a.b.c", "sql").await, 403);
-    assert_eq!(verify(&token, "sql").await, 200, "what passes is nobody's denial");
-    let mut told = Vec::new();
-    while told.len() < 6 {
-        told.push(live.next().await.expect("it goes on"));
+    assert_eq!(verify(&token, "sql").await, 200, "a passing verification is no denial");
+    let mut events = Vec::new();
+    while events.len() < 6 {
+        events.push(live.next().await.expect("it goes on"));
     }
     let expected = [
         ("exchange", "ok", REPORTER, json!(TOOL), "granted"),
@@ -220,7 +220,7 @@ async fn exchanges_and_denials_are_published_live() {
         ("denial", "denied", REPORTER, json!("other"), "audience: "),
         ("denial", "denied", "", json!("sql"), "token: "),
     ];
-    for (event, (kind, result, subject, target, detail)) in told.iter().zip(expected) {
+    for (event, (kind, result, subject, target, detail)) in events.iter().zip(expected) {
         let data = &event.data;
         assert_eq!((event.kind.as_str(), &data["type"]), (kind, &json!(kind)), "{event:?}");
         assert_eq!((&data["result"], &data["subject"]), (&json!(result), &json!(subject)), "{event:?}");
@@ -273,7 +273,7 @@ async fn no_event_contains_a_token() {
     assert!(text.matches("withheld").count() >= 3, "{text}");
     for token in [&source, &own, &minted] {
         for part in token.split('.') {
-            assert!(!text.contains(&part[..24]), "a token is told: {text}");
+            assert!(!text.contains(&part[..24]), "a token is published: {text}");
         }
     }
 }
@@ -284,7 +284,7 @@ async fn no_event_contains_a_token() {
 async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
     let node = unlimited_node().await;
     let mut whole = feed(&node, "").await;
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut last_id = String::new();
     for round in 0..6 {
         let mut reader =
@@ -293,10 +293,10 @@ async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
         register_all(&node, (0..40).map(|at| format!("t-{round}-{at}"))).await;
         let most = [40, 17, 1, 100, 0, 3][round];
         for _ in 0..most {
-            if told.len() >= (round + 1) * 40 {
+            if events.len() >= (round + 1) * 40 {
                 break;
             }
-            told.push(reader.next().await.expect("it goes on"));
+            events.push(reader.next().await.expect("it goes on"));
         }
         if round == 0 || most > 0 {
             reader.last_id().clone_into(&mut last_id);
@@ -304,10 +304,10 @@ async fn subscriber_resumes_elsewhere_without_gap_or_duplicate() {
     }
     let mut last = feed_after(&node, "", &last_id).await;
     register(&node, "end").await;
-    told.extend(last.until_registered("end").await);
+    events.extend(last.until_registered("end").await);
     let expected = whole.until_registered("end").await;
-    assert_eq!(ids(&told), ids(&expected));
-    assert_eq!(told.len(), 240);
+    assert_eq!(ids(&events), ids(&expected));
+    assert_eq!(events.len(), 240);
 }
 
 #[tokio::test]
@@ -328,14 +328,14 @@ async fn a_reader_comes_back_after_a_restart_and_misses_nothing() {
     register(&node, "b").await;
     let mut after = feed_after(&node, "", &last_id).await;
     register(&node, "end").await;
-    let told = after.until_registered("end").await;
-    let tools: Vec<_> = told.iter().filter(|event| event.kind == "tool").collect();
+    let events = after.until_registered("end").await;
+    let tools: Vec<_> = events.iter().filter(|event| event.kind == "tool").collect();
     assert_eq!(tools.len(), 16, "15 that were not read, and one of after");
-    assert!(ids(&told).starts_with(&ids(&all)), "the same ids as before");
+    assert!(ids(&events).starts_with(&ids(&all)), "the same ids as before");
     // Also by query parameter, which the header overrides.
     let mut again =
         assert_subscribed(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &[]).await);
-    assert_eq!(ids(&again.until_registered("end").await), ids(&told));
+    assert_eq!(ids(&again.until_registered("end").await), ids(&events));
     let headers = [("last-event-id", after.last_id())];
     let mut newer =
         assert_subscribed(node.feed(&node.plain(), &format!("?last_event_id={last_id}"), &headers).await);
@@ -354,11 +354,11 @@ async fn type_filter_applies_to_replayed_and_live_events() {
         node.granted(&credential(&node.issuers.orchestrator(), JWT)).await;
         let end = uuid::Uuid::new_v4().to_string();
         register(&node, &end).await;
-        let told = reader.until_registered(&end).await;
-        let last = told.iter().rev().take(2).map(Event::words).collect::<Vec<_>>();
+        let events = reader.until_registered(&end).await;
+        let last = events.iter().rev().take(2).map(Event::words).collect::<Vec<_>>();
         assert_eq!(last[0], ("revocation", "wimse://trust.example/ns/demo/sa/y", ""), "{query}");
         assert_eq!(last[1], ("revocation", "wimse://trust.example/ns/demo/sa/x", ""), "{query}");
-        let others = told.iter().filter(|event| !["revocation", "tool"].contains(&event.kind.as_str()));
+        let others = events.iter().filter(|event| !["revocation", "tool"].contains(&event.kind.as_str()));
         assert_eq!(others.count(), 0, "{query}");
     }
 }
@@ -503,26 +503,26 @@ async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
         let count = limits::FEED_READER_QUEUE + 600;
         let register = register_all(&node, (0..count).map(|at| format!("t{at}")));
         let read = async {
-            let mut told = Vec::new();
-            while told.len() < count {
-                told.push(live.next().await.expect("it goes on"));
+            let mut events = Vec::new();
+            while events.len() < count {
+                events.push(live.next().await.expect("it goes on"));
             }
-            told
+            events
         };
-        let ((), told) = futures::join!(register, read);
+        let ((), events) = futures::join!(register, read);
         let mut text = String::new();
         let rest = async { while more(&mut stalled, &mut text).await {} };
         tokio::time::timeout(limits::WRITE_STALL_TIMEOUT, rest).await.expect("it is let go");
         assert!(text.ends_with("\n\n"), "it ends behind a whole event");
-        let heard = ids_in(&text);
-        assert!(!heard.is_empty() && heard.len() < told.len());
-        assert_eq!(heard, ids(&told)[..heard.len()], "what it had is in order");
+        let received = ids_in(&text);
+        assert!(!received.is_empty() && received.len() < events.len());
+        assert_eq!(received, ids(&events)[..received.len()], "received events are in order");
         assert!((metric(&node, "svc_event_readers_dropped_total{reason=\"slow\"}").await - 1.0).abs() < 0.1);
-        let headers = [("last-event-id", *heard.last().expect("an id"))];
+        let headers = [("last-event-id", *received.last().expect("an id"))];
         let mut back = assert_subscribed(node.feed(&node.certified("gateway"), "", &headers).await);
         register_all(&node, ["end".to_owned()].into_iter()).await;
         let rest = back.until_registered("end").await;
-        assert_eq!([heard, ids(&rest)].concat(), ids(&told));
+        assert_eq!([received, ids(&rest)].concat(), ids(&events));
     };
     tokio::select! {
         () = test => {}
@@ -679,6 +679,6 @@ async fn the_command_shows_events_until_it_is_interrupted() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
     let ended =
         command.args(["events", "--types", "x", "--server", node.base()]).output().expect("the program runs");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(!ended.status.success() && said.contains("types: each must be one of"), "{said}");
+    let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && printed.contains("types: each must be one of"), "{printed}");
 }

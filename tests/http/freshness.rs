@@ -80,6 +80,6 @@ async fn a_pause_longer_than_the_lease_costs_a_wait_and_no_error() {
         node.advance_secs(1);
     }
     let page = node.get("/metrics").await.body;
-    assert!(page.contains("svc_freshness_refused_total 0"), "somebody was refused");
-    assert!(!page.contains("svc_freshness_waits_total 0"), "nobody had to wait");
+    assert!(page.contains("svc_freshness_refused_total 0"), "requests were refused");
+    assert!(!page.contains("svc_freshness_waits_total 0"), "no request waited");
 }

@@ -62,8 +62,8 @@ fn guide_commands_for_tls_work_in_order() {
     assert_eq!(languages, ["sh", "toml", "sh", "sh"]);
     let run = |commands: &str| {
         let output = shell(at, commands).output().expect("a shell");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{commands}\n{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{commands}\n{printed}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     run(&blocks[0].1);
@@ -74,8 +74,9 @@ fn guide_commands_for_tls_work_in_order() {
         Running(shell(at, &serving).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started"));
     let log = BufReader::new(node.0.stderr.take().expect("log"));
     let mut lines = log.lines().map_while(Result::ok);
-    let said: Vec<_> = lines.by_ref().take_while(|line| !line.contains(r#""message":"serving""#)).collect();
-    assert!(node.0.try_wait().expect("status").is_none(), "{said:?}");
+    let printed: Vec<_> =
+        lines.by_ref().take_while(|line| !line.contains(r#""message":"serving""#)).collect();
+    assert!(node.0.try_wait().expect("status").is_none(), "{printed:?}");
     let answers = run(&blocks[3].1);
     assert!(answers.contains(r#""state":"active""#) && answers.contains("active"), "{answers}");
     // "Without a certificate both are refused."
@@ -101,14 +102,17 @@ async fn guide_commands_for_streams_work_in_order() {
         let is_ours = command.starts_with("trust-fabric ");
         let server = if is_ours { format!("--server {}", node.base()) } else { String::new() };
         let output = shell(directory.path(), &format!("{command} {server}")).output().expect("a shell");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !said.contains("\"error\""), "{command}: {said}{complained}");
+        assert!(
+            output.status.success() && !printed.contains("\"error\""),
+            "{command}: {printed}{complained}"
+        );
         if command.contains("stream create") {
-            stream_id = said.split_whitespace().nth(1).expect("an id").to_owned();
+            stream_id = printed.split_whitespace().nth(1).expect("an id").to_owned();
         } else if !is_ours {
-            let answer: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-            assert_eq!(answer["sets"].as_object().map(serde_json::Map::len), Some(1), "{said}");
+            let answer: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+            assert_eq!(answer["sets"].as_object().map(serde_json::Map::len), Some(1), "{printed}");
         }
     }
     assert_eq!(node.get("/v1/signals/stream").await.json(), serde_json::json!([]));
@@ -160,13 +164,16 @@ fn bench_receives_all_arguments_and_returns_its_exit_code() {
     std::fs::write(&bench, "#!/bin/sh\necho \"$# $*\"\nexit 7\n").expect("written");
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(&bench, permissions).expect("made a program");
-    for (arguments, said) in [
+    for (arguments, printed) in [
         (vec!["failover", "--rounds", "3", "--help"], "4 failover --rounds 3 --help\n"),
         (vec!["--help"], "1 --help\n"),
         (vec![], "0 \n"),
     ] {
         let output = Command::new(&program).arg("bench").args(arguments).output().expect("run the program");
-        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()), (Some(7), said));
+        assert_eq!(
+            (output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()),
+            (Some(7), printed)
+        );
     }
 }
 
@@ -175,9 +182,12 @@ fn without_the_bench_the_command_says_where_it_comes_from() {
     let (_directory, program) = program_alone();
     let output =
         Command::new(&program).env("PATH", "/nowhere").args(["bench", "failover"]).output().expect("run");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("trust-fabric-bench was not found") && said.contains("cargo build"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("trust-fabric-bench was not found") && printed.contains("cargo build"),
+        "{printed}"
+    );
 }
 
 #[test]

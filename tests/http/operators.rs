@@ -93,7 +93,7 @@ async fn no_lease_admits_no_operator() {
     });
     futures::future::join_all(asked).await;
     let jwks = node.call_over(&operator, "GET", "/v1/identity/jwks", &[], "").await;
-    assert_eq!(jwks.status, 200, "what is public is answered");
+    assert_eq!(jwks.status, 200, "public routes stay available");
 }
 
 #[tokio::test]

@@ -63,9 +63,9 @@ async fn pyjwt_and_joserfc_verify_minted_tokens() {
     let minted = node.granted(&credential(&source, JWT)).await;
     let jwks_url = format!("{}/v1/identity/jwks", node.base());
     let good = json!({"token": minted.token, "jwks_url": jwks_url, "issuer": FABRIC, "audience": TOOL});
-    let (said, accepted) = run("verify_token.py", &good);
-    assert!(accepted, "{said}");
-    assert_eq!((&said["header"], &said["claims"]), (&minted.header, &minted.claims));
+    let (report, accepted) = run("verify_token.py", &good);
+    assert!(accepted, "{report}");
+    assert_eq!((&report["header"], &report["claims"]), (&minted.header, &minted.claims));
     // The oracle refuses a changed signature.
     let (input, signature) = minted.token.rsplit_once('.').expect("three parts");
     let forged = format!("{input}.{}", signature.chars().rev().collect::<String>());
@@ -75,8 +75,8 @@ async fn pyjwt_and_joserfc_verify_minted_tokens() {
         json!({"issuer": TOOL}),
         json!({"typ": "JWT"}),
     ] {
-        let (said, accepted) = run("verify_token.py", &with(&good, &changes));
-        assert!(!accepted && said.get("refused").is_some(), "{changes}: {said}");
+        let (report, accepted) = run("verify_token.py", &with(&good, &changes));
+        assert!(!accepted && report.get("refused").is_some(), "{changes}: {report}");
     }
 }
 
@@ -92,8 +92,8 @@ fn second_rego_engine_gives_the_same_decisions() {
         )
         .output()
         .expect("run Python");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A transmitter's SET as our receiver reads it, with the transmitter's published keys.
@@ -117,11 +117,11 @@ fn sets_signed_by_joserfc_are_read_with_their_claims() {
     let examples: Vec<Value> =
         serde_json::from_str(include_str!("../vectors/signals/examples.json")).expect("examples");
     for (example, alg) in examples.iter().flat_map(|example| [(example, "RS256"), (example, "ES256")]) {
-        let said = &example["set"];
-        let token = transmitter.sign(&json!({"alg": alg, "set": said}));
+        let report = &example["set"];
+        let token = transmitter.sign(&json!({"alg": alg, "set": report}));
         let set = received(&jwks, &token).unwrap_or_else(|error| panic!("{}: {error}", example["name"]));
         let read = serde_json::to_value(trust_fabric::set_input(&set)).expect("JSON");
-        assert_eq!(read, with(said, &json!({"aud": [said["aud"]]})), "{}", example["name"]);
+        assert_eq!(read, with(report, &json!({"aud": [report["aud"]]})), "{}", example["name"]);
     }
     // The oracle refuses invalid SETs.
     let good = examples[0]["set"].clone();

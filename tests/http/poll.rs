@@ -124,19 +124,19 @@ fn received(node: &Node, stream_id: &str, mode: &str) -> Value {
     let order = json!({
         "base": node.base(), "stream_id": stream_id, "iss": FABRIC, "aud": AUD, "mode": mode, "page": 7,
     });
-    let (said, is_good) = python::run("poller.py", &order);
-    assert!(is_good, "{said}");
-    assert_eq!(said["faults"], json!([]), "{mode}");
-    said
+    let (report, is_good) = python::run("poller.py", &order);
+    assert!(is_good, "{report}");
+    assert_eq!(report["faults"], json!([]), "{mode}");
+    report
 }
 
-fn uris(said: &Value) -> Vec<String> {
-    let claims = said["received"].as_array().expect("received");
+fn uris(report: &Value) -> Vec<String> {
+    let claims = report["received"].as_array().expect("received");
     claims.iter().map(|claims| claims["sub_id"]["uri"].as_str().expect("uri").to_owned()).collect()
 }
 
-fn times(said: &Value) -> Vec<u64> {
-    let times = said["times"].as_object().expect("times").values();
+fn times(report: &Value) -> Vec<u64> {
+    let times = report["times"].as_object().expect("times").values();
     times.map(|times| times.as_u64().expect("a number")).collect()
 }
 
@@ -146,10 +146,10 @@ async fn an_independent_receiver_gets_everything_once_and_in_order() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 20).await;
-    let said = received(&node, &stream_id, "all");
-    assert_eq!(uris(&said), revoked);
-    assert!(times(&said).iter().all(|times| *times == 1), "{said}");
-    let first = &said["received"][0];
+    let report = received(&node, &stream_id, "all");
+    assert_eq!(uris(&report), revoked);
+    assert!(times(&report).iter().all(|times| *times == 1), "{report}");
+    let first = &report["received"][0];
     let events = json!({session_revoked(): {"initiating_entity": "admin", "reason": "gone"}});
     assert_eq!(
         (&first["events"], &first["txn"], &first["iat"]),
@@ -163,9 +163,9 @@ async fn receiver_that_acknowledges_half_gets_the_rest_again() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 20).await;
-    let said = received(&node, &stream_id, "half");
-    assert_eq!(uris(&said), revoked);
-    assert!(times(&said).iter().any(|times| *times > 1), "{said}");
+    let report = received(&node, &stream_id, "half");
+    assert_eq!(uris(&report), revoked);
+    assert!(times(&report).iter().any(|times| *times > 1), "{report}");
     assert!(received_sets(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
 }
 
@@ -178,9 +178,9 @@ async fn unknown_jtis_acknowledge_nothing() {
     let others = jtis(&poll_now(&node, &other, &json!({})).await);
     assert_eq!(others.len(), 10);
     assert_eq!(jtis(&poll_now(&node, &stream_id, &json!({"ack": others})).await).len(), 10);
-    let said = received(&node, &stream_id, "wrong");
-    assert_eq!(uris(&said), revoked);
-    assert!(times(&said).contains(&7), "the first page seven times: {said}");
+    let report = received(&node, &stream_id, "wrong");
+    assert_eq!(uris(&report), revoked);
+    assert!(times(&report).contains(&7), "the first page seven times: {report}");
     assert_eq!(jtis(&poll_now(&node, &other, &json!({})).await), others);
 }
 
@@ -189,9 +189,9 @@ async fn rejected_sets_are_retained_as_dead_letters_with_their_error() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 20).await;
-    let said = received(&node, &stream_id, "errors");
-    assert_eq!(uris(&said), revoked);
-    assert!(times(&said).iter().all(|times| *times == 1), "{said}");
+    let report = received(&node, &stream_id, "errors");
+    assert_eq!(uris(&report), revoked);
+    assert!(times(&report).iter().all(|times| *times == 1), "{report}");
     let metrics = node.get("/metrics").await.body;
     // Three of each page of seven, and of the last six: every second.
     for line in [
@@ -216,8 +216,8 @@ async fn two_independent_receivers_at_once_lose_nothing() {
     let node = Node::start().await;
     let stream_id = stream(&node).await;
     let revoked = revoke_many(&node, 30).await;
-    let said = received(&node, &stream_id, "two");
-    let heard: BTreeSet<String> = uris(&said).into_iter().collect();
+    let report = received(&node, &stream_id, "two");
+    let heard: BTreeSet<String> = uris(&report).into_iter().collect();
     assert_eq!(heard, revoked.into_iter().collect());
     assert!(received_sets(&poll_now(&node, &stream_id, &json!({})).await).is_empty());
 }
@@ -414,7 +414,7 @@ async fn verification_arrives_with_its_state_on_any_stream() {
     let [(_, claims)] = arrived.as_slice() else { panic!("{arrived:?}") };
     assert_eq!(claims["events"], json!({VERIFICATION: {"state": request["state"]}}));
     assert_eq!(claims["sub_id"], json!({"format": "opaque", "id": stream_id}));
-    assert!(received_sets(&poll_now(&node, &other, &json!({})).await).is_empty(), "it is nobody else's");
+    assert!(received_sets(&poll_now(&node, &other, &json!({})).await).is_empty(), "another stream has it");
 }
 
 #[tokio::test]
@@ -434,7 +434,11 @@ async fn paused_stream_retains_events_and_a_disabled_one_does_not() {
     assert_eq!(answer.body, r#"{"sets":{}}"#);
     set_status("enabled").await;
     let held = poll_now(&node, &stream_id, &json!({})).await;
-    assert_eq!(subjects(&held), [workload("w1"), workload("held")], "what was acknowledged meanwhile counts");
+    assert_eq!(
+        subjects(&held),
+        [workload("w1"), workload("held")],
+        "acknowledgements during the pause count"
+    );
     set_status("disabled").await;
     revoke(&node, "missed").await;
     assert_eq!(poll_now(&node, &stream_id, &json!({})).await.body, r#"{"sets":{}}"#);

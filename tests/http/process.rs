@@ -28,7 +28,7 @@ async fn request_in_flight_is_answered_at_shutdown() {
     answer.minted();
     let address = node.base().trim_start_matches("http://").to_owned();
     node.wait_for_shutdown().await;
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
 }
 
 #[derive(Clone, Default)]

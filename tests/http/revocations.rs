@@ -219,7 +219,7 @@ async fn key_revocation_taints_ours_and_covers_foreign_signatures() {
     assert_eq!(
         (&dry["kind"], &dry["counts"]["agents"], &dry["is_revoked"]),
         (&json!("key"), &json!(null), &json!(false)),
-        "nobody knows which agents end with a key"
+        "the agents of a key are not counted"
     );
     assert!(dry["agents"].is_null() && dry["counts"]["tools"] == 0, "{dry}");
     // The same `kid` of another issuer is another key.
@@ -536,7 +536,7 @@ async fn dry_run_and_count_omit_agents_gone_before_or_issued_after() {
     assert_eq!(first["agents"], 2);
     let (fresh, _) = issue(node, Some("gateway"), None).await;
     let again = receipt_of(&node.call_over(&node.administrator(), "POST", REVOCATIONS, &key, body).await);
-    assert_eq!(again, first, "what came later was not hit");
+    assert_eq!(again, first, "a later agent is not covered");
     assert_eq!(dry_run_targets(node, &request, 2).await.0, BTreeSet::from([fresh]));
     assert_eq!(revoke(node, &request).await["agents"], 1);
     assert_eq!(revoke(node, &request).await["agents"], 0);
@@ -1022,7 +1022,7 @@ async fn index(node: &Node) -> u64 {
 }
 
 /// Seconds since the call.
-#[expect(clippy::disallowed_methods, reason = "what it took, for the reader of the proof")]
+#[expect(clippy::disallowed_methods, reason = "measures the duration for the report")]
 fn seconds() -> impl Fn() -> f64 {
     let began = Instant::now();
     move || began.elapsed().as_secs_f64()

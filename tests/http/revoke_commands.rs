@@ -34,21 +34,24 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
     let mut hit = vec![root.clone(), issue(&node, Some(&root)).await, issue(&node, Some(&root)).await];
     hit.sort();
     let other = issue(&node, None).await;
-    let said = succeed(&node, &["revoke", &root, "--dry-run"]);
-    assert!(said.starts_with(&format!("dry run: revoking agent {root} would affect\n")), "{said}");
+    let printed = succeed(&node, &["revoke", &root, "--dry-run"]);
+    assert!(printed.starts_with(&format!("dry run: revoking agent {root} would affect\n")), "{printed}");
     assert!(
-        said.contains("3 agents, and every token that derives from it") && !said.contains(&other),
-        "{said}"
+        printed.contains("3 agents, and every token that derives from it") && !printed.contains(&other),
+        "{printed}"
     );
-    let named: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("agent   ")).collect();
+    let named: Vec<_> = printed.lines().filter_map(|line| line.strip_prefix("agent   ")).collect();
     assert_eq!(named, hit);
-    let said = succeed(&node, &["revoke", &root, "--dry-run", "-o", "json"]);
-    assert_eq!(json_of(said.trim())["counts"], json!({"agents": 3, "tools": 0, "streams": 0}));
+    let printed = succeed(&node, &["revoke", &root, "--dry-run", "-o", "json"]);
+    assert_eq!(json_of(printed.trim())["counts"], json!({"agents": 3, "tools": 0, "streams": 0}));
     assert!(listed(&node).is_empty(), "a dry run changes nothing");
 
     // Without a terminal there is no prompt.
-    let said = succeed(&node, &["revoke", &root, "--reason", "prompt injection"]);
-    assert!(said.contains(&format!("agent {root} is revoked")) && said.contains("agents  3"), "{said}");
+    let printed = succeed(&node, &["revoke", &root, "--reason", "prompt injection"]);
+    assert!(
+        printed.contains(&format!("agent {root} is revoked")) && printed.contains("agents  3"),
+        "{printed}"
+    );
     let rows = listed(&node);
     assert_eq!(
         (rows.len(), &rows[0]["reason"], &rows[0]["kind"]),
@@ -88,15 +91,18 @@ async fn terminal_prompts_with_the_affected_agents() {
     let root = issue(&node, None).await;
     issue(&node, Some(&root)).await;
     for typed in ["n\n", "\n", "yess\n", "\u{4}"] {
-        let (success, said) = run_on_a_terminal(&node, typed, &["revoke", &root]);
-        assert!(!success && said.contains("nothing was revoked"), "{typed:?}: {said}");
-        assert!(said.contains(&format!("revoke agent {root}?")) && said.contains("2 agents"), "{said}");
+        let (success, printed) = run_on_a_terminal(&node, typed, &["revoke", &root]);
+        assert!(!success && printed.contains("nothing was revoked"), "{typed:?}: {printed}");
+        assert!(
+            printed.contains(&format!("revoke agent {root}?")) && printed.contains("2 agents"),
+            "{printed}"
+        );
     }
     assert!(listed(&node).is_empty());
-    let (success, said) = run_on_a_terminal(&node, "y\n", &["revoke", &root]);
-    assert!(success && said.contains("is revoked"), "{said}");
-    let (success, said) = run_on_a_terminal(&node, "", &["revoke", &root, "--yes"]);
-    assert!(success && !said.contains("[y/N]"), "{said}");
+    let (success, printed) = run_on_a_terminal(&node, "y\n", &["revoke", &root]);
+    assert!(success && printed.contains("is revoked"), "{printed}");
+    let (success, printed) = run_on_a_terminal(&node, "", &["revoke", &root, "--yes"]);
+    assert!(success && !printed.contains("[y/N]"), "{printed}");
     assert_eq!(listed(&node).len(), 1);
 }
 
@@ -177,8 +183,8 @@ async fn commands_block_list_and_unblock_issuer_keys() {
     let node = Node::start().await;
     let issuer = node.issuers.kubernetes();
     let revoke = ["revoke", "stolen", "--kind", "key", "--issuer", &issuer];
-    let said = succeed(&node, &[&revoke[..], &["--dry-run"]].concat());
-    assert!(said.contains("cannot be counted"), "{said}");
+    let printed = succeed(&node, &[&revoke[..], &["--dry-run"]].concat());
+    assert!(printed.contains("cannot be counted"), "{printed}");
     succeed(&node, &revoke);
     let rows = json_of(&succeed(&node, &["blocks", "-o", "json"]));
     assert_eq!((rows.as_array().map(Vec::len), &rows[0]["value"]), (Some(1), &json!("stolen")));
@@ -200,8 +206,8 @@ async fn commands_block_list_and_unblock_issuer_keys() {
 #[tokio::test]
 async fn an_issuer_is_allowed_more_by_command() {
     let node = Node::start().await;
-    let said = succeed(&node, &["signals", "allow", "https://idp.example", "--more", "7"]);
-    assert_eq!(said, "https://idp.example may revoke 7 more than its quota, for once\n");
+    let printed = succeed(&node, &["signals", "allow", "https://idp.example", "--more", "7"]);
+    assert_eq!(printed, "https://idp.example may revoke 7 more than its quota, for once\n");
     fail(&node, &["signals", "allow", "", "--more", "7"], &["issuer: must be 1 to 2048 bytes"]);
 }
 

@@ -489,7 +489,7 @@ async fn patch_changes_stated_fields_and_put_all() {
     );
     let unknown = json!({"stream_id": UNKNOWN_ID, "events_requested": [REVOKED]});
     node.put(STREAM, &unknown).await.is_refused(404, "not_found", "");
-    assert_eq!(read(&node, &id).await, before, "what was refused has changed nothing");
+    assert_eq!(read(&node, &id).await, before, "a refused request changes nothing");
     node.restart().await;
     assert_eq!(read(&node, &id).await, before);
 }

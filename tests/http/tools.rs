@@ -596,7 +596,7 @@ async fn removals_and_replacements_wait_for_every_member() {
     register(&node, &entry("t")).await;
     assert_eq!(node.put("/v1/tools/u", &entry("u")).await.status, 201);
     assert_eq!(node.post("/v1/tools", &entry("t")).await.status, 200);
-    assert_eq!(confirmed(), before, "a creation waits for nobody");
+    assert_eq!(confirmed(), before, "a creation waits for no member");
     for (number, (method, path, body, status)) in [
         ("PUT", "/v1/tools/t", other.to_string(), 200),
         // Repeated, because the first may have been answered 503.

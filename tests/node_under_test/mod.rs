@@ -120,12 +120,12 @@ impl Site {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
         let log = BufReader::new(child.stderr.take().expect("log"));
         let mut process = Process { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log };
-        let mut said = String::new();
+        let mut printed = String::new();
         loop {
             let mut line = String::new();
             if process.log.read_line(&mut line).expect("log line") == 0 {
                 let status = process.child.wait().expect("status");
-                return Err(format!("{status}: {said}"));
+                return Err(format!("{status}: {printed}"));
             }
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if event["message"] == "serving" {
@@ -134,7 +134,7 @@ impl Site {
                 while !is_ready(process.address) {}
                 return Ok(process);
             }
-            said.push_str(&line);
+            printed.push_str(&line);
         }
     }
 
@@ -206,9 +206,9 @@ impl Process {
 
     /// Waits for the exit. Returns status and log.
     pub fn wait_for_exit(mut self) -> (ExitStatus, String) {
-        let mut said = String::new();
-        while self.log.read_line(&mut said).expect("log") > 0 {}
-        (self.child.wait().expect("end"), said)
+        let mut printed = String::new();
+        while self.log.read_line(&mut printed).expect("log") > 0 {}
+        (self.child.wait().expect("end"), printed)
     }
 }
 

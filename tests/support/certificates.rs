@@ -30,8 +30,11 @@ pub fn run_documented_commands() -> TempDir {
         .current_dir(directory.path())
         .output()
         .expect("run a shell");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docs/guide/certificates.md does not work (is openssl there?):\n{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "docs/guide/certificates.md does not work (is openssl there?):\n{printed}"
+    );
     directory
 }
 

@@ -37,9 +37,9 @@ pub fn run(name: &str, order: &Value) -> (Value, bool) {
     stdin.write_all(order.to_string().as_bytes()).expect("write");
     drop(stdin);
     let output = child.wait_with_output().expect("run");
-    let said = serde_json::from_slice(&output.stdout);
+    let report = serde_json::from_slice(&output.stdout);
     (
-        said.unwrap_or_else(|_| panic!("{name}: {}", String::from_utf8_lossy(&output.stdout))),
+        report.unwrap_or_else(|_| panic!("{name}: {}", String::from_utf8_lossy(&output.stdout))),
         output.status.success(),
     )
 }
@@ -72,8 +72,8 @@ impl Transmitter {
     /// The SET that joserfc signs for an order: `{"set", "alg"?, "header"?}`.
     pub fn sign(&mut self, order: &Value) -> String {
         writeln!(self.stdin, "{order}").expect("write");
-        let said = self.receive();
-        said["token"].as_str().unwrap_or_else(|| panic!("{order}: {said}")).to_owned()
+        let report = self.receive();
+        report["token"].as_str().unwrap_or_else(|| panic!("{order}: {report}")).to_owned()
     }
 
     fn receive(&mut self) -> Value {
@@ -95,7 +95,7 @@ impl Drop for Transmitter {
 pub struct Receiver {
     child: Child,
     stdin: ChildStdin,
-    said: UnboundedReceiver<Value>,
+    report: UnboundedReceiver<Value>,
     /// Received before a test waited for them.
     pushes: VecDeque<Value>,
     port: u64,
@@ -119,7 +119,7 @@ impl Receiver {
             .expect("start Python");
         let stdin = child.stdin.take().expect("stdin");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
-        let (say, said) = unbounded_channel();
+        let (say, report) = unbounded_channel();
         // Ends with the Python process, or with the test.
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
@@ -129,7 +129,7 @@ impl Receiver {
                 }
             }
         });
-        let mut receiver = Self { child, stdin, said, pushes: VecDeque::new(), port: 0 };
+        let mut receiver = Self { child, stdin, report, pushes: VecDeque::new(), port: 0 };
         receiver.port = receiver.receive().await["port"].as_u64().expect("port");
         receiver
     }
@@ -143,11 +143,11 @@ impl Receiver {
     pub async fn order(&mut self, order: &Value) {
         writeln!(self.stdin, "{order}").expect("write");
         loop {
-            let said = self.receive().await;
-            if said.get("ready").is_some() {
+            let report = self.receive().await;
+            if report.get("ready").is_some() {
                 return;
             }
-            self.pushes.push_back(said);
+            self.pushes.push_back(report);
         }
     }
 
@@ -163,14 +163,14 @@ impl Receiver {
 
     /// Pushes that no call of `next` returned.
     pub fn remaining(&mut self) -> Vec<Value> {
-        while let Ok(push) = self.said.try_recv() {
+        while let Ok(push) = self.report.try_recv() {
             self.pushes.push_back(push);
         }
         self.pushes.drain(..).collect()
     }
 
     async fn receive(&mut self) -> Value {
-        let received = timeout(Duration::from_secs(60), self.said.recv()).await;
+        let received = timeout(Duration::from_secs(60), self.report.recv()).await;
         received.expect("receiver.py answers").expect("receiver.py runs")
     }
 }

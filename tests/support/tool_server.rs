@@ -50,7 +50,7 @@ pub struct ToolServer {
 
 /// Result of the client of an example.
 pub struct Ended {
-    pub said: String,
+    pub printed: String,
     /// Status and challenge of the refusal, or the reason why there was none.
     pub refusal: Option<String>,
 }
@@ -126,11 +126,11 @@ impl ToolServer {
             .args(arguments)
             .output()
             .expect("run the client");
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        let (said, complaint) = (said(&output.stdout), said(&output.stderr));
+        let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        let (printed, complaint) = (printed(&output.stdout), printed(&output.stderr));
         let refusal = complaint.lines().last().and_then(|line| line.strip_prefix("refused: "));
-        assert_eq!(output.status.success(), refusal.is_none(), "{}: {said} {complaint}", self.name);
-        Ended { said, refusal: refusal.map(str::to_owned) }
+        assert_eq!(output.status.success(), refusal.is_none(), "{}: {printed} {complaint}", self.name);
+        Ended { printed, refusal: refusal.map(str::to_owned) }
     }
 
     #[expect(clippy::disallowed_methods, reason = "it carries for as long as the test's process lives")]

@@ -250,7 +250,7 @@ fn judge(outcome: &mut Outcome, what: &str, served: usize, answers: &Answers) {
         outcome.wrong_accepts += 1;
         outcome.note(format!("ACCEPTED: {what}: {:?}", answers.statuses));
     } else if what.starts_with("good") && accepted < served {
-        outcome.note(format!("a good one is refused: {what}: {:?}", answers.statuses));
+        outcome.note(format!("a valid one is refused: {what}: {:?}", answers.statuses));
     } else if !answers.closed && accepted < served.max(1) {
         outcome.note(format!("refused, and the connection stays open: {what}: {:?}", answers.statuses));
     }

@@ -157,7 +157,7 @@ impl Held {
             *statuses.entry(end.status).or_default() += 1;
         }
         for (status, count) in statuses.iter().filter(|(status, _)| **status != 0) {
-            outcome.note(format!("{count} connections were told {status}"));
+            outcome.note(format!("{count} connections received {status}"));
             if (200..400).contains(status) {
                 outcome.wrong_accepts += count;
             }

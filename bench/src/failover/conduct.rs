@@ -29,7 +29,7 @@ pub async fn rounds(
         let begun = Instant::now();
         told.send_replace(format!("round {round} of {}", plan.rounds));
         if plan.fault != FaultKind::None {
-            let node = health.now().leader().context("nobody leads when the leader is to be hit")?;
+            let node = health.now().leader().context("no leader for the next fault")?;
             hit(plan, node, members, health, traffic).await.with_context(|| format!("in round {round}"))?;
             members.still_run()?;
         }

@@ -84,7 +84,7 @@ fn leaders(drawn: &mut String, history: &History, seconds: usize, top: f64) {
         let (x, end) = (x_of(*from, seconds), x_of(until, seconds));
         let (class, title) = match leader {
             Some(node) => (format!("n{}", node % 4), format!("node {} leads", node + 1)),
-            None => ("n".to_owned(), "nobody leads".to_owned()),
+            None => ("n".to_owned(), "no leader".to_owned()),
         };
         let width = (end - x).max(0.4);
         let _ = write!(

@@ -196,7 +196,7 @@ fn write_promises(report: &mut Report, history: &History, looked: Option<&Observ
             }
             report.fail(looked.lost.len() as u64);
         }
-        None => report.line("- lost acknowledged writes: the run was not finished, nobody has looked"),
+        None => report.line("- lost acknowledged writes: not checked, the run was not finished"),
     }
     report.line(&format!(
         "- stale accepts: {} of {after} verifications begun after the 202 of their subject's revocation ({} were revoked)",

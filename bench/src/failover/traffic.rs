@@ -304,7 +304,7 @@ impl Traffic {
         // Without a token the revocation is still sent, but nothing verifies it.
         let account = token
             .as_ref()
-            .map_or_else(|| format!("nobody{}-{number}", self.run), |token| self.account(token.subject));
+            .map_or_else(|| format!("unverified{}-{number}", self.run), |token| self.account(token.subject));
         let body = self.revocation(&account, number);
         let request = self.post(Kind::Signal, "/v1/signals/events", &body);
         let (outcome, _) = self.call(Kind::Signal, number, &request).await;
