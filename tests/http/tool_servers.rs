@@ -50,7 +50,7 @@ async fn refuses_interference(name: &'static str) {
     let server = ToolServer::start(&node, name).await;
 
     let passed = server.call(&node, &[]);
-    assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
+    assert_eq!((passed.printed.as_str(), passed.refusal), (ANSWER, None));
     assert_eq!(newest_entry(&node, &server).await.0, "allow");
 
     let another = token_for_another(&node, TOOL, server.url()).await;
@@ -164,7 +164,7 @@ async fn a_tool_server_that_may_not_verify_does_not_serve() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let server = ToolServer::start(&node, "http").await;
     let passed = server.call(&node, &[]);
-    assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
+    assert_eq!((passed.printed.as_str(), passed.refusal), (ANSWER, None));
     drop(server);
     node.call("DELETE", "/v1/tools/example-http", &[], "").await;
     let server = ToolServer::start_as(&node, "http", &environment(&node, "stranger")).await;
@@ -180,7 +180,7 @@ async fn a_verdict_lost_on_the_way_costs_the_caller_nothing() {
     let proxy = losing_the_first_verdict(&node, Arc::clone(&lost));
     let server = ToolServer::start_as(&node, "http", &[("FABRIC_URL", proxy)]).await;
     let passed = server.call(&node, &[]);
-    assert_eq!((passed.said.as_str(), passed.refusal), (ANSWER, None));
+    assert_eq!((passed.printed.as_str(), passed.refusal), (ANSWER, None));
     assert_eq!(lost.load(Ordering::SeqCst), 1);
 }
 
