@@ -1,7 +1,7 @@
 //! Transport between nodes: gRPC over mutual TLS, on its own port (`proto/peer.proto`).
 //!
 //! Every call states the caller, the called node, their disks and the cluster, and is admitted only if the certificate
-//! proves the caller. What a command means and when a lease ends is decided elsewhere: this module only carries the
+//! proves the caller. The meaning of commands and the end of leases are decided elsewhere: this module only carries the
 //! calls.
 
 mod bootstrap;
