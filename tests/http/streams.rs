@@ -335,7 +335,7 @@ async fn invalid_stream_fields_are_refused_by_name() {
         (
             ssf(),
             json!({"delivery": {"method": POLL, "endpoint_url": RECEIVER}}),
-            "delivery.endpoint_url: is the",
+            "delivery.endpoint_url: is set",
         ),
         (flat(), json!({"delivery_method": "poll"}), "endpoint_url: is set by the transmitter for poll"),
         (flat(), json!({"delivery_method": "carrier pigeon"}), "delivery_method: must be push or poll"),
