@@ -24,7 +24,7 @@ use trust_fabric::token::BodyHash;
 use trust_fabric::token::foreign::Credential;
 use trust_fabric::token::issued::Fabric;
 use trust_fabric::token::key_set::VerifyingKey;
-use trust_fabric::token::security_event::{Rules, SecurityEventToken};
+use trust_fabric::token::security_event::{Rules, UncheckedSet};
 use trust_fabric::token::signature_cache::SignatureCache;
 use trust_fabric::tools::checks::{
     self, Check, CheckOutcome, CheckTrace, Failure, Keys, RevocationStatus, ToolCall, Verified,
@@ -312,8 +312,8 @@ fn specification_examples_have_the_stated_effect() {
     let now = Timestamp::from_secs(1_800_000_000);
     let rules = Rules { audiences: &audiences, algorithms: &[], iss: "https://idp.example", now };
     for Example { name, spec, set, effect } in &examples {
-        let set = SecurityEventToken::from_json(set.clone(), &rules)
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let set = UncheckedSet::unsigned(set.clone(), &rules).and_then(|set| set.check(&rules));
+        let set = set.unwrap_or_else(|error| panic!("{name}: {error}"));
         let question = PolicyInput { set: trust_fabric::set_input(&set), caller: None, is_signed: true };
         let permit = policy.decide_signal(&question).unwrap_or_else(|denial| panic!("{name}: {denial:?}"));
         let family = || effect["family"].as_str().expect("family").to_owned();

@@ -36,27 +36,27 @@ impl SystemResolver {
     }
 
     /// Runs `ask` for `name`. It blocks its thread and cannot be cancelled, so its permit is held until it has ended.
-    async fn ask(
+    async fn resolve(
         limiter: KeyedLimiter<String>,
         name: String,
-        ask: impl FnOnce(&str) -> io::Result<Vec<IpAddr>> + Send + 'static,
+        resolve: impl FnOnce(&str) -> io::Result<Vec<IpAddr>> + Send + 'static,
     ) -> io::Result<Vec<IpAddr>> {
         let permit = limiter.acquire(Some(name.clone()));
         let permit = tokio::time::timeout(limits::OUTBOUND_LOOKUP_WAIT_MAX, permit).await;
         let permit = permit.map_err(|_| io::Error::other(LookupLimitReached))?;
         #[expect(clippy::disallowed_methods, reason = "getaddrinfo blocks; it ends by itself")]
-        let asked = tokio::task::spawn_blocking(move || {
+        let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            ask(&name)
+            resolve(&name)
         });
-        asked.await.map_err(io::Error::other)?
+        task.await.map_err(io::Error::other)?
     }
 }
 
 impl Lookup for SystemResolver {
     fn addresses(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         let of_system = |name: &str| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect());
-        Box::pin(Self::ask(self.limiter.clone(), name, of_system))
+        Box::pin(Self::resolve(self.limiter.clone(), name, of_system))
     }
 }
 
@@ -75,8 +75,8 @@ impl Resolve for GuardedResolver {
             let address = guard.localhost(purpose);
             return Box::pin(async move { Ok(addresses(vec![address?])) });
         }
-        let found = self.lookup.addresses(name.clone());
-        Box::pin(async move { Ok(addresses(guard.filter(&name, found.await?, purpose)?)) })
+        let lookup = self.lookup.addresses(name.clone());
+        Box::pin(async move { Ok(addresses(guard.filter(&name, lookup.await?, purpose)?)) })
     }
 }
 
@@ -105,9 +105,9 @@ mod tests {
         let (response, silence) = mpsc::channel::<()>();
         let silence = Arc::new(std::sync::Mutex::new(silence));
         let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
-        let ask_silence = || {
+        let resolve_silence = || {
             let (silence, begun) = (Arc::clone(&silence), begun.clone());
-            SystemResolver::ask(resolver.limiter.clone(), "dead.example".to_owned(), move |_| {
+            SystemResolver::resolve(resolver.limiter.clone(), "dead.example".to_owned(), move |_| {
                 begun.send(()).expect("told");
                 let _ = silence.lock().expect("lock").recv();
                 Ok(Vec::new())
@@ -115,15 +115,16 @@ mod tests {
         };
         for _ in 0..limits::OUTBOUND_LOOKUPS_PER_NAME_MAX {
             // An abandoned lookup holds its permit.
-            let abandoned = tokio::time::timeout(std::time::Duration::ZERO, ask_silence()).await;
+            let abandoned = tokio::time::timeout(std::time::Duration::ZERO, resolve_silence()).await;
             assert!(abandoned.is_err());
             has_begun.recv().await.expect("begun");
         }
-        let mut waiting = Box::pin(ask_silence());
+        let mut waiting = Box::pin(resolve_silence());
         assert!((&mut waiting).now_or_never().is_none());
         let other = |_: &str| Ok(vec![address("1.1.1.1")]);
-        let found = SystemResolver::ask(resolver.limiter.clone(), "other.example".to_owned(), other).await;
-        assert_eq!(found.expect("found"), [address("1.1.1.1")]);
+        let addresses =
+            SystemResolver::resolve(resolver.limiter.clone(), "other.example".to_owned(), other).await;
+        assert_eq!(addresses.expect("found"), [address("1.1.1.1")]);
         assert!(has_begun.try_recv().is_err());
         // The permits are free once the lookups have ended.
         drop(response);
@@ -139,15 +140,16 @@ mod tests {
         for at in 0..limits::OUTBOUND_LOOKUPS_MAX {
             held.push(limiter.acquire(Some(at.to_string())).await.expect("permit"));
         }
-        let ask = || SystemResolver::ask(limiter.clone(), "other.example".to_owned(), |_| Ok(Vec::new()));
-        let refused = ask().await.expect_err("limit reached");
+        let resolve =
+            || SystemResolver::resolve(limiter.clone(), "other.example".to_owned(), |_| Ok(Vec::new()));
+        let refused = resolve().await.expect_err("limit reached");
         assert!(
             refused.get_ref().and_then(|cause| cause.downcast_ref::<LookupLimitReached>()).is_some(),
             "{refused:?}"
         );
         assert!(limits::OUTBOUND_LOOKUP_WAIT_MAX * 2 < limits::OUTBOUND_CONNECT_TIMEOUT);
         held.pop();
-        assert!(ask().await.is_ok());
+        assert!(resolve().await.is_ok());
     }
 
     #[test]
@@ -158,8 +160,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_machine_knows_itself() {
-        let found = SystemResolver::new().addresses("localhost".to_owned()).await.expect("found");
-        assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
+        let addresses = SystemResolver::new().addresses("localhost".to_owned()).await.expect("found");
+        assert!(!addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback), "{addresses:?}");
         assert!(SystemResolver::new().addresses("no such name".to_owned()).await.is_err());
     }
 
@@ -176,8 +178,8 @@ mod tests {
         for (count, tried) in [(3, 3), (1000, limits::OUTBOUND_ADDRESSES_MAX)] {
             let guard = Guard::new(Rules::default());
             let guarded = GuardedResolver { guard, purpose: Purpose::Push, lookup: Arc::new(Many(count)) };
-            let found = guarded.resolve("receiver.example".parse().expect("name")).await.expect("found");
-            assert_eq!(found.count(), tried);
+            let addresses = guarded.resolve("receiver.example".parse().expect("name")).await.expect("found");
+            assert_eq!(addresses.count(), tried);
         }
     }
 }

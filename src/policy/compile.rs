@@ -48,7 +48,7 @@ fn compile_in_child(program: &Path, sources: &[Source]) -> Result<(), Error> {
         serde_json::to_vec(sources).map_err(|error| Error::CompilerUnavailable(error.to_string()))?;
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| unavailable(&error))?;
     let child = start(program, theirs).map_err(|error| unavailable(&error))?;
-    let reply = exchange_with_child(&mut ours, &sources);
+    let reply = converse(&mut ours, &sources);
     finish(child, reply)
 }
 
@@ -65,7 +65,7 @@ fn start(program: &Path, theirs: UnixStream) -> io::Result<Child> {
 }
 
 /// Sends the sources and reads until the child closes its end by exiting.
-fn exchange_with_child(ours: &mut UnixStream, sources: &[u8]) -> io::Result<String> {
+fn converse(ours: &mut UnixStream, sources: &[u8]) -> io::Result<String> {
     ours.set_write_timeout(Some(limits::POLICY_LOAD_TIMEOUT))?;
     ours.set_read_timeout(Some(limits::POLICY_LOAD_TIMEOUT))?;
     // A child that exits before it has read everything may have written a reason.

@@ -289,11 +289,6 @@ impl KeySet {
         Ok(set)
     }
 
-    /// A set of our own public JWKs.
-    pub fn from_jwks(jwks: &[Value]) -> Result<Self, Error> {
-        Self::read(jwks, Purpose::Issuer)
-    }
-
     fn read(jwks: &[Value], purpose: Purpose) -> Result<Self, Error> {
         if jwks.len() > limits::KEYS_PER_SET_MAX {
             return Err(Error::TooManyKeys);

@@ -5,13 +5,13 @@
 //! (contract §3). The exception is [`signature_cache`], which stores that one text was signed by one key.
 
 pub mod act;
-pub mod claims;
-pub mod confirmation;
+pub(crate) mod claims;
+pub(crate) mod confirmation;
 mod credential;
 pub mod encryption_key;
 mod error;
-pub mod event_types;
-pub mod execution;
+pub(crate) mod event_types;
+pub(crate) mod execution;
 pub mod foreign;
 pub mod issued;
 pub mod issuer;
@@ -19,13 +19,13 @@ mod jwk;
 pub mod jws;
 pub mod key_set;
 pub mod lineage;
-pub mod mint;
+pub(crate) mod mint;
 mod rsa;
 pub mod security_event;
 pub mod signature_cache;
 pub mod signing_key;
-pub mod subject_id;
-pub mod subject_mapping;
+pub(crate) mod subject_id;
+pub(crate) mod subject_mapping;
 #[cfg(test)]
 pub(crate) mod testing;
 

@@ -236,16 +236,6 @@ impl UncheckedSet {
 }
 
 impl SecurityEventToken {
-    /// Reads an unsigned token: [`UncheckedSet::vouched`], then [`UncheckedSet::check`].
-    pub fn from_json(value: Value, rules: &Rules<'_>) -> Result<Self, Error> {
-        UncheckedSet::unsigned(value, rules)?.check(rules)
-    }
-
-    /// Verifies a signed token: [`UncheckedSet::verify`], then [`UncheckedSet::check`].
-    pub fn verify(token: &Compact<'_>, key: &VerifyingKey, rules: &Rules<'_>) -> Result<Self, Error> {
-        UncheckedSet::verify(token, key, rules)?.check(rules)
-    }
-
     /// `iss` of a signed token, unverified: only for choosing the rules and the key.
     ///
     /// # Errors

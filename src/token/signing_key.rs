@@ -356,7 +356,7 @@ mod tests {
     use super::*;
     use crate::token::Error as Refusal;
     use crate::token::jws::Compact;
-    use crate::token::key_set::{KeySet, VerifyingKey};
+    use crate::token::key_set::{KeySet, Purpose, VerifyingKey};
 
     /// A key of each kind.
     fn keys() -> [StoredKey; 2] {
@@ -409,7 +409,10 @@ mod tests {
     #[test]
     fn public_jwk_has_thumbprint_kid_and_no_private_field() {
         let [tokens, sets] = keys();
-        let set = KeySet::from_jwks(&[tokens.public_jwk().clone(), sets.public_jwk().clone()]);
+        let set = KeySet::parse(
+            json!({"keys": [tokens.public_jwk(), sets.public_jwk()]}).to_string().as_bytes(),
+            Purpose::Issuer,
+        );
         assert_eq!(set.expect("public only").len(), 2);
         for (key, members) in [
             (tokens, ["alg", "crv", "kid", "kty", "use", "x", "y"].as_slice()),

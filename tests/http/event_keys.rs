@@ -14,7 +14,7 @@ use trust_fabric::clock::Clock;
 use trust_fabric::keyring::{Error, GenerateSetKey, Keyring};
 use trust_fabric::state::{self, CallerFacts};
 use trust_fabric::token::jws::Compact;
-use trust_fabric::token::key_set::KeySet;
+use trust_fabric::token::key_set::{KeySet, Purpose};
 use trust_fabric::token::lineage;
 use trust_fabric::token::signing_key::{SetSigningKey, SigningAlgorithm};
 
@@ -88,7 +88,7 @@ async fn transmitter_publishes_both_key_kinds_and_no_private_half() {
     // Any verifier accepts its signature.
     let text = key.sign(&json!({"jti": "1"}), SET).expect("signed");
     let compact = Compact::parse(&text).expect("compact");
-    let keys = KeySet::from_jwks(jwks["keys"].as_array().expect("keys")).expect("a key set");
+    let keys = KeySet::parse(jwks.to_string().as_bytes(), Purpose::Issuer).expect("a key set");
     let public = keys.select(Some(key.kid()), compact.header().algorithm).expect("its key");
     assert!(compact.verify(&public).is_ok());
 }

@@ -6,8 +6,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 use trust_fabric::clock::Timestamp;
 use trust_fabric::token::jws::{Algorithm, Compact};
-use trust_fabric::token::key_set::KeySet;
-use trust_fabric::token::security_event::{Error, Rules, SecurityEventToken};
+use trust_fabric::token::key_set::{KeySet, Purpose};
+use trust_fabric::token::security_event::{Error, Rules, SecurityEventToken, UncheckedSet};
 use wiremock::ResponseTemplate;
 
 use crate::support::python::{Transmitter, python, run, script};
@@ -99,7 +99,7 @@ fn second_rego_engine_gives_the_same_decisions() {
 /// A transmitter's SET as our receiver reads it, with the transmitter's published keys.
 fn received(jwks: &Value, token: &str) -> Result<SecurityEventToken, Error> {
     let token = Compact::parse(token)?;
-    let keys = KeySet::from_jwks(jwks["keys"].as_array().expect("keys")).expect("a key set");
+    let keys = KeySet::parse(jwks.to_string().as_bytes(), Purpose::Issuer).expect("a key set");
     let key = keys.select(token.header().kid.as_deref(), token.header().algorithm)?;
     let rules = Rules {
         audiences: &["https://fabric.example".to_owned()],
@@ -107,7 +107,7 @@ fn received(jwks: &Value, token: &str) -> Result<SecurityEventToken, Error> {
         iss: &SecurityEventToken::unverified_issuer(&token)?,
         now: Timestamp::from_secs(1_800_000_000),
     };
-    SecurityEventToken::verify(&token, &key, &rules)
+    UncheckedSet::verify(&token, &key, &rules)?.check(&rules)
 }
 
 #[test]

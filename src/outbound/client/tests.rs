@@ -46,8 +46,8 @@ async fn push(client: &Client, address: &str) -> Result<PushAnswer, Error> {
 }
 
 async fn push_of(client: &Client, owner: &str, address: &str) -> Result<PushAnswer, Error> {
-    let place = client.push_permit(client.guard().push_url(address).expect("url"), owner).await?;
-    client.push(place, "a.b.c".to_owned()).await
+    let permit = client.push_permit(client.guard().push_url(address).expect("url"), owner).await?;
+    client.push(permit, "a.b.c".to_owned()).await
 }
 
 /// A listener at each of the addresses, on one common port.
@@ -239,8 +239,8 @@ async fn host_that_accepts_no_connection_times_out() {
     let still_waiting = tokio::time::timeout(early, push(&client, "https://receiver.example/")).await;
     assert!(still_waiting.is_err());
     let late = limits::OUTBOUND_CONNECT_TIMEOUT + a_moment;
-    let given_up = tokio::time::timeout(late, push(&client, "https://receiver.example/")).await;
-    assert_eq!(given_up.expect("in time"), Err(Error::TimedOut));
+    let outcome = tokio::time::timeout(late, push(&client, "https://receiver.example/")).await;
+    assert_eq!(outcome.expect("in time"), Err(Error::TimedOut));
 }
 
 #[tokio::test]
@@ -281,10 +281,10 @@ async fn push_timeout_starts_with_its_permit() {
     let count = 3 * limits::PUSHES_PER_OWNER_AT_HOST_MAX;
     let pushes = (0..count).map(|_| push(&client, "https://receiver.example/"));
     let outcomes = tokio::time::timeout(SHORT * 3, future::join_all(pushes)).await.expect("in time");
-    let (timed_out, no_place): (Vec<_>, Vec<_>) =
+    let (timed_out, limited): (Vec<_>, Vec<_>) =
         outcomes.into_iter().partition(|outcome| *outcome == Err(Error::TimedOut));
     assert_eq!(timed_out.len(), 2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX);
-    assert!(no_place.iter().all(|outcome| *outcome == Err(Error::LimitReached)), "{no_place:?}");
+    assert!(limited.iter().all(|outcome| *outcome == Err(Error::LimitReached)), "{limited:?}");
 }
 
 /// Attack: one caller has a hundred streams to a hundred names, and receivers that hold every push until shortly
@@ -292,25 +292,25 @@ async fn push_timeout_starts_with_its_permit() {
 #[tokio::test(start_paused = true)]
 async fn slow_receivers_of_one_owner_use_its_permits_only() {
     let client = silent(CallLimits { push_permit_wait: SHORT, ..CallLimits::default() });
-    let place = async |owner: &str, host: &str| {
+    let permit = async |owner: &str, host: &str| {
         client.push_permit(client.guard().push_url(&format!("https://{host}/")).expect("url"), owner).await
     };
     let mut held = Vec::new();
     for stream in 0..100 {
         for _ in 0..2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX {
-            held.extend(place("greedy", &format!("{stream}.greedy.example")).await.ok());
+            held.extend(permit("greedy", &format!("{stream}.greedy.example")).await.ok());
         }
         let of_host = limits::PUSHES_PER_OWNER_AT_HOST_MAX * (stream + 1);
         assert_eq!(held.len(), of_host.min(limits::PUSHES_PER_OWNER_MAX));
     }
-    assert!(place("other", "receiver.example").await.is_ok());
+    assert!(permit("other", "receiver.example").await.is_ok());
     // Nor does it exhaust the permits of a host that others push to.
     held.clear();
     for _ in 0..limits::OUTBOUND_PER_HOST_MAX {
-        held.extend(place("greedy", "shared.example").await.ok());
+        held.extend(permit("greedy", "shared.example").await.ok());
     }
     assert_eq!(held.len(), limits::PUSHES_PER_OWNER_AT_HOST_MAX);
-    assert!(place("other", "shared.example").await.is_ok());
+    assert!(permit("other", "shared.example").await.is_ok());
 }
 
 #[tokio::test]

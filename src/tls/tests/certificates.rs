@@ -72,7 +72,7 @@ fn with_key_of(algorithm: &'static SignatureAlgorithm, issuer: &Authority) -> Cl
 
 /// A client whose certificate has only these names.
 fn uris(issuer: &Authority, names: &[&str]) -> Client {
-    client(issuer, |leaf| leaf.subject_alt_names = names.iter().copied().map(uri).collect())
+    client(issuer, |svid| svid.subject_alt_names = names.iter().copied().map(uri).collect())
 }
 
 /// A path of `length` CAs under `ca`, sent from the lowest to the highest.
@@ -82,8 +82,8 @@ fn under(ca: &Authority, length: usize) -> Client {
         let parent = path.last().unwrap_or(ca);
         path.push(intermediate(&format!("intermediate {number}"), parent, |_| {}));
     }
-    let leaf = client(path.last().unwrap_or(ca), |_| {});
-    path.iter().rev().fold(leaf, Client::then)
+    let svid = client(path.last().unwrap_or(ca), |_| {});
+    path.iter().rev().fold(svid, Client::then)
 }
 
 fn of_times_and_signatures(ca: &Authority) -> Vec<Row> {
@@ -120,11 +120,11 @@ fn of_times_and_signatures(ca: &Authority) -> Vec<Row> {
         refused("garbage", garbage, MALFORMED),
         refused("with a byte after its end", with_trailing_byte, MALFORMED),
         refused("signed with another key than its own", of_other_key, BAD_SIGNATURE),
-        refused("expired an hour ago", client(ca, |leaf| leaf.not_after = at!(NOW - HOUR / 2)), EXPIRED),
-        refused("expired a second ago", client(ca, |leaf| leaf.not_after = at!(NOW - 1)), EXPIRED),
-        passes("in its last second", client(ca, |leaf| leaf.not_after = at!(NOW))),
-        passes("in its first second", client(ca, |leaf| leaf.not_before = at!(NOW))),
-        refused("valid in a second", client(ca, |leaf| leaf.not_before = at!(NOW + 1)), NOT_YET),
+        refused("expired an hour ago", client(ca, |svid| svid.not_after = at!(NOW - HOUR / 2)), EXPIRED),
+        refused("expired a second ago", client(ca, |svid| svid.not_after = at!(NOW - 1)), EXPIRED),
+        passes("in its last second", client(ca, |svid| svid.not_after = at!(NOW))),
+        passes("in its first second", client(ca, |svid| svid.not_before = at!(NOW))),
+        refused("valid in a second", client(ca, |svid| svid.not_before = at!(NOW + 1)), NOT_YET),
         refused("SHA-1", sha1(), "signature algorithm is not accepted"),
     ]
 }
@@ -135,9 +135,9 @@ fn sha1() -> Client {
     let mut der = good.chain[0].to_vec();
     // sha256WithRSAEncryption and sha1WithRSAEncryption differ in the last byte (RFC 8017 A.2.4).
     let oid = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b];
-    let places: Vec<usize> = (0..der.len() - 9).filter(|at| der[*at..*at + 9] == oid).collect();
-    assert_eq!(places.len(), 2, "inside and outside of what is signed");
-    for at in places {
+    let positions: Vec<usize> = (0..der.len() - 9).filter(|at| der[*at..*at + 9] == oid).collect();
+    assert_eq!(positions.len(), 2, "inside and outside of what is signed");
+    for at in positions {
         der[at + 8] = 0x05;
     }
     Client { chain: vec![der.into()], ..good }
@@ -155,19 +155,19 @@ fn of_usage(ca: &Authority) -> Vec<Row> {
     use ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
     use KeyUsagePurpose::{CrlSign, DigitalSignature, KeyCertSign, KeyEncipherment};
     let purposes =
-        |all: &[ExtendedKeyUsagePurpose]| client(ca, |leaf| leaf.extended_key_usages = all.to_vec());
-    let usages = |all: &[KeyUsagePurpose]| client(ca, |leaf| leaf.key_usages = all.to_vec());
+        |all: &[ExtendedKeyUsagePurpose]| client(ca, |svid| svid.extended_key_usages = all.to_vec());
+    let usages = |all: &[KeyUsagePurpose]| client(ca, |svid| svid.key_usages = all.to_vec());
     let key = key();
     let rsa_1024 = svid_params().signed_by(&Rsa1024::new(), ca).expect("leaf");
-    let unknown_critical = |leaf: &mut CertificateParams| {
+    let unknown_critical = |svid: &mut CertificateParams| {
         let mut extension = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 55_555, 1], vec![5, 0]);
         extension.set_criticality(true);
-        leaf.custom_extensions = vec![extension];
+        svid.custom_extensions = vec![extension];
     };
-    let twice = |leaf: &mut CertificateParams| {
+    let twice = |svid: &mut CertificateParams| {
         // A second extendedKeyUsage, with clientAuth.
         let client_auth = vec![0x30, 0x0a, 0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
-        leaf.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 37], client_auth)];
+        svid.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 37], client_auth)];
     };
     vec![
         refused("serverAuth only", purposes(&[ServerAuth]), NO_CLIENT_AUTH),
@@ -176,8 +176,8 @@ fn of_usage(ca: &Authority) -> Vec<Row> {
         passes("anyExtendedKeyUsage and clientAuth", purposes(&[Any, ClientAuth])),
         passes("serverAuth and clientAuth", purposes(&[ServerAuth, ClientAuth])),
         refused("extended key usage twice", client(ca, twice), MALFORMED),
-        refused("CA", client(ca, |leaf| leaf.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)), CA),
-        passes("no basic constraints", client(ca, |leaf| leaf.is_ca = IsCa::NoCa)),
+        refused("CA", client(ca, |svid| svid.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)), CA),
+        passes("no basic constraints", client(ca, |svid| svid.is_ca = IsCa::NoCa)),
         refused("keyCertSign", usages(&[DigitalSignature, KeyCertSign]), SIGNS),
         refused("cRLSign", usages(&[DigitalSignature, CrlSign]), SIGNS),
         refused("no key usage", usages(&[]), NO_SIGNATURE),
@@ -203,8 +203,8 @@ fn of_names(ca: &Authority) -> Vec<Row> {
     let dns = |name: &str| SanType::DnsName(name.try_into().expect("ASCII"));
     let email = || SanType::Rfc822Name("web@trust.example".try_into().expect("ASCII"));
     let mut rows = vec![
-        passes("and a DNS name", client(ca, |leaf| leaf.subject_alt_names.insert(0, dns("web.example")))),
-        passes("and an email address", client(ca, |leaf| leaf.subject_alt_names.push(email()))),
+        passes("and a DNS name", client(ca, |svid| svid.subject_alt_names.insert(0, dns("web.example")))),
+        passes("and an email address", client(ca, |svid| svid.subject_alt_names.push(email()))),
         refused(
             "two SPIFFE ids",
             uris(ca, &[ID, "spiffe://trust.example/b"]),
@@ -223,20 +223,20 @@ fn of_names(ca: &Authority) -> Vec<Row> {
         ),
         refused(
             "two with a DNS name between",
-            client(ca, |leaf| leaf.subject_alt_names = vec![uri(ID), dns("web.example"), uri(ID)]),
+            client(ca, |svid| svid.subject_alt_names = vec![uri(ID), dns("web.example"), uri(ID)]),
             "certificate has 2 URI names, not one",
         ),
         refused(
             "CN only",
-            client(ca, |leaf| {
-                leaf.subject_alt_names = Vec::new();
-                leaf.distinguished_name = named(ID);
+            client(ca, |svid| {
+                svid.subject_alt_names = Vec::new();
+                svid.distinguished_name = named(ID);
             }),
             "certificate has 0 URI names, not one",
         ),
         refused(
             "SPIFFE id as a DNS name",
-            client(ca, |leaf| leaf.subject_alt_names = vec![dns("trust.example")]),
+            client(ca, |svid| svid.subject_alt_names = vec![dns("trust.example")]),
             "certificate has 0 URI names, not one",
         ),
     ];
@@ -295,7 +295,7 @@ fn of_paths(ca: &Authority) -> Vec<Row> {
     let constrained = |constraints: NameConstraints| {
         let issuer = intermediate("constrained", ca, |ca| ca.name_constraints = Some(constraints));
         let names = ["web.example".try_into().expect("ASCII"), "web.evil".try_into().expect("ASCII")];
-        client(&issuer, |leaf| leaf.subject_alt_names.extend(names.map(SanType::DnsName))).then(&issuer)
+        client(&issuer, |svid| svid.subject_alt_names.extend(names.map(SanType::DnsName))).then(&issuer)
     };
     let subtrees = |permitted: &[&str], excluded: &[&str]| NameConstraints {
         permitted_subtrees: permitted
@@ -316,9 +316,9 @@ fn of_paths(ca: &Authority) -> Vec<Row> {
     });
     let issued_by_leaf = {
         let (key, other_key) = (key(), key());
-        let leaf = CertifiedIssuer::signed_by(svid_params(), key, ca).expect("leaf");
-        let below = svid_params().signed_by(&other_key, &leaf).expect("leaf of a leaf");
-        Client::with_key(below.der().clone(), &other_key).then(&leaf)
+        let svid = CertifiedIssuer::signed_by(svid_params(), key, ca).expect("leaf");
+        let below = svid_params().signed_by(&other_key, &svid).expect("leaf of a leaf");
+        Client::with_key(below.der().clone(), &other_key).then(&svid)
     };
     let two_deep = |change: fn(&mut CertificateParams)| {
         let upper = intermediate("upper", ca, change);
@@ -380,7 +380,7 @@ fn of_paths(ca: &Authority) -> Vec<Row> {
     ]
 }
 
-pub(super) async fn judge(rows: Vec<Row>, ca: &Authority) {
+pub(super) async fn check_rows(rows: Vec<Row>, ca: &Authority) {
     let mut complaints = Vec::new();
     for row in rows {
         let setup = Setup::new(&(ca.pem() + &rsa_ca().pem()), row.client_crl.as_deref());
@@ -400,25 +400,25 @@ pub(super) async fn judge(rows: Vec<Row>, ca: &Authority) {
 #[tokio::test]
 async fn only_unexpired_certificates_of_client_cas_are_accepted() {
     let ca = root("client CA");
-    judge(of_times_and_signatures(&ca), &ca).await;
+    check_rows(of_times_and_signatures(&ca), &ca).await;
 }
 
 #[tokio::test]
 async fn only_client_certificates_that_are_no_ca_are_accepted() {
     let ca = root("client CA");
-    judge(of_usage(&ca), &ca).await;
+    check_rows(of_usage(&ca), &ca).await;
 }
 
 #[tokio::test]
 async fn only_one_spiffe_id_of_an_allowed_domain_is_accepted() {
     let ca = root("client CA");
-    judge(of_names(&ca), &ca).await;
+    check_rows(of_names(&ca), &ca).await;
 }
 
 #[tokio::test]
 async fn only_certificates_with_a_valid_path_are_accepted() {
     let ca = root("client CA");
-    judge(of_paths(&ca), &ca).await;
+    check_rows(of_paths(&ca), &ca).await;
 }
 
 #[tokio::test]

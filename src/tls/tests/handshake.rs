@@ -36,10 +36,10 @@ async fn expired_certificate_opens_no_further_connection() {
     let setup = Setup::new(&ca.pem(), None);
     let tls = setup.tls();
     for version in [&TLS13, &TLS12] {
-        let client = client(&ca, |leaf| leaf.not_after = at!(NOW + HOUR));
+        let client = client(&ca, |svid| svid.not_after = at!(NOW + HOUR));
         assert!(peer(&setup, &tls, Some(client), version).await.is_ok());
     }
-    let ends_soon = client(&ca, |leaf| leaf.not_after = at!(NOW + HOUR));
+    let ends_soon = client(&ca, |svid| svid.not_after = at!(NOW + HOUR));
     setup.clock.advance(Duration::from_secs(HOUR));
     assert!(peer(&setup, &tls, Some(ends_soon.clone()), &TLS13).await.is_ok(), "its last second");
     setup.clock.advance(Duration::from_secs(1));

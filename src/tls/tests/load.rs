@@ -119,8 +119,8 @@ fn absent_expired_or_non_ca_client_ca_is_refused() {
         CertifiedIssuer::self_signed(params, key()).expect("root")
     };
     assert!(matches!(writes("ca.pem", &ended.pem()), Error::NoClientCa { .. }));
-    let leaf = svid_params().self_signed(&key()).expect("leaf");
-    assert!(matches!(writes("ca.pem", &(root("client CA").pem() + &leaf.pem())), Error::NotACa { .. }));
+    let svid = svid_params().self_signed(&key()).expect("leaf");
+    assert!(matches!(writes("ca.pem", &(root("client CA").pem() + &svid.pem())), Error::NotACa { .. }));
     let without_constraints = {
         let mut params = ca_params("client CA");
         params.is_ca = IsCa::ExplicitNoCa;

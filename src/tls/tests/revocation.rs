@@ -1,6 +1,6 @@
 //! Certificates with and without current revocation lists.
 
-use super::certificates::{Row, judge, passes, refused};
+use super::certificates::{Row, check_rows, passes, refused};
 use super::*;
 
 const REVOKED: &str = "certificate is revoked";
@@ -57,5 +57,5 @@ fn of_revocation(ca: &Authority) -> Vec<Row> {
 #[tokio::test]
 async fn only_unrevoked_certificates_with_current_lists_are_accepted() {
     let ca = root("client CA");
-    judge(of_revocation(&ca), &ca).await;
+    check_rows(of_revocation(&ca), &ca).await;
 }

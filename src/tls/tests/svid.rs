@@ -5,12 +5,12 @@ use rcgen::CustomExtension;
 use super::*;
 use crate::tls::svid::peer_certificate as read_svid;
 
-fn judged(change: impl FnOnce(&mut CertificateParams)) -> Result<PeerCertificate, SvidError> {
+fn checked(change: impl FnOnce(&mut CertificateParams)) -> Result<PeerCertificate, SvidError> {
     read_svid(&client(&root("client CA"), change).chain[0])
 }
 
 /// subjectAltName with exactly these URI names.
-fn raw_uris(leaf: &mut CertificateParams, names: &[&[u8]]) {
+fn raw_uris(svid: &mut CertificateParams, names: &[&[u8]]) {
     let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("short");
     let mut all = Vec::new();
     for name in names {
@@ -19,18 +19,18 @@ fn raw_uris(leaf: &mut CertificateParams, names: &[&[u8]]) {
     }
     let mut content = vec![0x30, length(&all)];
     content.extend(all);
-    leaf.subject_alt_names = Vec::new();
-    leaf.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 17], content)];
+    svid.subject_alt_names = Vec::new();
+    svid.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 17], content)];
 }
 
 #[test]
 fn the_rules_hold_without_webpki() {
     use ExtendedKeyUsagePurpose::{Any, ServerAuth};
-    assert_eq!(judged(|_| {}).expect("good").spiffe_id.as_str(), ID);
-    let ca = judged(|leaf| leaf.is_ca = IsCa::Ca(BasicConstraints::Constrained(0)));
+    assert_eq!(checked(|_| {}).expect("good").spiffe_id.as_str(), ID);
+    let ca = checked(|svid| svid.is_ca = IsCa::Ca(BasicConstraints::Constrained(0)));
     assert_eq!(ca, Err(SvidError::Ca));
     for purposes in [vec![Any], vec![ServerAuth], vec![Any, ServerAuth]] {
-        let found = judged(|leaf| leaf.extended_key_usages.clone_from(&purposes));
+        let found = checked(|svid| svid.extended_key_usages.clone_from(&purposes));
         assert_eq!(found, Err(SvidError::NoClientAuth), "{purposes:?}");
     }
 }
@@ -47,9 +47,9 @@ fn trailing_bytes_make_a_certificate_malformed() {
 
 #[test]
 fn non_text_name_counts_as_a_name() {
-    assert!(judged(|leaf| raw_uris(leaf, &[ID.as_bytes()])).is_ok());
-    let beside = judged(|leaf| raw_uris(leaf, &[ID.as_bytes(), b"spiffe://trust.example/\xff"]));
+    assert!(checked(|svid| raw_uris(svid, &[ID.as_bytes()])).is_ok());
+    let beside = checked(|svid| raw_uris(svid, &[ID.as_bytes(), b"spiffe://trust.example/\xff"]));
     assert_eq!(beside, Err(SvidError::Malformed));
-    let alone = judged(|leaf| raw_uris(leaf, &[b"spiffe://trust.example/\xff"]));
+    let alone = checked(|svid| raw_uris(svid, &[b"spiffe://trust.example/\xff"]));
     assert_eq!(alone, Err(SvidError::Malformed));
 }

@@ -28,13 +28,21 @@ fn good() -> Value {
     })
 }
 
+fn verified(
+    token: &Compact<'_>,
+    key: &VerifyingKey,
+    rules: &Rules<'_>,
+) -> Result<SecurityEventToken, Error> {
+    UncheckedSet::verify(token, key, rules)?.check(rules)
+}
+
 /// Calls `f` with the rules of these tests.
-fn judged<T>(at: Timestamp, f: impl FnOnce(&Rules<'_>) -> T) -> T {
+fn with_rules<T>(at: Timestamp, f: impl FnOnce(&Rules<'_>) -> T) -> T {
     f(&Rules { audiences: &[US.to_owned()], algorithms: &ALGORITHMS, iss: ISS, now: at })
 }
 
 fn unsigned_at(at: Timestamp, set: Value) -> Result<SecurityEventToken, Error> {
-    judged(at, |rules| SecurityEventToken::from_json(set, rules))
+    with_rules(at, |rules| UncheckedSet::unsigned(set, rules)?.check(rules))
 }
 
 fn unsigned(set: Value) -> Result<SecurityEventToken, Error> {
@@ -43,7 +51,9 @@ fn unsigned(set: Value) -> Result<SecurityEventToken, Error> {
 
 fn signed_by(signer: &Signer, header: &Value, set: &Value) -> Result<SecurityEventToken, Error> {
     let text = signer.sign(header, set);
-    judged(now(), |rules| SecurityEventToken::verify(&Compact::parse(&text)?, &signer.verifying("k"), rules))
+    with_rules(now(), |rules| {
+        verified(&Compact::parse(&text)?, &signer.verifying("k"), rules)
+    })
 }
 
 fn signed(set: &Value) -> Result<SecurityEventToken, Error> {
@@ -319,7 +329,7 @@ fn token_of_another_key_or_changed_is_refused() {
     let (signer, other) = (Signer::es256(), Signer::es256());
     let text = signer.sign(&header("ES256"), &good());
     let verify = |text: &str, key: &VerifyingKey| {
-        judged(now(), |rules| SecurityEventToken::verify(&Compact::parse(text)?, key, rules))
+        with_rules(now(), |rules| verified(&Compact::parse(text)?, key, rules))
     };
     assert!(verify(&text, &signer.verifying("k")).is_ok());
     // Another issuer's key under the same `kid`.
@@ -356,8 +366,8 @@ fn alg_none_key_in_header_and_extension_are_refused() {
     }
     let unsigned = signer.sign(&header("ES256"), &good());
     let (input, _) = unsigned.rsplit_once('.').expect("three parts");
-    let refused = judged(now(), |rules| {
-        SecurityEventToken::verify(&Compact::parse(&format!("{input}."))?, &signer.verifying("k"), rules)
+    let refused = with_rules(now(), |rules| {
+        verified(&Compact::parse(&format!("{input}."))?, &signer.verifying("k"), rules)
     });
     assert_eq!(refused, Err(Error::Signature));
 }
@@ -369,8 +379,8 @@ fn signed_payload_with_duplicate_claim_is_refused() {
     let twice = format!("{},\"jti\":\"other\"}}", set.strip_suffix('}').expect("an object"));
     for payload in [twice.as_bytes(), b"[", "{\"iss\":\"\u{0}\"}".as_bytes()] {
         let text = signer.sign_bytes(header("ES256").to_string().as_bytes(), payload);
-        let refused = judged(now(), |rules| {
-            SecurityEventToken::verify(&Compact::parse(&text)?, &signer.verifying("k"), rules)
+        let refused = with_rules(now(), |rules| {
+            verified(&Compact::parse(&text)?, &signer.verifying("k"), rules)
         });
         assert_eq!(refused, Err(Error::Malformed(TokenError::PayloadMalformed)));
     }
@@ -419,8 +429,8 @@ proptest! {
         let at = position % bytes.len();
         bytes[at] ^= 1 << bit;
         let Ok(changed) = String::from_utf8(bytes) else { return Ok(()) };
-        let accepted = judged(now(), |rules| {
-            Compact::parse(&changed).is_ok_and(|token| SecurityEventToken::verify(&token, &signer.verifying("k"), rules).is_ok())
+        let accepted = with_rules(now(), |rules| {
+            Compact::parse(&changed).is_ok_and(|token| verified(&token, &signer.verifying("k"), rules).is_ok())
         });
         prop_assert!(!accepted, "{}", changed);
     }

@@ -24,10 +24,10 @@ async fn pushed_to<F: Future<Output = io::Result<()>>>(
 }
 
 /// Writes `again` repeatedly.
-async fn without_end(mut socket: TcpStream, begin: &str, again: &[u8]) -> io::Result<()> {
+async fn without_end(mut socket: TcpStream, begin: &str, repeated: &[u8]) -> io::Result<()> {
     socket.write_all(begin.as_bytes()).await?;
     loop {
-        socket.write_all(again).await?;
+        socket.write_all(repeated).await?;
         tokio::task::yield_now().await;
     }
 }
@@ -48,7 +48,7 @@ async fn endless_response_times_out() {
         };
         assert_eq!(pushed_to(limits, silent).await, Err(Error::TimedOut), "{begin:?}");
     }
-    for (begin, again) in [
+    for (begin, repeated) in [
         // One byte at a time, in each transfer coding.
         ("HTTP/1.1 400 Bad Request\r\ncontent-length: 1000000000\r\n\r\n", "a"),
         ("HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\na\r\n"),
@@ -57,8 +57,8 @@ async fn endless_response_times_out() {
         ("", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
         ("", "HTTP/1.1 100 Continue\r\n\r\n"),
     ] {
-        let outcome = pushed_to(limits, |socket| without_end(socket, begin, again.as_bytes())).await;
-        assert_eq!(outcome, Err(Error::TimedOut), "{begin:?} {again:?}");
+        let outcome = pushed_to(limits, |socket| without_end(socket, begin, repeated.as_bytes())).await;
+        assert_eq!(outcome, Err(Error::TimedOut), "{begin:?} {repeated:?}");
     }
 }
 

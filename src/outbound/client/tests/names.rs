@@ -144,8 +144,8 @@ async fn url_of_another_guard_is_checked_again() {
         Rules { own_ports: [port].into(), ..Rules::default() },
     ] {
         let client = Client::new(patient(), Guard::new(strict)).expect("client");
-        let place = client.push_permit(open.clone(), "somebody").await.expect("place");
-        let outcome = client.push(place, String::new()).await;
+        let permit = client.push_permit(open.clone(), "somebody").await.expect("place");
+        let outcome = client.push(permit, String::new()).await;
         assert!(matches!(outcome, Err(Error::Url(_))), "{outcome:?}");
     }
     assert_eq!(arrived(&listener), 0);
