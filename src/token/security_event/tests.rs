@@ -28,11 +28,7 @@ fn good() -> Value {
     })
 }
 
-fn verified(
-    token: &Compact<'_>,
-    key: &VerifyingKey,
-    rules: &Rules<'_>,
-) -> Result<SecurityEventToken, Error> {
+fn verified(token: &Compact<'_>, key: &VerifyingKey, rules: &Rules<'_>) -> Result<SecurityEventToken, Error> {
     UncheckedSet::verify(token, key, rules)?.check(rules)
 }
 
@@ -51,9 +47,7 @@ fn unsigned(set: Value) -> Result<SecurityEventToken, Error> {
 
 fn signed_by(signer: &Signer, header: &Value, set: &Value) -> Result<SecurityEventToken, Error> {
     let text = signer.sign(header, set);
-    with_rules(now(), |rules| {
-        verified(&Compact::parse(&text)?, &signer.verifying("k"), rules)
-    })
+    with_rules(now(), |rules| verified(&Compact::parse(&text)?, &signer.verifying("k"), rules))
 }
 
 fn signed(set: &Value) -> Result<SecurityEventToken, Error> {
@@ -379,9 +373,8 @@ fn signed_payload_with_duplicate_claim_is_refused() {
     let twice = format!("{},\"jti\":\"other\"}}", set.strip_suffix('}').expect("an object"));
     for payload in [twice.as_bytes(), b"[", "{\"iss\":\"\u{0}\"}".as_bytes()] {
         let text = signer.sign_bytes(header("ES256").to_string().as_bytes(), payload);
-        let refused = with_rules(now(), |rules| {
-            verified(&Compact::parse(&text)?, &signer.verifying("k"), rules)
-        });
+        let refused =
+            with_rules(now(), |rules| verified(&Compact::parse(&text)?, &signer.verifying("k"), rules));
         assert_eq!(refused, Err(Error::Malformed(TokenError::PayloadMalformed)));
     }
 }
