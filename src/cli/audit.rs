@@ -104,10 +104,10 @@ impl Trail {
         }
     }
 
-    /// Prints at most `most` entries newer than the entry `known`; returns the id of the newest.
+    /// Prints at most `most` entries newer than the entry `last_id`; returns the id of the newest.
     async fn print(
         &self,
-        known: Option<String>,
+        last_id: Option<String>,
         most: usize,
         out: &mut (dyn Write + Send),
     ) -> Result<Option<String>, Error> {
@@ -117,13 +117,13 @@ impl Trail {
             let (page, next) = page_of(&self.client, &self.path(), limit, cursor.as_deref()).await?;
             for row in page {
                 let entry: Entry = self.read(row)?;
-                if entries.len() >= most || Some(&entry.id) == known.as_ref() {
-                    return self.write(&entries, known, out);
+                if entries.len() >= most || Some(&entry.id) == last_id.as_ref() {
+                    return self.write(&entries, last_id, out);
                 }
                 entries.push(entry);
             }
             if next.is_none() || entries.len() >= most {
-                return self.write(&entries, known, out);
+                return self.write(&entries, last_id, out);
             }
             cursor = next;
         }
@@ -144,7 +144,7 @@ impl Trail {
     fn write(
         &self,
         entries: &[Entry],
-        known: Option<String>,
+        last_id: Option<String>,
         out: &mut (dyn Write + Send),
     ) -> Result<Option<String>, Error> {
         for entry in entries.iter().rev() {
@@ -165,7 +165,7 @@ impl Trail {
             )?;
         }
         out.flush()?;
-        Ok(entries.first().map(|entry| entry.id.clone()).or(known))
+        Ok(entries.first().map(|entry| entry.id.clone()).or(last_id))
     }
 }
 
@@ -340,12 +340,12 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("export");
         std::fs::write(&path, bytes).expect("file");
-        let mut said = Vec::new();
-        let outcome = run(Command::Verify { file: path.clone() }, &mut said);
-        let said = String::from_utf8(said).expect("text");
+        let mut output = Vec::new();
+        let outcome = run(Command::Verify { file: path.clone() }, &mut output);
+        let output = String::from_utf8(output).expect("text");
         outcome
-            .map_err(|error| format!("{said}{error}").replace(&path.display().to_string(), "export"))
-            .map(|()| said)
+            .map_err(|error| format!("{output}{error}").replace(&path.display().to_string(), "export"))
+            .map(|()| output)
     }
 
     #[test]
@@ -356,8 +356,11 @@ mod tests {
             line_of(&entry(&first.hash, "2")).expect("line"),
             line_of(&first).expect("line")
         );
-        let said = verified(file.as_bytes()).expect("holds");
-        assert!(said.starts_with("2 entries about 1 tool: every hash and every link is valid\n"), "{said}");
+        let output = verified(file.as_bytes()).expect("holds");
+        assert!(
+            output.starts_with("2 entries about 1 tool: every hash and every link is valid\n"),
+            "{output}"
+        );
         let first_line = file.find('\n').expect("line");
         for at in 0..file.len() {
             let mut changed = file.clone().into_bytes();
@@ -374,8 +377,8 @@ mod tests {
     #[test]
     fn missing_beginning_is_reported_and_empty_file_is_refused() {
         let line = line_of(&entry("before", "2")).expect("line");
-        let said = verified(format!("{line}\n").as_bytes()).expect("holds");
-        assert!(said.contains("1 chain begins before"), "{said}");
+        let output = verified(format!("{line}\n").as_bytes()).expect("holds");
+        assert!(output.contains("1 chain begins before"), "{output}");
         assert_eq!(verified(b""), Err("export: contains no audit".to_owned()));
     }
 
@@ -403,8 +406,8 @@ mod tests {
         let mut sequence = SequenceCheck::default();
         assert_eq!(sequence.gap_before(&row(4)), None, "earlier blocks are not part of this export");
         assert_eq!(sequence.gap_before(&row(5)), None);
-        let said = sequence.gap_before(&row(9)).expect("a gap");
-        assert!(said.contains("blocks 6 to 8 expired"), "{said}");
+        let output = sequence.gap_before(&row(9)).expect("a gap");
+        assert!(output.contains("blocks 6 to 8 expired"), "{output}");
         assert_eq!(sequence.gap_before(&row(10)), None);
         assert_eq!(sequence.gap_before(&serde_json::json!({})), None);
     }

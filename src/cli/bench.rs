@@ -48,13 +48,13 @@ mod tests {
 
     #[test]
     fn bench_in_the_same_directory_is_preferred() {
-        let place = tempfile::tempdir().expect("directory");
-        let own = place.path().join("trust-fabric");
+        let directory = tempfile::tempdir().expect("directory");
+        let own = directory.path().join("trust-fabric");
         assert_eq!(locate(&own), Path::new(PROGRAM));
-        std::fs::create_dir(place.path().join(PROGRAM)).expect("a directory of that name");
+        std::fs::create_dir(directory.path().join(PROGRAM)).expect("a directory of that name");
         assert_eq!(locate(&own), Path::new(PROGRAM), "a directory is no program");
-        std::fs::remove_dir(place.path().join(PROGRAM)).expect("removed");
-        std::fs::write(place.path().join(PROGRAM), "").expect("written");
-        assert_eq!(locate(&own), place.path().join(PROGRAM));
+        std::fs::remove_dir(directory.path().join(PROGRAM)).expect("removed");
+        std::fs::write(directory.path().join(PROGRAM), "").expect("written");
+        assert_eq!(locate(&own), directory.path().join(PROGRAM));
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     let Arguments { types, since, json, server } = arguments;
     let client = server.client()?;
-    let mut watch = Watch { client, types, last_id: since, json, out, say: &mut io::stderr() };
+    let mut watch = Watch { client, types, last_id: since, json, out, messages: &mut io::stderr() };
     let interrupted = CancellationToken::new();
     super::wait_for(super::until_signalled(interrupted.clone(), async {
         tokio::select! {
@@ -53,7 +53,7 @@ struct Watch<'w> {
     json: bool,
     out: &'w mut (dyn Write + Send),
     /// Receives messages other than events.
-    say: &'w mut (dyn Write + Send),
+    messages: &'w mut (dyn Write + Send),
 }
 
 impl Watch<'_> {
@@ -62,14 +62,14 @@ impl Watch<'_> {
         let mut pauses = Pauses::default();
         let mut ended = self.show().await?;
         loop {
-            let pause = pauses.next(ended.was_told);
-            let why = printable(&ended.why);
-            writeln!(self.say, "{why}; reconnecting in {:.1} s", pause.as_secs_f64())?;
+            let pause = pauses.next(ended.was_open);
+            let reason = printable(&ended.reason);
+            writeln!(self.messages, "{reason}; reconnecting in {:.1} s", pause.as_secs_f64())?;
             tokio::time::sleep(pause).await;
             ended = match self.show().await {
                 Ok(ended) => ended,
                 Err(Error::Answer(error)) if is_passing(&error) => {
-                    Ended { why: error.to_string(), was_told: false }
+                    Ended { reason: error.to_string(), was_open: false }
                 }
                 Err(error) => return Err(error),
             };
@@ -80,19 +80,19 @@ impl Watch<'_> {
     async fn show(&mut self) -> Result<Ended, Error> {
         let query: Vec<_> = self.types.iter().map(|types| ("types", types.as_str())).collect();
         let mut events = self.client.events(&query, self.last_id.as_deref()).await?;
-        let mut was_told = false;
+        let mut was_open = false;
         loop {
             let event = events.next().await;
             if let Some(last_id) = events.last_id() {
                 self.last_id = Some(last_id.to_owned());
-                was_told = true;
+                was_open = true;
             }
             match event {
                 Ok(Some(event)) => self.write(&event)?,
                 Ok(None) => {
-                    return Ok(Ended { why: "the node closed the connection".to_owned(), was_told });
+                    return Ok(Ended { reason: "the node closed the connection".to_owned(), was_open });
                 }
-                Err(error) => return Ok(Ended { why: error.to_string(), was_told }),
+                Err(error) => return Ok(Ended { reason: error.to_string(), was_open }),
             }
         }
     }
@@ -103,7 +103,7 @@ impl Watch<'_> {
         if event.kind == "reset" {
             let first = data["first_available"].as_str().map_or_else(|| "none".to_owned(), printable);
             writeln!(
-                self.say,
+                self.messages,
                 "events were missed: the oldest retained one is {first}; continuing from now"
             )?;
             return Ok(());
@@ -120,8 +120,8 @@ impl Watch<'_> {
 
 /// End of a connection, and whether it delivered anything.
 struct Ended {
-    why: String,
-    was_told: bool,
+    reason: String,
+    was_open: bool,
 }
 
 /// Time, type, result, subject, target and detail.
@@ -194,19 +194,19 @@ mod tests {
     }
 
     /// Shows the feed of a node until it fails for good: output, messages and the failure.
-    async fn shown(server: &MockServer, since: Option<&str>, json: bool) -> (String, String, String) {
-        let (mut out, mut say) = (Vec::new(), Vec::new());
+    async fn watch(server: &MockServer, since: Option<&str>, json: bool) -> (String, String, String) {
+        let (mut out, mut messages) = (Vec::new(), Vec::new());
         let mut watch = Watch {
             client: NodeClient::new(&server.uri()).expect("client"),
             types: Some("tool".to_owned()),
             last_id: since.map(str::to_owned),
             json,
             out: &mut out,
-            say: &mut say,
+            messages: &mut messages,
         };
         let ended = watch.go_on().await.expect_err("an end");
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        (text(out), text(say), ended.to_string())
+        (text(out), text(messages), ended.to_string())
     }
 
     #[tokio::test]
@@ -224,16 +224,16 @@ mod tests {
         get().and(header("last-event-id", "a-1-0")).respond_with(feed(second)).mount(&server).await;
         let first = "retry: 3000\nid: a-0-0\n\nid: a-1-0\nevent: tool\ndata: {\"type\":\"tool\",\"subject\":\"first\"}\n\n";
         get().respond_with(feed(first)).with_priority(9).mount(&server).await;
-        let (out, said, ended) = shown(&server, None, false).await;
+        let (out, messages, ended) = watch(&server, None, false).await;
         assert_eq!(out, "- tool       -      first - -\n- tool       -      second\u{fffd} - -\n");
         assert_eq!(
-            said,
+            messages,
             "the node closed the connection; reconnecting in 0.5 s\n\
              events were missed: the oldest retained one is a-1-0; continuing from now\n\
              the node closed the connection; reconnecting in 0.5 s\n"
         );
         assert_eq!(ended, "the caller is blocked");
-        let (out, ..) = shown(&server, Some("a-1-0"), true).await;
+        let (out, ..) = watch(&server, Some("a-1-0"), true).await;
         assert_eq!(out, "{\"subject\":\"second\\u009b\",\"type\":\"tool\"}\n");
     }
 
@@ -243,8 +243,8 @@ mod tests {
         let busy = json!({"error": "server_error", "error_description": "not\u{202e} now\u{9b}"});
         let busy = ResponseTemplate::new(503).set_body_json(busy);
         Mock::given(path("/v1/events")).respond_with(busy.clone()).mount(&server).await;
-        let (_, said, ended) = shown(&server, None, false).await;
-        assert_eq!((said.as_str(), ended.as_str()), ("", "not\u{202e} now\u{9b}"));
+        let (_, messages, ended) = watch(&server, None, false).await;
+        assert_eq!((messages.as_str(), ended.as_str()), ("", "not\u{202e} now\u{9b}"));
         server.reset().await;
         Mock::given(header_exists("last-event-id")).respond_with(busy).up_to_n_times(1).mount(&server).await;
         let gone = json!({"error": "not_found", "error_description": "gone"});
@@ -253,8 +253,8 @@ mod tests {
             .mount(&server)
             .await;
         Mock::given(path("/v1/events")).respond_with(feed("id: a-1-0\n\n")).mount(&server).await;
-        let (_, said, ended) = shown(&server, None, false).await;
+        let (_, messages, ended) = watch(&server, None, false).await;
         assert_eq!(ended, "gone");
-        assert!(said.ends_with("not\u{fffd} now\u{fffd}; reconnecting in 1.0 s\n"), "{said}");
+        assert!(messages.ends_with("not\u{fffd} now\u{fffd}; reconnecting in 1.0 s\n"), "{messages}");
     }
 }

@@ -58,8 +58,8 @@ fn line(answer: &Value) -> String {
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable);
     let version = text("version").map(|version| format!("version {version}"));
     let rest: Vec<String> = [text("status"), text("role"), version].into_iter().flatten().collect();
-    let who = text("unit_id").map(|unit_id| format!("{unit_id}: ")).unwrap_or_default();
-    who + &rest.join(", ")
+    let unit = text("unit_id").map(|unit_id| format!("{unit_id}: ")).unwrap_or_default();
+    unit + &rest.join(", ")
 }
 
 fn missing(answer: &Value) -> String {

@@ -43,13 +43,13 @@ pub(super) fn list_with(
 /// At most `most` rows, and whether there are more.
 async fn read(
     client: &NodeClient,
-    (path, asked): (&[&str], &[(&str, &str)]),
+    (path, parameters): (&[&str], &[(&str, &str)]),
     most: usize,
 ) -> Result<(Vec<Value>, bool), Error> {
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     while rows.len() < most {
         let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
-        let mut query = [asked, &[("limit", limit.as_str())]].concat();
+        let mut query = [parameters, &[("limit", limit.as_str())]].concat();
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let (page, next) = client.page(path, &query).await?;
         rows.extend(page);

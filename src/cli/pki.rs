@@ -65,15 +65,15 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
         callers: callers.collect::<Result<_, _>>()?,
         lifetime_days: arguments.lifetime_days,
     };
-    let made = pki::make(&request, Clock::system().now())?;
+    let issued = pki::make(&request, Clock::system().now())?;
     let issuer = arguments.has_issuer.then(|| DevelopmentIssuer::make(&request.directory)).transpose()?;
-    Ok(write(out, &request, &made, issuer.as_ref())?)
+    Ok(write(out, &request, &issued, issuer.as_ref())?)
 }
 
 fn write(
     out: &mut dyn Write,
     request: &pki::CertificatePlan,
-    made: &IssuedCertificates,
+    issued: &IssuedCertificates,
     issuer: Option<&IssuerFiles>,
 ) -> io::Result<()> {
     writeln!(
@@ -82,27 +82,27 @@ fn write(
          For production see docs/guide/certificates.md.\n",
         request.trust_domain
     )?;
-    let peers = made.peers.iter().map(|(_, pair)| pair);
-    let callers = made.callers.iter().map(|(_, pair)| pair);
-    for pair in [&made.ca, &made.node].into_iter().chain(peers).chain(callers) {
+    let peers = issued.peers.iter().map(|(_, pair)| pair);
+    let callers = issued.callers.iter().map(|(_, pair)| pair);
+    for pair in [&issued.ca, &issued.node].into_iter().chain(peers).chain(callers) {
         write_pair(out, pair)?;
     }
     if let Some(issuer) = issuer {
-        let what = made_or_kept(issuer.is_new);
-        writeln!(out, "{what}  {}\n{what}  {}", issuer.key_set.display(), issuer.private_key.display())?;
+        let status = status_of(issuer.is_new);
+        writeln!(out, "{status}  {}\n{status}  {}", issuer.key_set.display(), issuer.private_key.display())?;
     }
     writeln!(out, "\nConfiguration of the node:\n")?;
-    write_config(out, request, made)?;
-    write_cluster(out, made)?;
+    write_config(out, request, issued)?;
+    write_cluster(out, issued)?;
     if let Some(issuer) = issuer {
         write_issuer(out, request, issuer)?;
     }
-    if let Some((_, caller)) = made.callers.first() {
+    if let Some((_, caller)) = issued.callers.first() {
         writeln!(out, "\nCall it:\n")?;
         writeln!(
             out,
             "curl --cacert {} --cert {} --key {} https://localhost:{HTTPS_PORT}/v1/sys/health",
-            shell_word(&made.ca.certificate),
+            shell_word(&issued.ca.certificate),
             shell_word(&caller.certificate),
             shell_word(&caller.private_key),
         )?;
@@ -110,22 +110,22 @@ fn write(
     Ok(())
 }
 
-fn made_or_kept(is_new: bool) -> &'static str {
-    if is_new { "made" } else { "kept" }
+fn status_of(is_new: bool) -> &'static str {
+    if is_new { "created" } else { "present" }
 }
 
 fn write_pair(out: &mut dyn Write, pair: &IssuedCertificate) -> io::Result<()> {
-    let what = made_or_kept(pair.is_new);
+    let status = status_of(pair.is_new);
     let not_after = pair.not_after.to_rfc3339();
     let day = not_after.split('T').next().unwrap_or(&not_after);
-    writeln!(out, "{what}  {}  valid until {day}", pair.certificate.display())?;
-    writeln!(out, "{what}  {}", pair.private_key.display())
+    writeln!(out, "{status}  {}  valid until {day}", pair.certificate.display())?;
+    writeln!(out, "{status}  {}", pair.private_key.display())
 }
 
 fn write_config(
     out: &mut dyn Write,
     request: &pki::CertificatePlan,
-    made: &IssuedCertificates,
+    issued: &IssuedCertificates,
 ) -> io::Result<()> {
     // A further host name means that callers come from other machines.
     let address = if request.hosts.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
@@ -136,17 +136,17 @@ fn write_config(
     }
     writeln!(out, "\n[tls]")?;
     for (key, path) in [
-        ("certificate", &made.node.certificate),
-        ("private_key", &made.node.private_key),
-        ("client_ca", &made.ca.certificate),
+        ("certificate", &issued.node.certificate),
+        ("private_key", &issued.node.private_key),
+        ("client_ca", &issued.ca.certificate),
     ] {
         writeln!(out, "{key} = {}", quoted(path))?;
     }
     writeln!(out, "client_trust_domain = \"{}\"", request.trust_domain)?;
-    for (caller, _) in &made.callers {
-        let known = CALLERS.iter().find(|(name, _)| *name == caller.file_stem());
+    for (caller, _) in &issued.callers {
+        let default = CALLERS.iter().find(|(name, _)| *name == caller.file_stem());
         writeln!(out, "\n[[callers]]\nid = \"{}\"", caller.id())?;
-        match known {
+        match default {
             Some((_, capabilities)) => writeln!(out, "capabilities = {capabilities}")?,
             None => writeln!(out, "capabilities = [\"exchange\"]    # or others")?,
         }
@@ -155,17 +155,17 @@ fn write_config(
 }
 
 /// The sections of each cluster member, and the members that all share.
-fn write_cluster(out: &mut dyn Write, made: &IssuedCertificates) -> io::Result<()> {
-    for (id, pair) in &made.peers {
+fn write_cluster(out: &mut dyn Write, issued: &IssuedCertificates) -> io::Result<()> {
+    for (id, pair) in &issued.peers {
         let (certificate, private_key) = (quoted(&pair.certificate), quoted(&pair.private_key));
         writeln!(out, "\n[cluster]    # on the node with node.id {id}")?;
         writeln!(
             out,
             "listen = \"0.0.0.0:{PEER_PORT}\"\ncertificate = {certificate}\nprivate_key = {private_key}"
         )?;
-        writeln!(out, "ca = {}", quoted(&made.ca.certificate))?;
+        writeln!(out, "ca = {}", quoted(&issued.ca.certificate))?;
     }
-    for (id, _) in &made.peers {
+    for (id, _) in &issued.peers {
         let address = format!("node-{id}:{PEER_PORT}");
         writeln!(
             out,
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    fn said(arguments: &Arguments) -> String {
+    fn output(arguments: &Arguments) -> String {
         let mut text = Vec::new();
         run(arguments, &mut text).expect("made");
         String::from_utf8(text).expect("text")
@@ -224,12 +224,16 @@ mod tests {
     fn output_lists_files_and_configuration() {
         let parent = tempfile::tempdir().expect("directory");
         let directory = parent.path().join("pki");
-        let first = said(&arguments(&directory));
+        let first = output(&arguments(&directory));
         assert!(
             first.contains("for development only") && first.contains("docs/guide/certificates.md"),
             "{first}"
         );
-        assert_eq!((first.matches("\nmade  ").count(), first.matches("\nkept  ").count()), (8, 0), "{first}");
+        assert_eq!(
+            (first.matches("\ncreated  ").count(), first.matches("\npresent  ").count()),
+            (8, 0),
+            "{first}"
+        );
         let config = first.split_once("[listen]").expect("configuration").1;
         let config = config.split_once("Call it").expect("a call").0;
         for line in [
@@ -240,9 +244,9 @@ mod tests {
         ] {
             assert!(config.contains(line), "{line}: {config}");
         }
-        let second = said(&Arguments { callers: vec!["ci".to_owned()], ..arguments(&directory) });
+        let second = output(&Arguments { callers: vec!["ci".to_owned()], ..arguments(&directory) });
         assert_eq!(
-            (second.matches("\nmade  ").count(), second.matches("\nkept  ").count()),
+            (second.matches("\ncreated  ").count(), second.matches("\npresent  ").count()),
             (2, 4),
             "{second}"
         );
@@ -256,9 +260,9 @@ mod tests {
     fn additional_host_listens_on_all_addresses() {
         let parent = tempfile::tempdir().expect("directory");
         let hosts = vec!["fabric.example.org".parse().expect("host"), "2001:db8::1".parse().expect("host")];
-        let said = said(&Arguments { hosts, ..arguments(&parent.path().join("pki")) });
-        assert!(said.contains("https = \"0.0.0.0:8694\""), "{said}");
-        assert!(said.contains("hosts = [\"fabric.example.org\",\"2001:db8::1\"]"), "{said}");
+        let output = output(&Arguments { hosts, ..arguments(&parent.path().join("pki")) });
+        assert!(output.contains("https = \"0.0.0.0:8694\""), "{output}");
+        assert!(output.contains("hosts = [\"fabric.example.org\",\"2001:db8::1\"]"), "{output}");
     }
 
     #[test]
@@ -267,9 +271,9 @@ mod tests {
         let directory = parent.path().join("pki");
         let peers = [1, 2].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
         let several = Arguments { peers, has_issuer: true, ..arguments(&directory) };
-        let first = said(&several);
+        let first = output(&several);
         assert_eq!(
-            (first.matches("\nmade  ").count(), first.matches("\nkept  ").count()),
+            (first.matches("\ncreated  ").count(), first.matches("\npresent  ").count()),
             (14, 0),
             "{first}"
         );
@@ -285,13 +289,13 @@ mod tests {
         ] {
             assert!(first.contains(&lines), "{lines}: {first}");
         }
-        let second = said(&several);
+        let second = output(&several);
         assert_eq!(
-            (second.matches("\nmade  ").count(), second.matches("\nkept  ").count()),
+            (second.matches("\ncreated  ").count(), second.matches("\npresent  ").count()),
             (0, 14),
             "{second}"
         );
-        let without = said(&arguments(&directory));
+        let without = output(&arguments(&directory));
         assert!(!without.contains("[cluster]") && !without.contains("[[issuers]]"), "{without}");
     }
 

@@ -124,7 +124,7 @@ fn bundle(directory: &Path) -> Result<Bundle, Error> {
     Ok(compile::load(&program, &config::policy_sources(directory)?)?)
 }
 
-fn question(path: &Path) -> Result<Value, Error> {
+fn read_input(path: &Path) -> Result<Value, Error> {
     let unreadable = |source| Error::File { path: path.to_owned(), source };
     let limit = limits::BODY_BYTES_MAX as u64;
     let mut text = Vec::new();
@@ -159,7 +159,7 @@ fn test(Test { directory, output }: &Test, out: &mut dyn Write) -> Result<(), Er
 }
 
 fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<(), Error> {
-    let explanation = bundle(directory)?.explain(*point, &question(input)?);
+    let explanation = bundle(directory)?.explain(*point, &read_input(input)?);
     let Some(answer) = explanation.answer else {
         writeln!(out, "no decision: {}", explanation.error.unwrap_or_default())?;
         return Err(Error::Denied);
@@ -169,11 +169,11 @@ fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<
 }
 
 fn explain(Explain { point, input, server }: &Explain, out: &mut dyn Write) -> Result<(), Error> {
-    let question = question(input)?;
+    let input = read_input(input)?;
     let client = server.client()?;
     let path = ["v1", "sys", "policy", "explain"];
     let query = [("point", point.as_str())];
-    let explanation = super::wait_for(async { Ok(client.post_with(&path, &query, &question).await?) })?;
+    let explanation = super::wait_for(async { Ok(client.post_with(&path, &query, &input).await?) })?;
     Ok(output::json(out, &explanation)?)
 }
 
@@ -185,7 +185,7 @@ fn apply(Apply { directory, expect, server }: &Apply, out: &mut dyn Write) -> Re
     }
     let client = server.client()?;
     let applied = super::wait_for(async { Ok(client.put(&POLICY, &request).await?) })?;
-    Ok(say_applied(out, &applied)?)
+    Ok(write_applied(out, &applied)?)
 }
 
 fn history(History { server, output }: &History, out: &mut dyn Write) -> Result<(), Error> {
@@ -207,7 +207,7 @@ fn rollback(Rollback { number, server }: &Rollback, out: &mut dyn Write) -> Resu
         };
         Ok(client.post(&["v1", "sys", "policy", "rollback"], &json!({ "number": number })).await?)
     })?;
-    Ok(say_applied(out, &applied)?)
+    Ok(write_applied(out, &applied)?)
 }
 
 /// Number of the change before the last one.
@@ -218,7 +218,7 @@ fn before_the_last(changes: &Value) -> Option<u64> {
     numbers.into_iter().rev().nth(1)
 }
 
-fn say_applied(out: &mut dyn Write, applied: &Value) -> io::Result<()> {
+fn write_applied(out: &mut dyn Write, applied: &Value) -> io::Result<()> {
     let digest = applied.get("digest").and_then(Value::as_str).map(printable).unwrap_or_default();
     if applied.get("changed") == Some(&Value::Bool(false)) {
         writeln!(out, "{digest} is active already")
@@ -263,9 +263,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("question.json");
         std::fs::write(&path, r#"{"a": 1, "a": 2}"#).expect("written");
-        assert!(matches!(question(&path), Err(Error::Input { .. })));
-        assert!(matches!(question(&directory.path().join("gone")), Err(Error::File { .. })));
+        assert!(matches!(read_input(&path), Err(Error::Input { .. })));
+        assert!(matches!(read_input(&directory.path().join("gone")), Err(Error::File { .. })));
         std::fs::write(&path, "{}").expect("written");
-        assert_eq!(question(&path).expect("question"), json!({}));
+        assert_eq!(read_input(&path).expect("question"), json!({}));
     }
 }

@@ -38,8 +38,8 @@ Examples:
 
 On a terminal it asks for confirmation, unless --yes is set; otherwise it revokes at once.
 A signing key of another issuer is blocked: its signatures are refused until `trust-fabric unblock`.
-Without --block a revocation covers what was issued before it: a workload that still has a credential gets new tokens,
-and its client certificates are accepted. The node reports what is not covered.";
+Without --block a revocation covers target was issued before it: a workload that still has a credential gets new tokens,
+and its client certificates are accepted. The node reports target is not covered.";
 
 /// Kind of a revocation target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -131,8 +131,8 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
                 return Err(Error::NotConfirmed);
             }
         }
-        let made = client.post(&REVOCATIONS, &request).await?;
-        Ok(say_made(out, arguments.output.format, &made)?)
+        let receipt = client.post(&REVOCATIONS, &request).await?;
+        Ok(write_receipt(out, arguments.output.format, &receipt)?)
     })
 }
 
@@ -226,7 +226,7 @@ async fn show(
         if format == Format::Json {
             writeln!(out, "{page}")?;
         } else {
-            rows += say_page(out, &page, cursor.is_none())?;
+            rows += write_page(out, &page, cursor.is_none())?;
         }
         if next.is_none() {
             return Ok(out.flush()?);
@@ -244,10 +244,10 @@ async fn show(
 }
 
 /// Writes a page, after a summary if it is the first; returns its number of rows.
-fn say_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usize> {
+fn write_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usize> {
     if is_first {
-        writeln!(out, "dry run: revoking {} would affect", what(page))?;
-        writeln!(out, "  {}", hit(page))?;
+        writeln!(out, "dry run: revoking {} would affect", target(page))?;
+        writeln!(out, "  {}", affected(page))?;
     }
     let mut rows = 0;
     for (member, name) in [("agents", "agent "), ("tools", "tool  "), ("streams", "stream")] {
@@ -259,19 +259,19 @@ fn say_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usi
     Ok(rows)
 }
 
-fn say_made(out: &mut dyn Write, format: Format, made: &Value) -> io::Result<()> {
+fn write_receipt(out: &mut dyn Write, format: Format, receipt: &Value) -> io::Result<()> {
     if format == Format::Json {
-        return output::json(out, made);
+        return output::json(out, receipt);
     }
-    let blocked = if made["blocked"] == true { " and blocked" } else { "" };
-    writeln!(out, "{} is revoked{blocked}, with everything that derives from it", what(made))?;
-    writeln!(out, "  id      {}", text(made, "id"))?;
-    if let Some(agents) = made["agents"].as_u64() {
+    let blocked = if receipt["blocked"] == true { " and blocked" } else { "" };
+    writeln!(out, "{} is revoked{blocked}, with everything that derives from it", target(receipt))?;
+    writeln!(out, "  id      {}", text(receipt, "id"))?;
+    if let Some(agents) = receipt["agents"].as_u64() {
         writeln!(out, "  agents  {agents}")?;
     }
-    writeln!(out, "  at      {} (log index {})", text(made, "revoked_at"), made["index"])?;
+    writeln!(out, "  at      {} (log index {})", text(receipt, "revoked_at"), receipt["index"])?;
     let left: Vec<_> =
-        made["not_covered"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        receipt["not_covered"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !left.is_empty() {
         writeln!(out, "  not covered: {}; --block refuses them too", printable(&left.join(", ")))?;
     }
@@ -279,13 +279,13 @@ fn say_made(out: &mut dyn Write, format: Format, made: &Value) -> io::Result<()>
 }
 
 /// Kind, value and issuer.
-fn what(answer: &Value) -> String {
+fn target(answer: &Value) -> String {
     let issuer = text(answer, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
     format!("{} {}{of}", text(answer, "kind"), text(answer, "value"))
 }
 
-fn hit(page: &Value) -> String {
+fn affected(page: &Value) -> String {
     let stays = |field: &str, one: &str, many: &str| match page["counts"][field].as_u64().unwrap_or_default()
     {
         0 => String::new(),
@@ -297,25 +297,25 @@ fn hit(page: &Value) -> String {
         "tools that it registered stay registered",
     );
     let streams = stays("streams", "stream that it created stays", "streams that it created stay");
-    let again = if page["is_revoked"] == true { " (already revoked)" } else { "" };
+    let already = if page["is_revoked"] == true { " (already revoked)" } else { "" };
     let agents = match page["counts"]["agents"].as_u64() {
         Some(agents) => counted(agents, "agent", "agents"),
         None => "every agent whose last token it signed: cannot be counted".to_owned(),
     };
-    format!("{agents}, and every token that derives from it{tools}{streams}{again}")
+    format!("{agents}, and every token that derives from it{tools}{streams}{already}")
 }
 
 /// The confirmation prompt. Without a page of a dry run it has no counts.
 fn question(request: &Value, page: Option<&Value>) -> String {
-    let (what, hit) = match page {
-        Some(page) => (what(page), hit(page)),
-        None => (asked(request), "the number of affected agents is not available now".to_owned()),
+    let (target, affected) = match page {
+        Some(page) => (target(page), affected(page)),
+        None => (requested_target(request), "the number of affected agents is not available now".to_owned()),
     };
-    format!("revoke {what}?\n  {hit}\ncannot be undone; revoke? [y/N] ")
+    format!("revoke {target}?\n  {affected}\ncannot be undone; revoke? [y/N] ")
 }
 
 /// Kind, value and issuer of a request.
-fn asked(request: &Value) -> String {
+fn requested_target(request: &Value) -> String {
     let mut names = ["subject", "email", "agent", "client", "jti", "key"].into_iter();
     let name = names.find(|name| request.get(*name).is_some()).unwrap_or_default();
     let issuer = text(request, "issuer");
@@ -382,8 +382,8 @@ mod tests {
             ("system:serviceaccount:demo:reporter", true),
             ("", false),
         ] {
-            let said = target_kind(target, has_issuer);
-            assert!(matches!(said, Err(Error::AmbiguousTarget(_))), "{target}: {said:?}");
+            let output = target_kind(target, has_issuer);
+            assert!(matches!(output, Err(Error::AmbiguousTarget(_))), "{target}: {output:?}");
         }
         assert!(matches!(target_kind("alice@a.example", false), Err(Error::EmailWithoutIssuer)));
     }
@@ -391,13 +391,23 @@ mod tests {
     #[test]
     fn busy_node_does_not_prevent_the_prompt() {
         let request = json!({"email": "a\u{7}@b.example", "issuer": "https://i.example", "reason": "r"});
-        let asked = question(&request, None);
-        assert!(asked.starts_with("revoke email a") && asked.contains(" of https://i.example?\n"), "{asked}");
-        assert!(asked.contains("not available now") && asked.ends_with("[y/N] "), "{asked}");
-        assert!(!asked.contains('\u{7}'), "{asked:?}");
+        let requested_target = question(&request, None);
+        assert!(
+            requested_target.starts_with("revoke email a")
+                && requested_target.contains(" of https://i.example?\n"),
+            "{requested_target}"
+        );
+        assert!(
+            requested_target.contains("not available now") && requested_target.ends_with("[y/N] "),
+            "{requested_target}"
+        );
+        assert!(!requested_target.contains('\u{7}'), "{requested_target:?}");
         let key = json!({"kind": "key", "value": "k", "counts": {"agents": null, "tools": 0, "streams": 0}});
-        let asked = question(&json!({"key": "k"}), Some(&key));
-        assert!(asked.starts_with("revoke key k?\n") && asked.contains("cannot be counted"), "{asked}");
+        let requested_target = question(&json!({"key": "k"}), Some(&key));
+        assert!(
+            requested_target.starts_with("revoke key k?\n") && requested_target.contains("cannot be counted"),
+            "{requested_target}"
+        );
     }
 
     #[test]
@@ -407,15 +417,18 @@ mod tests {
             "counts": {"agents": 2, "tools": 1, "streams": 1}, "agents": ["a\nb", "c"], "tools": ["\u{7}"],
             "streams": ["s"],
         });
-        let mut said = Vec::new();
-        assert_eq!(say_page(&mut said, &page, true).expect("written"), 4);
-        let said = String::from_utf8(said).expect("text");
-        assert_eq!(said.lines().count(), 6, "{said}");
-        assert!(!said.contains(['\u{1b}', '\u{7}']), "{said:?}");
-        assert!(said.contains("2 agents") && said.contains("1 tool that it registered stays"), "{said}");
+        let mut output = Vec::new();
+        assert_eq!(write_page(&mut output, &page, true).expect("written"), 4);
+        let output = String::from_utf8(output).expect("text");
+        assert_eq!(output.lines().count(), 6, "{output}");
+        assert!(!output.contains(['\u{1b}', '\u{7}']), "{output:?}");
         assert!(
-            said.contains("1 stream that it created stays") && said.contains("already revoked"),
-            "{said}"
+            output.contains("2 agents") && output.contains("1 tool that it registered stays"),
+            "{output}"
+        );
+        assert!(
+            output.contains("1 stream that it created stays") && output.contains("already revoked"),
+            "{output}"
         );
     }
 }

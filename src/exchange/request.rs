@@ -191,7 +191,7 @@ fn scope(text: &str) -> Result<Vec<String>, Error> {
                 rule: "must be words of up to 128 printable ASCII characters, separated by spaces",
             });
         }
-        if !words.iter().any(|known| known == word) {
+        if !words.iter().any(|other| other == word) {
             words.push(word.to_owned());
         }
     }

@@ -205,7 +205,7 @@ impl AgentIdentities {
     ) -> Result<AgentView, Error> {
         let fresh = self.state.cluster().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
-        self.shown(&fresh, agent.ok_or(Error::UnknownAgent)?)
+        self.view(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
 
     /// One page, of at most `limit` agents after `after`, of those issued to this caller (an operator sees all); and the
@@ -223,8 +223,8 @@ impl AgentIdentities {
         let fresh = self.state.cluster().fresh().await?;
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
-        let shown: Result<_, _> = agents.into_iter().map(|agent| self.shown(&fresh, agent)).collect();
-        Ok((shown?, next))
+        let views: Result<_, _> = agents.into_iter().map(|agent| self.view(&fresh, agent)).collect();
+        Ok((views?, next))
     }
 
     /// Revokes an agent and everything that derives from it, permanently. Returns whether it was active.
@@ -253,7 +253,7 @@ impl AgentIdentities {
         Ok(find_agent(&self.state, agent_id.as_str()).await?.is_some_and(|agent| agent.issued_by == name))
     }
 
-    fn shown(&self, fresh: &LeaseProof, agent: IssuedAgent) -> Result<AgentView, Error> {
+    fn view(&self, fresh: &LeaseProof, agent: IssuedAgent) -> Result<AgentView, Error> {
         let now = self.state.not_before_log(self.clock.now());
         let standing = self.state.agent_status(fresh, &agent, now)?;
         Ok(AgentView { agent, standing })

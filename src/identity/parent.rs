@@ -57,10 +57,10 @@ pub(super) fn limit(
     let limit = parent.blast_radius.as_deref().map(str::parse::<BlastRadius>).transpose();
     let limit = limit.map_err(Error::internal)?;
     let blast_radius = match (&request.max_blast_radius, limit) {
-        (Some(asked), Some(limit)) if !containment.fits(asked, &limit) => {
+        (Some(requested), Some(limit)) if !containment.fits(requested, &limit) => {
             return Err(Error::BlastRadiusExceedsParent { limit });
         }
-        (Some(asked), _) => Some(asked.clone()),
+        (Some(requested), _) => Some(requested.clone()),
         (None, limit) => limit,
     };
     Ok(RequestedRights { blast_radius, ..RequestedRights::of_request(request) })
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    fn asked(capability: &str, depth: u32, radius: Option<&str>) -> AgentRequest {
+    fn agent_request(capability: &str, depth: u32, radius: Option<&str>) -> AgentRequest {
         AgentRequest::read(AgentInput {
             agent_name: Some("child".to_owned()),
             platform: Some("mcp".to_owned()),
@@ -117,34 +117,37 @@ mod tests {
     fn child_has_at_most_the_rights_of_its_parent() {
         let one = parent(2, 0, Some("namespace:pay"));
         for (request, expected) in [
-            (asked("db.read", 1, None), "namespace:pay"),
-            (asked("db.read", 0, Some("workspace:pay/ledger")), "workspace:pay/ledger"),
-            (asked("db.write", 1, Some("namespace:pay")), "namespace:pay"),
-            (asked("db.read", 2, None), "delegation_depth: must be at most 1, one less than the parent's"),
-            (asked("db", 0, None), "capabilities: the parent does not have db"),
-            (asked("db.readall", 0, None), "capabilities: the parent does not have db.readall"),
+            (agent_request("db.read", 1, None), "namespace:pay"),
+            (agent_request("db.read", 0, Some("workspace:pay/ledger")), "workspace:pay/ledger"),
+            (agent_request("db.write", 1, Some("namespace:pay")), "namespace:pay"),
             (
-                asked("db.read", 0, Some("namespace:payroll")),
+                agent_request("db.read", 2, None),
+                "delegation_depth: must be at most 1, one less than the parent's",
+            ),
+            (agent_request("db", 0, None), "capabilities: the parent does not have db"),
+            (agent_request("db.readall", 0, None), "capabilities: the parent does not have db.readall"),
+            (
+                agent_request("db.read", 0, Some("namespace:payroll")),
                 "max_blast_radius: must lie within the parent's, namespace:pay",
             ),
             (
-                asked("db.read", 0, Some("namespace")),
+                agent_request("db.read", 0, Some("namespace")),
                 "max_blast_radius: must lie within the parent's, namespace:pay",
             ),
             (
-                asked("db.read", 0, Some("galaxy")),
+                agent_request("db.read", 0, Some("galaxy")),
                 "max_blast_radius: must lie within the parent's, namespace:pay",
             ),
         ] {
             assert_eq!(outcome(&one, &request), expected);
         }
-        assert_eq!(outcome(&parent(1, 0, None), &asked("db.read", 0, None)), "none");
-        assert_eq!(outcome(&parent(1, 0, None), &asked("db.read", 0, Some("global"))), "global");
+        assert_eq!(outcome(&parent(1, 0, None), &agent_request("db.read", 0, None)), "none");
+        assert_eq!(outcome(&parent(1, 0, None), &agent_request("db.read", 0, Some("global"))), "global");
     }
 
     #[test]
     fn terminal_agent_and_agent_at_chain_end_have_no_children() {
-        let request = asked("db.read", 0, None);
+        let request = agent_request("db.read", 0, None);
         assert!(
             outcome(&parent(0, 0, None), &request).contains("terminal agent, issued with delegation depth 0")
         );

@@ -75,9 +75,9 @@ impl Listeners {
 }
 
 /// Opens `admin.sock`; the node works without it.
-pub(super) fn open_admin_socket(data: &Path, app: App, core: &mut Replica) {
+pub(super) fn open_admin_socket(data: &Path, app: App, replica: &mut Replica) {
     match admin_socket::bind(data) {
-        Ok(listener) => drop(core.background.spawn(admin_socket::serve(listener, app))),
+        Ok(listener) => drop(replica.background.spawn(admin_socket::serve(listener, app))),
         Err(error) => tracing::warn!(%error, path = %data.display(), "failed to open admin.sock"),
     }
 }

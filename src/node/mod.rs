@@ -135,7 +135,7 @@ pub struct Running {
     /// Replicated state, for tests and the development broker.
     pub state: State,
     listener: JoinSet<()>,
-    core: Replica,
+    replica: Replica,
     shutdown: CancellationToken,
 }
 
@@ -149,8 +149,8 @@ pub async fn start(
 ) -> Result<Running, Error> {
     let issuers = Issuers::new(config.issuers.clone())?;
     let metrics = Metrics::new()?;
-    let edge = Listeners::open(&config, &clock, &metrics)?;
-    let (address, tls_address) = edge.addresses()?;
+    let listeners = Listeners::open(&config, &clock, &metrics)?;
+    let (address, tls_address) = listeners.addresses()?;
     // Includes a port chosen by the operating system.
     config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
     reached_at(&mut config, address);
@@ -159,13 +159,13 @@ pub async fn start(
     data_directory::prepare(&config.node.data_dir, mode)?;
 
     let front = Front::new(config.node.unit_id.clone(), config.listen.hosts.clone(), clock.clone());
-    let mut listener = edge.serve(&front.router(), &limiter, &metrics, &shutdown)?;
-    listener.spawn(readiness::tell(front.clone(), clock.clone(), shutdown.clone()));
+    let mut listener = listeners.serve(&front.router(), &limiter, &metrics, &shutdown)?;
+    listener.spawn(readiness::log_readiness(front.clone(), clock.clone(), shutdown.clone()));
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), "listening");
-    let core = recover(config, clock, (compiler, issuers), &metrics, &shutdown, (front, &mut listener));
-    let core = Box::pin(core).await?;
+    let replica = recover(config, clock, (compiler, issuers), &metrics, &shutdown, (front, &mut listener));
+    let replica = Box::pin(replica).await?;
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), version = env!("CARGO_PKG_VERSION"), "serving");
-    Ok(Running { address, tls_address, state: core.state.clone(), listener, core, shutdown })
+    Ok(Running { address, tls_address, state: replica.state.clone(), listener, replica, shutdown })
 }
 
 /// Starts the replica and the rest of the node, and opens `front`. A failed start leaves nothing running.
@@ -178,11 +178,11 @@ async fn recover(
     (front, listener): (Front, &mut JoinSet<()>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
-    let mut core = start_replica(&config, &clock, metrics).await?;
-    front.open(core.state.clone());
-    let handle = core.state.cluster().clone();
+    let mut replica = start_replica(&config, &clock, metrics).await?;
+    front.open(replica.state.clone());
+    let handle = replica.state.cluster().clone();
     let assembled = tokio::select! {
-        assembled = assemble(config, clock, program, metrics, shutdown, &mut core) => assembled,
+        assembled = assemble(config, clock, program, metrics, shutdown, &mut replica) => assembled,
         failure = handle.until_failed() => Err(Error::ReplicaFailed(failure)),
         () = shutdown.cancelled() => {
             Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
@@ -190,15 +190,15 @@ async fn recover(
     };
     match assembled {
         Ok(app) => {
-            open_admin_socket(&data, app.clone(), &mut core);
+            open_admin_socket(&data, app.clone(), &mut replica);
             front.begin(app);
-            Ok(core)
+            Ok(replica)
         }
         Err(error) => {
             // The front holds the state, and stopping the replica waits until the state is dropped.
             listener.shutdown().await;
             drop((front, handle));
-            stopped_after(Err(error), core.stop().await)
+            stopped_after(Err(error), replica.stop().await)
         }
     }
 }
@@ -222,9 +222,9 @@ async fn assemble(
     (compiler, issuers): (&Path, Issuers),
     metrics: &Metrics,
     shutdown: &CancellationToken,
-    core: &mut Replica,
+    replica: &mut Replica,
 ) -> Result<App, Error> {
-    let (state, patience) = (core.state.clone(), patience(&config));
+    let (state, patience) = (replica.state.clone(), patience(&config));
     until_recovered(&state, patience).await?;
     // Before decisions by absence, such as which of this node's keys the log does not have.
     until_current(&state, patience).await?;
@@ -233,21 +233,21 @@ async fn assemble(
     despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
     let transmits = config.transmitter.is_some();
     let keyring = open_keyring(&config, &state).await?;
-    core.background.spawn(keyring.clone().run());
+    replica.background.spawn(keyring.clone().run());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
     if policy.current().is_none() {
         return Err(Error::NoPolicy);
     }
-    core.background.spawn(policy.clone().follow());
-    core.background.spawn(compare_state_hashes(state.clone()));
-    let audit = core.start_audit(&config, &clock, metrics)?;
+    replica.background.spawn(policy.clone().follow());
+    replica.background.spawn(compare_state_hashes(state.clone()));
+    let audit = replica.start_audit(&config, &clock, metrics)?;
     // With a lease, the node is ready from its first connection on.
     if let Err(error) = state.fresh().await {
         tracing::warn!(%error, "no freshness lease at startup");
     }
 
-    let outbound = outbound(&config, &clock, metrics, core)?;
+    let outbound = outbound(&config, &clock, metrics, replica)?;
     let signatures = SignatureCache::default();
     let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
     let exchange = Exchange {
@@ -286,11 +286,11 @@ async fn assemble(
     let revocations = revocations(&config, &keyring, &state, &clock);
     let streams = streams(&config, &state, &clock);
     let (feed, broadcaster) = feed(&config, &state, clock.clone(), metrics, shutdown);
-    core.background.spawn(broadcaster.run());
+    replica.background.spawn(broadcaster.run());
     let sets = SetBuilder::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
     if transmits {
         let transmitter = transmitter(&config, sets.clone(), outbound.clone(), &state, &clock, metrics)?;
-        core.background.spawn(transmitter.run());
+        replica.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
     let poller = poller(&config, sets, &state, &clock, metrics, shutdown);
@@ -328,11 +328,16 @@ async fn assemble(
 }
 
 /// The HTTP client, and the task that reloads its client certificate.
-fn outbound(config: &Config, clock: &Clock, metrics: &Metrics, core: &mut Replica) -> Result<Client, Error> {
+fn outbound(
+    config: &Config,
+    clock: &Clock,
+    metrics: &Metrics,
+    replica: &mut Replica,
+) -> Result<Client, Error> {
     let client = Client::new(client::CallLimits::default(), Guard::new(config.outbound.clone()))?;
     if let Some(files) = config.transmitter.as_ref().and_then(|transmitter| transmitter.certificate.clone()) {
         let certificate = PushCertificate::load(files, client.clone(), clock.clone(), metrics.clone())?;
-        core.background.spawn(certificate.follow());
+        replica.background.spawn(certificate.follow());
     }
     Ok(client)
 }
@@ -392,14 +397,14 @@ impl Running {
     /// # Errors
     /// [`Error::ReplicaFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
     pub async fn until_stopped(mut self) -> Result<(), Error> {
-        let core = self.state.cluster().clone();
+        let cluster = self.state.cluster().clone();
         let ended = tokio::select! {
-            failure = core.until_failed() => Err(Error::ReplicaFailed(failure)),
+            failure = cluster.until_failed() => Err(Error::ReplicaFailed(failure)),
             ended = self.listener.join_next() => match ended {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
                 _ => Ok(()),
             },
-            ended = self.core.background.join_next() => match ended {
+            ended = self.replica.background.join_next() => match ended {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
                 _ => Err(Error::ReplicaFailed("a task ended before the node".to_owned())),
             },
@@ -412,11 +417,11 @@ impl Running {
         }
         // Each listener ends once its own requests are answered.
         while self.listener.join_next().await.is_some() {}
-        if ended.is_ok() && !core.transfer_leadership().await {
+        if ended.is_ok() && !cluster.transfer_leadership().await {
             tracing::debug!("leadership was not handed over");
         }
-        drop((core, self.state, self.listener));
-        stopped_after(ended, self.core.stop().await)
+        drop((cluster, self.state, self.listener));
+        stopped_after(ended, self.replica.stop().await)
     }
 }
 
@@ -443,8 +448,8 @@ fn set_key_worker() -> GenerateSetKey {
 
 #[expect(clippy::disallowed_methods, reason = "generating primes must not block requests")]
 async fn generate_set_key() -> Result<SetSigningKey, signing_key::Error> {
-    let made = tokio::task::spawn_blocking(SetSigningKey::generate).await;
-    made.map_err(|_| signing_key::Error::Generation)?
+    let generated = tokio::task::spawn_blocking(SetSigningKey::generate).await;
+    generated.map_err(|_| signing_key::Error::Generation)?
 }
 
 #[expect(clippy::disallowed_methods, reason = "an evaluation may take its whole timeout")]
@@ -500,8 +505,8 @@ mod tests {
     /// Nodes that bootstrap together each see that there is no policy; one of them is faster, and then its operator.
     #[tokio::test]
     async fn concurrent_bootstrap_is_done_once() {
-        let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
-        let (state, incarnation) = (&core.state, core.state.index().incarnation);
+        let node = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
+        let (state, incarnation) = (&node.state, node.state.index().incarnation);
         let faster = || async {
             state.seed_policy("theirs".to_owned(), Vec::new()).await.expect("there is none");
             let applied = state.as_node().put_policy(
@@ -517,12 +522,12 @@ mod tests {
         assert_eq!((state.index().policy.as_str(), state.index().incarnation), ("later", incarnation));
         assert!(matches!(state.bootstrap([8; 16], [9; 16]).await, Err(state::Error::AlreadyBootstrapped)));
         bootstrap(state, || async { Err(Error::NoPolicy) }).await.expect("nothing to do");
-        core.end().await;
+        node.end().await;
     }
 
     #[tokio::test]
     async fn lost_leader_is_retried_and_other_errors_end_the_start() {
-        let core = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
+        let node = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
         let tries = std::cell::Cell::new(0);
         let write = || async {
             tries.set(tries.get() + 1);
@@ -532,14 +537,14 @@ mod tests {
                 _ => Ok(()),
             }
         };
-        despite_elections(&core.state, limits::RECOVERY_MAX, write).await.expect("written");
+        despite_elections(&node.state, limits::RECOVERY_MAX, write).await.expect("written");
         assert_eq!(tries.get(), 3);
         for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Stopping)] {
             let ended =
-                despite_elections(&core.state, limits::RECOVERY_MAX, || async { Err(error.clone().into()) })
+                despite_elections(&node.state, limits::RECOVERY_MAX, || async { Err(error.clone().into()) })
                     .await;
             assert!(matches!(ended, Err(Error::State(_))));
         }
-        core.end().await;
+        node.end().await;
     }
 }

@@ -109,41 +109,41 @@ impl Names {
 
 /// The CA at `place`, created if absent.
 pub(super) fn ca(
-    place: &KeyPairPaths,
+    paths: &KeyPairPaths,
     trust_domain: &TrustDomain,
     validity: Validity,
 ) -> Result<(IssuedCertificate, Ca), Error> {
     // X.509-SVID §3.2: a signing certificate's SPIFFE ID has no path.
     let id = format!("spiffe://{trust_domain}");
-    let kept = kept(place, validity.now, None, &id)?;
-    let is_new = kept.is_none();
-    let (certificate, key) = if let Some(kept) = kept {
-        kept
+    let existing = existing(paths, validity.now, None, &id)?;
+    let is_new = existing.is_none();
+    let (certificate, key) = if let Some(existing) = existing {
+        existing
     } else {
         let key = KeyPair::generate()?;
         let mut params = params("CA", &id, validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key)?;
-        place.write(&certificate.pem(), &key.serialize_pem())?;
+        paths.write(&certificate.pem(), &key.serialize_pem())?;
         (certificate.der().to_vec(), key)
     };
-    let pair = pair_at(place, &certificate, is_new)?;
+    let pair = pair_at(paths, &certificate, is_new)?;
     let issuer = Issuer::from_ca_cert_der(&certificate.as_slice().into(), key)?;
     Ok((pair, Ca { certificate, issuer }))
 }
 
 /// The end-entity certificate at `place`, created if absent.
-pub(super) fn pair(
-    place: &KeyPairPaths,
+pub(super) fn end_entity(
+    paths: &KeyPairPaths,
     ca: &Ca,
     names: &Names,
     validity: Validity,
 ) -> Result<IssuedCertificate, Error> {
-    if let Some((certificate, _)) = kept(place, validity.now, Some(ca), &names.id)? {
+    if let Some((certificate, _)) = existing(paths, validity.now, Some(ca), &names.id)? {
         check_hosts(&certificate, &names.hosts)
-            .map_err(|reason| Error::Unfit { path: place.certificate.clone(), reason })?;
-        return pair_at(place, &certificate, false);
+            .map_err(|reason| Error::Unfit { path: paths.certificate.clone(), reason })?;
+        return pair_at(paths, &certificate, false);
     }
     let key = KeyPair::generate()?;
     let mut params = params(&names.common_name, &names.id, validity)?;
@@ -159,8 +159,8 @@ pub(super) fn pair(
     params.extended_key_usages.clone_from(&names.usages);
     params.use_authority_key_identifier_extension = true;
     let certificate = params.signed_by(&key, &ca.issuer)?;
-    place.write(&certificate.pem(), &key.serialize_pem())?;
-    pair_at(place, certificate.der(), true)
+    paths.write(&certificate.pem(), &key.serialize_pem())?;
+    pair_at(paths, certificate.der(), true)
 }
 
 fn params(common_name: &str, id: &str, validity: Validity) -> Result<CertificateParams, Error> {
@@ -173,12 +173,12 @@ fn params(common_name: &str, id: &str, validity: Validity) -> Result<Certificate
     Ok(params)
 }
 
-fn pair_at(place: &KeyPairPaths, certificate: &[u8], is_new: bool) -> Result<IssuedCertificate, Error> {
-    let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
+fn pair_at(paths: &KeyPairPaths, certificate: &[u8], is_new: bool) -> Result<IssuedCertificate, Error> {
+    let unfit = |reason| Error::Unfit { path: paths.certificate.clone(), reason };
     let not_after = parsed(certificate).map_err(unfit)?.validity().not_after.timestamp();
     Ok(IssuedCertificate {
-        certificate: place.certificate.clone(),
-        private_key: place.private_key.clone(),
+        certificate: paths.certificate.clone(),
+        private_key: paths.private_key.clone(),
         not_after: Timestamp::from_secs(not_after),
         is_new,
     })
@@ -187,14 +187,14 @@ fn pair_at(place: &KeyPairPaths, certificate: &[u8], is_new: bool) -> Result<Iss
 // --- certificates of an earlier run ------------------------------------------------------------
 
 /// The certificate of an earlier run in DER and its key, if they match the request.
-fn kept(
-    place: &KeyPairPaths,
+fn existing(
+    paths: &KeyPairPaths,
     now: Timestamp,
     ca: Option<&Ca>,
     id: &str,
 ) -> Result<Option<(Vec<u8>, KeyPair)>, Error> {
-    let Some((pem, key)) = place.read()? else { return Ok(None) };
-    let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
+    let Some((pem, key)) = paths.read()? else { return Ok(None) };
+    let unfit = |reason| Error::Unfit { path: paths.certificate.clone(), reason };
     let key = KeyPair::from_pem(&key).map_err(|_| unfit(Unfit::NotAKey))?;
     let certificate = der_of(&pem).map_err(unfit)?;
     check(&certificate, &key, now, ca, id).map_err(unfit)?;

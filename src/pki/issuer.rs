@@ -35,14 +35,14 @@ impl DevelopmentIssuer {
     /// The files in `directory`, created if absent, never overwritten.
     pub fn make(directory: &Path) -> Result<IssuerFiles, Error> {
         make_directory(directory)?;
-        let place = place(directory);
-        let is_new = Self::at(&place)?.is_none();
+        let paths = paths(directory);
+        let is_new = Self::at(&paths)?.is_none();
         if is_new {
             let pair = KeyPair::generate()?;
             let key = SigningKey::from_pkcs8(&pair.serialize_der())?;
-            place.write(&key_set(&key), &pair.serialize_pem())?;
+            paths.write(&key_set(&key), &pair.serialize_pem())?;
         }
-        let KeyPairPaths { certificate: key_set, private_key } = place;
+        let KeyPairPaths { certificate: key_set, private_key } = paths;
         Ok(IssuerFiles { key_set, private_key, is_new })
     }
 
@@ -51,7 +51,7 @@ impl DevelopmentIssuer {
     /// # Errors
     /// [`Error::NoIssuer`] if there is none.
     pub fn open(directory: &Path) -> Result<Self, Error> {
-        let key = Self::at(&place(directory))?.ok_or_else(|| Error::NoIssuer(directory.to_owned()))?;
+        let key = Self::at(&paths(directory))?.ok_or_else(|| Error::NoIssuer(directory.to_owned()))?;
         Ok(Self { key })
     }
 
@@ -70,16 +70,16 @@ impl DevelopmentIssuer {
             .map_err(Error::Credential)
     }
 
-    fn at(place: &KeyPairPaths) -> Result<Option<SigningKey>, Error> {
-        let Some((text, key)) = place.read()? else { return Ok(None) };
-        let unfit = |reason| Error::Unfit { path: place.certificate.clone(), reason };
+    fn at(paths: &KeyPairPaths) -> Result<Option<SigningKey>, Error> {
+        let Some((text, key)) = paths.read()? else { return Ok(None) };
+        let unfit = |reason| Error::Unfit { path: paths.certificate.clone(), reason };
         let pair = KeyPair::from_pem(&key).map_err(|_| unfit(Unfit::NotAKey))?;
         let key = SigningKey::from_pkcs8(&pair.serialize_der()).map_err(|_| unfit(Unfit::NotAKey))?;
         if text == key_set(&key).as_bytes() { Ok(Some(key)) } else { Err(unfit(Unfit::OtherKeySet)) }
     }
 }
 
-fn place(directory: &Path) -> KeyPairPaths {
+fn paths(directory: &Path) -> KeyPairPaths {
     KeyPairPaths {
         certificate: directory.join("issuer-keys.json"),
         private_key: directory.join("issuer-key.pem"),

@@ -141,26 +141,27 @@ pub fn make(request: &CertificatePlan, now: Timestamp) -> Result<IssuedCertifica
     }
     files::make_directory(&request.directory)?;
     let validity = certificate::Validity::from(now, request.lifetime_days);
-    let (ca, issuer) = certificate::ca(&place(&request.directory, "ca"), &request.trust_domain, validity)?;
+    let (ca, issuer) = certificate::ca(&paths(&request.directory, "ca"), &request.trust_domain, validity)?;
     let validity = validity.within(ca.not_after);
     let node_names = certificate::Names::of_node(&request.trust_domain, &request.hosts);
-    let node = certificate::pair(&place(&request.directory, "node"), &issuer, &node_names, validity)?;
+    let node = certificate::end_entity(&paths(&request.directory, "node"), &issuer, &node_names, validity)?;
     let mut peers = Vec::with_capacity(request.peers.len());
     for id in &request.peers {
-        let place = place(&request.directory, &names::peer_stem(*id));
+        let paths = paths(&request.directory, &names::peer_stem(*id));
         let names = certificate::Names::of_peer(&request.trust_domain, *id);
-        peers.push((*id, certificate::pair(&place, &issuer, &names, validity)?));
+        peers.push((*id, certificate::end_entity(&paths, &issuer, &names, validity)?));
     }
     let mut callers = Vec::with_capacity(request.callers.len());
     for caller in &request.callers {
-        let place = place(&request.directory, caller.file_stem());
-        let pair = certificate::pair(&place, &issuer, &certificate::Names::of_caller(caller), validity)?;
+        let paths = paths(&request.directory, caller.file_stem());
+        let pair =
+            certificate::end_entity(&paths, &issuer, &certificate::Names::of_caller(caller), validity)?;
         callers.push((caller.clone(), pair));
     }
     Ok(IssuedCertificates { ca, node, peers, callers })
 }
 
-fn place(directory: &Path, stem: &str) -> files::KeyPairPaths {
+fn paths(directory: &Path, stem: &str) -> files::KeyPairPaths {
     files::KeyPairPaths {
         certificate: directory.join(format!("{stem}.pem")),
         private_key: directory.join(format!("{stem}-key.pem")),

@@ -184,8 +184,8 @@ mod tests {
             (&format!("{longest}a"), "too long"),
         ] {
             let refused = CertificateSubject::within(text, &domain()).expect_err(text);
-            let Error::Caller { rule: said, .. } = &refused else { panic!("{text}: {refused}") };
-            assert!(said.contains(rule), "{text}: {said}");
+            let Error::Caller { rule: content, .. } = &refused else { panic!("{text}: {refused}") };
+            assert!(content.contains(rule), "{text}: {content}");
             let line = refused.to_string();
             assert!(line.starts_with("caller \"") && !line.contains(['\n', '\0']), "{line}");
         }

@@ -63,7 +63,7 @@ fn unfit(outcome: Result<IssuedCertificates, Error>) -> Unfit {
 
 /// Content that X.509-SVID and TLS have rules for.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
+struct CertificateContent {
     uris: Vec<String>,
     dns: Vec<String>,
     addresses: Vec<Vec<u8>>,
@@ -75,11 +75,11 @@ struct Said {
     lifetime_days: i64,
 }
 
-fn said(pem: &[u8]) -> Said {
+fn content(pem: &[u8]) -> CertificateContent {
     let (_, pem) = parse_x509_pem(pem).expect("PEM");
-    let leaf: X509Certificate<'_> = pem.parse_x509().expect("certificate");
+    let certificate: X509Certificate<'_> = pem.parse_x509().expect("certificate");
     let (mut uris, mut dns, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
-    for name in &leaf.subject_alternative_name().expect("once").expect("names").value.general_names {
+    for name in &certificate.subject_alternative_name().expect("once").expect("names").value.general_names {
         match name {
             GeneralName::URI(uri) => uris.push((*uri).to_owned()),
             GeneralName::DNSName(name) => dns.push((*name).to_owned()),
@@ -87,20 +87,20 @@ fn said(pem: &[u8]) -> Said {
             other => panic!("{other:?}"),
         }
     }
-    let purposes = leaf.extended_key_usage().expect("once").map(|extension| extension.value.clone());
+    let purposes = certificate.extended_key_usage().expect("once").map(|extension| extension.value.clone());
     let purposes = purposes.as_ref();
     assert!(purposes.is_none_or(|purposes| !purposes.any && purposes.other.is_empty()));
-    let validity = leaf.validity();
+    let validity = certificate.validity();
     assert_eq!(validity.not_before.timestamp(), NOW_SECS - 300);
-    Said {
+    CertificateContent {
         uris,
         dns,
         addresses,
-        is_ca: leaf.is_ca(),
-        usage: leaf.key_usage().expect("once").expect("key usage").value.to_string(),
+        is_ca: certificate.is_ca(),
+        usage: certificate.key_usage().expect("once").expect("key usage").value.to_string(),
         server: purposes.is_some_and(|purposes| purposes.server_auth),
         client: purposes.is_some_and(|purposes| purposes.client_auth),
-        key: leaf
+        key: certificate
             .public_key()
             .algorithm
             .parameters
@@ -116,11 +116,13 @@ fn said(pem: &[u8]) -> Said {
 #[test]
 fn caller_has_one_uri_one_usage_and_a_p256_key() {
     let (_parent, directory) = fresh();
-    let made = make(&request(&directory, &["operator", "ns/demo/sa/reporter"]), now()).expect("made");
-    for ((_, pair), uri) in
-        made.callers.iter().zip(["spiffe://dev.example/operator", "spiffe://dev.example/ns/demo/sa/reporter"])
+    let issued = make(&request(&directory, &["operator", "ns/demo/sa/reporter"]), now()).expect("made");
+    for ((_, pair), uri) in issued
+        .callers
+        .iter()
+        .zip(["spiffe://dev.example/operator", "spiffe://dev.example/ns/demo/sa/reporter"])
     {
-        let expected = Said {
+        let expected = CertificateContent {
             uris: vec![uri.to_owned()],
             dns: Vec::new(),
             addresses: Vec::new(),
@@ -131,7 +133,7 @@ fn caller_has_one_uri_one_usage_and_a_p256_key() {
             key: "1.2.840.10045.3.1.7".to_owned(),
             lifetime_days: 30,
         };
-        assert_eq!(said(&fs::read(&pair.certificate).expect("read")), expected);
+        assert_eq!(content(&fs::read(&pair.certificate).expect("read")), expected);
         assert_eq!((pair.is_new, pair.not_after.secs()), (true, NOW_SECS + 30 * DAY_SECS));
     }
 }
@@ -140,16 +142,16 @@ fn caller_has_one_uri_one_usage_and_a_p256_key() {
 fn node_has_its_names_and_ca_has_no_path() {
     let (_parent, directory) = fresh();
     let hosts = ["fabric.example.org", "10.0.0.1", "localhost"].map(|host| host.parse().expect("host"));
-    let made =
+    let issued =
         make(&CertificatePlan { hosts: hosts.to_vec(), ..request(&directory, &[]) }, now()).expect("made");
-    let node = said(&fs::read(&made.node.certificate).expect("read"));
+    let node = content(&fs::read(&issued.node.certificate).expect("read"));
     assert_eq!(node.uris, ["spiffe://dev.example/node"]);
     assert_eq!(node.dns, ["localhost", "fabric.example.org"]);
     let mut loopback_v6 = vec![0; 16];
     loopback_v6[15] = 1;
     assert_eq!(node.addresses, [vec![127, 0, 0, 1], loopback_v6, vec![10, 0, 0, 1]]);
     assert_eq!((node.is_ca, node.server, node.client), (false, true, false));
-    let ca = said(&fs::read(&made.ca.certificate).expect("read"));
+    let ca = content(&fs::read(&issued.ca.certificate).expect("read"));
     assert_eq!((ca.is_ca, ca.uris), (true, vec!["spiffe://dev.example".to_owned()]));
     assert_eq!(ca.usage, "Key Cert Sign, CRL Sign");
 }
@@ -159,10 +161,10 @@ fn peer_has_one_uri_and_both_usages() {
     let (_parent, directory) = fresh();
     let peers = [1, u64::MAX].map(|id| NonZeroU64::new(id).expect("an id")).to_vec();
     let hosts = vec!["fabric.example.org".parse().expect("host")];
-    let made =
+    let issued =
         make(&CertificatePlan { hosts, peers, ..request(&directory, &["operator"]) }, now()).expect("made");
-    for ((_, pair), id) in made.peers.iter().zip(["1", "18446744073709551615"]) {
-        let expected = Said {
+    for ((_, pair), id) in issued.peers.iter().zip(["1", "18446744073709551615"]) {
+        let expected = CertificateContent {
             uris: vec![format!("spiffe://dev.example/node/{id}")],
             // Nodes verify the SPIFFE ID of a peer; a host name could be used to impersonate the HTTPS listener.
             dns: Vec::new(),
@@ -174,12 +176,12 @@ fn peer_has_one_uri_and_both_usages() {
             key: "1.2.840.10045.3.1.7".to_owned(),
             lifetime_days: 30,
         };
-        assert_eq!(said(&fs::read(&pair.certificate).expect("read")), expected);
+        assert_eq!(content(&fs::read(&pair.certificate).expect("read")), expected);
         assert_eq!(pair.certificate, directory.join(format!("peer-{id}.pem")));
         assert_eq!((mode(&pair.private_key), mode(&pair.certificate)), (0o600, 0o644));
     }
-    let (_, operator) = &made.callers[0];
-    assert!(!said(&fs::read(&operator.certificate).expect("read")).server);
+    let (_, operator) = &issued.callers[0];
+    assert!(!content(&fs::read(&operator.certificate).expect("read")).server);
 }
 
 #[test]
@@ -188,9 +190,9 @@ fn existing_peer_is_unchanged_and_bound_to_its_id() {
     let peers = |ids: &[u64]| ids.iter().map(|id| NonZeroU64::new(*id).expect("an id")).collect();
     make(&CertificatePlan { peers: peers(&[1, 2]), ..request(&directory, &[]) }, now()).expect("made");
     let before = contents(&directory);
-    let made =
+    let issued =
         make(&CertificatePlan { peers: peers(&[1, 2, 3]), ..request(&directory, &[]) }, now()).expect("made");
-    assert_eq!(made.peers.iter().map(|(_, pair)| pair.is_new).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!(issued.peers.iter().map(|(_, pair)| pair.is_new).collect::<Vec<_>>(), [false, false, true]);
     let after = contents(&directory);
     assert!(after.len() == before.len() + 2 && before.iter().all(|(name, bytes)| after[name] == *bytes));
     for ending in [".pem", "-key.pem"] {
@@ -204,9 +206,9 @@ fn existing_peer_is_unchanged_and_bound_to_its_id() {
 #[test]
 fn private_keys_and_directory_are_private() {
     let (_parent, directory) = fresh();
-    let made = make(&request(&directory, &["operator"]), now()).expect("made");
+    let issued = make(&request(&directory, &["operator"]), now()).expect("made");
     assert_eq!(mode(&directory), 0o700);
-    for pair in [&made.ca, &made.node, &made.callers[0].1] {
+    for pair in [&issued.ca, &issued.node, &issued.callers[0].1] {
         assert_eq!((mode(&pair.private_key), mode(&pair.certificate)), (0o600, 0o644));
         let key = fs::read_to_string(&pair.private_key).expect("read");
         assert!(key.starts_with("-----BEGIN PRIVATE KEY-----"));
@@ -220,9 +222,9 @@ fn second_run_only_adds() {
     let before = contents(&directory);
     assert_eq!(before.len(), 8);
     let later = now().plus(std::time::Duration::from_secs(3600));
-    let made = make(&request(&directory, &["ci", "operator"]), later).expect("made");
-    let news: Vec<bool> = made.callers.iter().map(|(_, pair)| pair.is_new).collect();
-    assert_eq!((made.ca.is_new, made.node.is_new, news), (false, false, vec![true, false]));
+    let issued = make(&request(&directory, &["ci", "operator"]), later).expect("made");
+    let news: Vec<bool> = issued.callers.iter().map(|(_, pair)| pair.is_new).collect();
+    assert_eq!((issued.ca.is_new, issued.node.is_new, news), (false, false, vec![true, false]));
     let mut after = contents(&directory);
     let added: Vec<_> = ["ci-key.pem", "ci.pem"].map(|name| after.remove(name)).into_iter().collect();
     assert!(added.iter().all(Option::is_some));
@@ -232,20 +234,20 @@ fn second_run_only_adds() {
 #[test]
 fn certificate_does_not_outlive_its_ca() {
     let (_parent, directory) = fresh();
-    let made = make(&request(&directory, &[]), now()).expect("made");
-    let later = made.ca.not_after.minus(std::time::Duration::from_secs(60));
+    let issued = make(&request(&directory, &[]), now()).expect("made");
+    let later = issued.ca.not_after.minus(std::time::Duration::from_secs(60));
     let added = make(&request(&directory, &["ci"]), later).expect("made");
-    assert_eq!(added.callers[0].1.not_after, made.ca.not_after);
+    assert_eq!(added.callers[0].1.not_after, issued.ca.not_after);
 }
 
 #[test]
 fn expired_certificate_is_refused_and_not_replaced() {
     let (_parent, directory) = fresh();
-    let made = make(&request(&directory, &[]), now()).expect("made");
-    assert!(make(&request(&directory, &[]), made.ca.not_after).is_ok());
+    let issued = make(&request(&directory, &[]), now()).expect("made");
+    assert!(make(&request(&directory, &[]), issued.ca.not_after).is_ok());
     let before = contents(&directory);
     let second = std::time::Duration::from_secs(1);
-    assert_eq!(unfit(make(&request(&directory, &["ci"]), made.ca.not_after.plus(second))), Unfit::Expired);
+    assert_eq!(unfit(make(&request(&directory, &["ci"]), issued.ca.not_after.plus(second))), Unfit::Expired);
     let begin = now().minus(limits::PKI_BACKDATED);
     assert_eq!(unfit(make(&request(&directory, &["ci"]), begin.minus(second))), Unfit::Expired);
     assert_eq!(contents(&directory), before);
@@ -350,16 +352,16 @@ fn link_is_not_followed() {
 fn concurrently_created_file_is_not_overwritten() {
     let parent = tempfile::tempdir().expect("directory");
     let elsewhere = parent.path().join("elsewhere");
-    let place = place(parent.path(), "c");
-    fs::write(&place.certificate, "before").expect("written");
-    symlink(&elsewhere, &place.private_key).expect("link");
+    let paths = paths(parent.path(), "c");
+    fs::write(&paths.certificate, "before").expect("written");
+    symlink(&elsewhere, &paths.private_key).expect("link");
     for _ in 0..2 {
-        let outcome = place.write("certificate", "key");
+        let outcome = paths.write("certificate", "key");
         let Err(Error::File { source, .. }) = outcome else { panic!("{outcome:?}") };
         assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
-        assert!(!elsewhere.exists() && fs::read(&place.certificate).expect("read") == b"before");
+        assert!(!elsewhere.exists() && fs::read(&paths.certificate).expect("read") == b"before");
         // First the link blocks the new file, then the file of the first attempt.
-        drop(fs::remove_file(&place.private_key));
+        drop(fs::remove_file(&paths.private_key));
     }
 }
 

@@ -124,8 +124,8 @@ fn broken(field: &'static str, rule: impl Into<String>) -> Error {
 
 /// Contract §5: "1–256 printable ASCII without `/?#%` or space". Not a dot segment: URLs drop them (RFC 3986 §5.2.4), so
 /// the tool could be neither read nor deregistered.
-fn tool_id(given: Option<String>) -> Result<String, Error> {
-    let tool_id = given.ok_or_else(|| broken("tool_id", "is required"))?;
+fn tool_id(value: Option<String>) -> Result<String, Error> {
+    let tool_id = value.ok_or_else(|| broken("tool_id", "is required"))?;
     let well_formed = text::is_printable(&tool_id, limits::TOOL_ID_BYTES_MAX)
         && !tool_id.contains(['/', '?', '#', '%'])
         && !matches!(tool_id.as_str(), "." | "..");
@@ -139,8 +139,8 @@ fn tool_id(given: Option<String>) -> Result<String, Error> {
     Err(broken("tool_id", rule))
 }
 
-fn name(given: Option<String>) -> Result<String, Error> {
-    let name = given.ok_or_else(|| broken("name", "is required"))?;
+fn name(value: Option<String>) -> Result<String, Error> {
+    let name = value.ok_or_else(|| broken("name", "is required"))?;
     if text::is_display(&name, limits::TOOL_NAME_BYTES_MAX) {
         return Ok(name);
     }
@@ -149,10 +149,10 @@ fn name(given: Option<String>) -> Result<String, Error> {
 }
 
 /// A description may have several lines, but no other control characters, which a terminal would interpret.
-fn description(given: Option<&str>) -> Result<(), Error> {
-    let Some(given) = given else { return Ok(()) };
+fn description(value: Option<&str>) -> Result<(), Error> {
+    let Some(value) = value else { return Ok(()) };
     let is_interpreted = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-    if given.len() <= limits::TOOL_DESCRIPTION_BYTES_MAX && !given.contains(is_interpreted) {
+    if value.len() <= limits::TOOL_DESCRIPTION_BYTES_MAX && !value.contains(is_interpreted) {
         return Ok(());
     }
     let bytes_max = limits::TOOL_DESCRIPTION_BYTES_MAX;
@@ -163,11 +163,11 @@ fn description(given: Option<&str>) -> Result<(), Error> {
 
 /// RFC 8707 §2: "MUST be an absolute URI", "MUST NOT include a fragment component". Not normalized: `aud` is compared
 /// byte for byte.
-fn resource_uri(given: Option<&str>) -> Result<(), Error> {
-    let Some(given) = given else { return Ok(()) };
-    let well_formed = text::is_printable(given, limits::URI_BYTES_MAX)
-        && !given.contains(['#', '"', '<', '>', '\\', '^', '`', '{', '|', '}'])
-        && Url::parse(given).is_ok();
+fn resource_uri(value: Option<&str>) -> Result<(), Error> {
+    let Some(value) = value else { return Ok(()) };
+    let well_formed = text::is_printable(value, limits::URI_BYTES_MAX)
+        && !value.contains(['#', '"', '<', '>', '\\', '^', '`', '{', '|', '}'])
+        && Url::parse(value).is_ok();
     if well_formed {
         return Ok(());
     }
@@ -176,15 +176,15 @@ fn resource_uri(given: Option<&str>) -> Result<(), Error> {
     Err(broken("resource_uri", rule))
 }
 
-fn max_blast_radius(given: Option<&str>) -> Result<(), Error> {
-    let Some(given) = given else { return Ok(()) };
-    let parsed = given.parse::<BlastRadius>();
+fn max_blast_radius(value: Option<&str>) -> Result<(), Error> {
+    let Some(value) = value else { return Ok(()) };
+    let parsed = value.parse::<BlastRadius>();
     parsed.map(drop).map_err(|error| broken("max_blast_radius", error.to_string()))
 }
 
-fn version(given: Option<&str>) -> Result<(), Error> {
-    let Some(given) = given else { return Ok(()) };
-    if given.len() <= limits::TOOL_VERSION_BYTES_MAX && semver::Version::parse(given).is_ok() {
+fn version(value: Option<&str>) -> Result<(), Error> {
+    let Some(value) = value else { return Ok(()) };
+    if value.len() <= limits::TOOL_VERSION_BYTES_MAX && semver::Version::parse(value).is_ok() {
         return Ok(());
     }
     let rule = format!(

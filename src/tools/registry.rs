@@ -150,14 +150,14 @@ impl Registry {
             must_exist: precondition.must_exist,
             must_be_new: precondition.must_be_new,
         };
-        let asked = if replaces { Action::Replace } else { Action::Register };
-        let open = self.begin(asked, &tool_id, caller)?;
+        let action = if replaces { Action::Replace } else { Action::Register };
+        let open = self.begin(action, &tool_id, caller)?;
         match self.state.on_behalf_of(&caller.facts).put_tool(command, caller.idempotency).await {
             Ok(Replied { outcome: written, is_repeated }) => {
                 let (outcome, action) = match written.how() {
                     How::Registered => (RegistryChange::Registered, Action::Register),
                     How::Replaced => (RegistryChange::Replaced, Action::Replace),
-                    How::Unchanged => (RegistryChange::Unchanged, asked),
+                    How::Unchanged => (RegistryChange::Unchanged, action),
                 };
                 let row = written.row.ok_or(state::Error::Undecodable)?;
                 self.done(open, Replied { outcome, is_repeated }, action).await?;
@@ -168,7 +168,7 @@ impl Registry {
                 }
                 Ok(Written { outcome, row })
             }
-            Err(error) => Err(self.refused(open, error, asked, &tool_id).await),
+            Err(error) => Err(self.refused(open, error, action, &tool_id).await),
         }
     }
 

@@ -171,8 +171,8 @@ fn not_canonical(document: &impl Serialize, line: &[u8]) -> Option<Fault> {
 
 /// Compares the hash of an entry with that of its content.
 fn wrong_hash(entry: &Entry) -> Option<Fault> {
-    let mut again = entry.clone();
-    let is_right = again.seal().is_ok() && again.hash == entry.hash;
+    let mut resealed = entry.clone();
+    let is_right = resealed.seal().is_ok() && resealed.hash == entry.hash;
     (!is_right).then(|| Fault::EntryHash(entry.id.clone()))
 }
 

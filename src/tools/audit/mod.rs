@@ -261,7 +261,7 @@ impl Audit {
         }
     }
 
-    /// Ends the writer, after shipper what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
+    /// Ends the writer, after shipping what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
     /// it.
     pub async fn end(self) {
         match tokio::time::timeout(limits::DRAIN_TIMEOUT, self.ship()).await {

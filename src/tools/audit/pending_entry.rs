@@ -41,13 +41,13 @@ impl Audit {
 }
 
 impl PendingEntry {
-    /// Writes the entry after `say` completed it. It is durable once this returns.
+    /// Writes the entry as `complete` leaves it. It is durable once this returns.
     ///
     /// # Errors
     /// [`Error::Unwritten`].
-    pub async fn record(mut self, say: impl FnOnce(&mut Draft)) -> Result<(), Error> {
+    pub async fn record(mut self, complete: impl FnOnce(&mut Draft)) -> Result<(), Error> {
         let Some((permit, mut draft)) = self.0.take() else { return Err(Error::Unwritten) };
-        say(&mut draft);
+        complete(&mut draft);
         let (done, written) = oneshot::channel();
         permit.send(Job::Record(draft, done));
         written.await.unwrap_or(Err(Error::Unwritten))

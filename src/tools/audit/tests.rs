@@ -18,51 +18,51 @@ mod data_loss;
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A replica and an audit on it that ships on demand.
-struct Bench {
-    core: TestNode,
+struct Harness {
+    node: TestNode,
     audit: Audit,
     metrics: Metrics,
     writer: std::thread::JoinHandle<()>,
 }
 
-fn journal_of(place: &TempDir) -> PathBuf {
-    place.path().join("audit")
+fn journal_of(directory: &TempDir) -> PathBuf {
+    directory.path().join("audit")
 }
 
-async fn start() -> Bench {
-    let core = TestNode::start(START).await;
+async fn start() -> Harness {
+    let node = TestNode::start(START).await;
     let metrics = Metrics::new().expect("metrics");
-    let (audit, writer) = open(&core, &metrics);
-    Bench { core, audit, metrics, writer }
+    let (audit, writer) = open(&node, &metrics);
+    Harness { node, audit, metrics, writer }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
-fn open(core: &TestNode, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<()>) {
+fn open(node: &TestNode, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<()>) {
     let (audit, writer) = Audit::open(Parts {
-        directory: &journal_of(&core.directory),
+        directory: &journal_of(&node.directory),
         node: "unit".into(),
         seed: [3; 16],
-        clock: core.clock.clone(),
-        state: core.state.clone(),
+        clock: node.clock.clone(),
+        state: node.state.clone(),
         metrics: metrics.clone(),
     })
     .expect("opens");
     (audit, std::thread::spawn(writer))
 }
 
-impl Bench {
+impl Harness {
     async fn end(self) {
-        let Self { core, audit, writer, .. } = self;
+        let Self { node, audit, writer, .. } = self;
         drop(audit);
         writer.join().expect("the writer ends");
-        core.end().await;
+        node.end().await;
     }
 
-    /// Ends without shipper, as a killed process would, and opens the journal again.
+    /// Ends without shipping, as a killed process would, and opens the journal again.
     async fn kill(mut self) -> Self {
         drop(self.audit.queue.send(Job::End).await);
         self.writer.join().expect("writer");
-        (self.audit, self.writer) = open(&self.core, &self.metrics);
+        (self.audit, self.writer) = open(&self.node, &self.metrics);
         self
     }
 
@@ -71,7 +71,7 @@ impl Bench {
     }
 
     async fn current(&self) -> LinearizableRead {
-        self.core.state.current().await.expect("it leads")
+        self.node.state.current().await.expect("it leads")
     }
 
     async fn trail(&self, tool_id: &str) -> Vec<Entry> {
@@ -130,167 +130,167 @@ fn notes(entries: &[Entry]) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_are_read_newest_first_and_verify() {
-    let bench = start().await;
+    let harness = start().await;
     for at in 0..5 {
-        bench.record("a", &at.to_string()).await;
-        bench.record("b\"\\\u{1}", &at.to_string()).await;
-        bench.audit.ship().await.expect("shipped");
+        harness.record("a", &at.to_string()).await;
+        harness.record("b\"\\\u{1}", &at.to_string()).await;
+        harness.audit.ship().await.expect("shipped");
     }
-    assert_eq!(notes(&bench.trail("a").await), ["4", "3", "2", "1", "0"]);
+    assert_eq!(notes(&harness.trail("a").await), ["4", "3", "2", "1", "0"]);
     let mut verifier = ChainVerifier::default();
-    for entry in bench.trail("b\"\\\u{1}").await {
+    for entry in harness.trail("b\"\\\u{1}").await {
         verifier.line(&serde_json::to_vec(&entry).expect("JSON")).expect("holds");
     }
     assert_eq!(verifier.finish().entries, 5);
-    let summary = bench.verified().await;
+    let summary = harness.verified().await;
     assert_eq!((summary.entries, summary.blocks, summary.chains_begun_before), (10, 5, 0));
     assert!(matches!(
-        bench.audit.trail(&bench.current().await, "c", &Query { limit: 1, ..Query::default() }).await,
+        harness.audit.trail(&harness.current().await, "c", &Query { limit: 1, ..Query::default() }).await,
         Err(ReadError::UnknownTool)
     ));
-    assert!(bench.audit.backlog.is_empty());
-    let left = std::fs::read_dir(journal_of(&bench.core.directory)).expect("journal").count();
+    assert!(harness.audit.backlog.is_empty());
+    let left = std::fs::read_dir(journal_of(&harness.node.directory)).expect("journal").count();
     assert_eq!(left, 0, "shipped segments leave the journal");
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "the shipper needs its task here as in the product")]
 async fn entries_are_shipped_without_a_read() {
-    let bench = start().await;
-    let following = tokio::spawn(bench.audit.clone().follow());
-    bench.record("a", "x").await;
-    let before = bench.core.state.cluster().applied();
-    bench.core.state.cluster().until_applied(before + 1).await;
-    assert_eq!(bench.core.state.last_audit_block().expect("row").sequence, 1);
+    let harness = start().await;
+    let following = tokio::spawn(harness.audit.clone().follow());
+    harness.record("a", "x").await;
+    let before = harness.node.state.cluster().applied();
+    harness.node.state.cluster().until_applied(before + 1).await;
+    assert_eq!(harness.node.state.last_audit_block().expect("row").sequence, 1);
     following.abort();
     drop(following.await);
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_kill_each_entry_exists_once_and_the_chain_continues() {
-    let mut bench = start().await;
+    let mut harness = start().await;
     for round in 0..4 {
-        bench.record("a", &format!("{round} shipped")).await;
+        harness.record("a", &format!("{round} shipped")).await;
         if round % 2 == 0 {
-            bench.audit.ship().await.expect("shipped");
+            harness.audit.ship().await.expect("shipped");
         }
-        bench.record("a", &format!("{round} kept")).await;
-        bench = bench.kill().await;
+        harness.record("a", &format!("{round} kept")).await;
+        harness = harness.kill().await;
     }
     let expected: Vec<_> =
         (0..4).rev().flat_map(|round| [format!("{round} kept"), format!("{round} shipped")]).collect();
-    assert_eq!(notes(&bench.trail("a").await), expected);
-    assert_eq!(bench.verified().await.chains_begun_before, 0);
-    bench.end().await;
+    assert_eq!(notes(&harness.trail("a").await), expected);
+    assert_eq!(harness.verified().await.chains_begun_before, 0);
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn segment_left_after_its_block_is_not_shipped_twice() {
-    let mut bench = start().await;
-    bench.record("a", "x").await;
-    let segment = journal_of(&bench.core.directory).join("1");
+    let mut harness = start().await;
+    harness.record("a", "x").await;
+    let segment = journal_of(&harness.node.directory).join("1");
     let copy = std::fs::read(&segment).expect("segment");
-    bench.audit.ship().await.expect("shipped");
-    bench = bench.kill().await;
+    harness.audit.ship().await.expect("shipped");
+    harness = harness.kill().await;
     // The kill came before the segment was removed.
-    drop(bench.audit.queue.send(Job::End).await);
+    drop(harness.audit.queue.send(Job::End).await);
     std::fs::write(&segment, copy).expect("segment");
-    bench = bench.kill().await;
-    bench.record("a", "y").await;
-    assert_eq!(notes(&bench.trail("a").await), ["y", "x"]);
-    assert_eq!(bench.verified().await.entries, 2);
-    bench.end().await;
+    harness = harness.kill().await;
+    harness.record("a", "y").await;
+    assert_eq!(notes(&harness.trail("a").await), ["y", "x"]);
+    assert_eq!(harness.verified().await.entries, 2);
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_shipment_is_completed_once() {
-    let bench = start().await;
+    let harness = start().await;
     for at in 0..40_u64 {
-        bench.record("a", &at.to_string()).await;
+        harness.record("a", &at.to_string()).await;
         // Cancelled at different points; the next shipment completes it.
-        let given_up = tokio::time::timeout(Duration::from_micros(at * 50), bench.audit.ship());
+        let given_up = tokio::time::timeout(Duration::from_micros(at * 50), harness.audit.ship());
         drop(given_up.await);
     }
     let expected: Vec<_> = (0..40).rev().map(|at: u64| at.to_string()).collect();
-    assert_eq!(notes(&bench.trail("a").await), expected);
-    assert_eq!(bench.verified().await.entries, 40);
-    assert!(bench.audit.backlog.is_empty());
-    bench.end().await;
+    assert_eq!(notes(&harness.trail("a").await), expected);
+    assert_eq!(harness.verified().await.entries, 40);
+    assert!(harness.audit.backlog.is_empty());
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_beyond_the_limit_wait_and_then_fail() {
-    let bench = start().await;
-    bench.record("a", "x").await;
+    let harness = start().await;
+    harness.record("a", "x").await;
     let most = u32::try_from(limits::AUDIT_READS_MAX).expect("small");
-    let taken = bench.audit.readers.acquire_many(most).await.expect("places");
+    let permits = harness.audit.readers.acquire_many(most).await.expect("places");
     let query = Query { limit: 1, ..Query::default() };
-    assert!(matches!(bench.audit.trail(&bench.current().await, "a", &query).await, Err(ReadError::Busy)));
-    assert!(matches!(bench.audit.blocks(&bench.current().await, 0, 1).await, Err(ReadError::Busy)));
-    let current = bench.current().await;
-    let (waited, ()) = futures::join!(bench.audit.trail(&current, "a", &query), async { drop(taken) });
+    assert!(matches!(harness.audit.trail(&harness.current().await, "a", &query).await, Err(ReadError::Busy)));
+    assert!(matches!(harness.audit.blocks(&harness.current().await, 0, 1).await, Err(ReadError::Busy)));
+    let current = harness.current().await;
+    let (waited, ()) = futures::join!(harness.audit.trail(&current, "a", &query), async { drop(permits) });
     assert_eq!(waited.expect("a place").entries.len(), 1);
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_reads_share_one_shipment() {
-    let bench = start().await;
-    bench.record("a", "0").await;
-    bench.trail("a").await;
-    let applied = bench.core.state.cluster().applied();
+    let harness = start().await;
+    harness.record("a", "0").await;
+    harness.trail("a").await;
+    let applied = harness.node.state.cluster().applied();
     for _ in 0..10 {
-        bench.trail("a").await;
+        harness.trail("a").await;
     }
-    assert_eq!(bench.core.state.cluster().applied(), applied, "nothing to ship");
+    assert_eq!(harness.node.state.cluster().applied(), applied, "nothing to ship");
     for at in 1..=3 {
-        bench.record("a", &at.to_string()).await;
-        let (audit, query) = (&bench.audit, Query { limit: 10, ..Query::default() });
-        let current = bench.current().await;
+        harness.record("a", &at.to_string()).await;
+        let (audit, query) = (&harness.audit, Query { limit: 10, ..Query::default() });
+        let current = harness.current().await;
         let pages = futures::future::join_all((0..10).map(|_| audit.trail(&current, "a", &query))).await;
         assert!(pages.iter().all(|page| page.as_ref().is_ok_and(|page| page.entries.len() == 1 + at)));
     }
-    let shipped = bench.core.state.last_audit_block().expect("row").sequence;
+    let shipped = harness.node.state.last_audit_block().expect("row").sequence;
     assert_eq!(shipped, 4);
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_entries_fill_several_blocks_of_one_trail() {
-    let bench = start().await;
+    let harness = start().await;
     let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX - 8);
     let entries = 2 * limits::AUDIT_BLOCK_BYTES_MAX / limits::AUDIT_NOTES_BYTES_MAX;
     let records = (0..entries).map(|at| {
         let notes = format!("{at:04}{long}");
-        let audit = bench.audit.clone();
+        let audit = harness.audit.clone();
         async move { audit.record(draft("a", &notes)).await.expect("recorded") }
     });
     futures::future::join_all(records).await;
-    let trail = bench.trail("a").await;
+    let trail = harness.trail("a").await;
     let expected: Vec<_> = (0..entries).rev().map(|at| format!("{at:04}")).collect();
     let read: Vec<_> = trail.iter().map(|entry| entry.notes[..4].to_owned()).collect();
     assert_eq!(read, expected);
-    let summary = bench.verified().await;
+    let summary = harness.verified().await;
     assert!((3..=4).contains(&summary.blocks), "{} blocks", summary.blocks);
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_filter_and_follow_each_other() {
-    let bench = start().await;
+    let harness = start().await;
     for at in 0..10 {
         let notes = if at % 3 == 0 { format!("deny {at}") } else { at.to_string() };
         // The clock of a node may be ahead of log time only by a bound.
         let timestamp = START.plus(Duration::from_millis(500 * at));
-        bench.audit.record(Draft { timestamp, ..draft("a", &notes) }).await.expect("recorded");
+        harness.audit.record(Draft { timestamp, ..draft("a", &notes) }).await.expect("recorded");
         if at % 4 == 0 {
-            bench.audit.ship().await.expect("shipped");
+            harness.audit.ship().await.expect("shipped");
         }
     }
     let page =
-        async |query: Query| bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
+        async |query: Query| harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
     let mut query = Query { limit: 4, ..Query::default() };
     let mut sizes = Vec::new();
     let mut all = Vec::new();
@@ -312,34 +312,34 @@ async fn pages_filter_and_follow_each_other() {
     let never =
         page(Query { limit: 10, since: Some(START.plus(Duration::from_secs(9999))), ..Query::default() });
     assert_eq!(never.await, Page::default());
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_opens_bounded_blocks_and_returns_a_cursor() {
-    let bench = start().await;
-    bench.record("a", "deny the first").await;
+    let harness = start().await;
+    harness.record("a", "deny the first").await;
     for at in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
-        bench.audit.ship().await.expect("shipped");
-        bench.record("a", &at.to_string()).await;
+        harness.audit.ship().await.expect("shipped");
+        harness.record("a", &at.to_string()).await;
     }
     let query = Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() };
-    let first = bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
+    let first = harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
     assert!(first.entries.is_empty());
     let query = Query { before: Some(first.next.expect("goes on")), ..query };
-    let second = bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
+    let second = harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
     assert_eq!((notes(&second.entries), second.next), (vec!["deny the first"], None));
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_is_bounded_in_bytes() {
-    let bench = start().await;
+    let harness = start().await;
     let entries = limits::AUDIT_PAGE_BYTES_FULL / limits::AUDIT_NOTES_BYTES_MAX + 2;
     let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX);
-    futures::future::join_all((0..entries).map(|_| bench.audit.record(draft("a", &long)))).await;
+    futures::future::join_all((0..entries).map(|_| harness.audit.record(draft("a", &long)))).await;
     let query = Query { limit: usize::MAX, ..Query::default() };
-    let page = bench.audit.trail(&bench.current().await, "a", &query).await.expect("trail");
+    let page = harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
     let bytes: usize = page.entries.iter().map(|entry| serde_json::to_vec(entry).expect("JSON").len()).sum();
     let largest = limits::AUDIT_NOTES_BYTES_MAX + 1024;
     assert!(
@@ -347,28 +347,28 @@ async fn page_is_bounded_in_bytes() {
         "{bytes}"
     );
     assert!(page.next.is_some() && page.entries.len() < entries);
-    assert_eq!(bench.trail("a").await.len(), entries);
-    bench.end().await;
+    assert_eq!(harness.trail("a").await.len(), entries);
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_backlog_refuses_entries() {
-    let bench = start().await;
-    bench.record("a", "x").await;
-    let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
-    bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
-    bench.record("a", "the last").await;
-    assert!(matches!(bench.audit.record(draft("a", "more")).await, Err(Error::Overloaded)));
-    bench.audit.backlog.remove(u64::MAX);
-    bench.record("a", "again").await;
-    assert_eq!(notes(&bench.trail("a").await), ["again", "the last", "x"]);
-    bench.end().await;
+    let harness = start().await;
+    harness.record("a", "x").await;
+    let waits = harness.audit.backlog.bytes.load(Ordering::Acquire);
+    harness.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits - 1);
+    harness.record("a", "the last").await;
+    assert!(matches!(harness.audit.record(draft("a", "more")).await, Err(Error::Overloaded)));
+    harness.audit.backlog.remove(u64::MAX);
+    harness.record("a", "again").await;
+    assert_eq!(notes(&harness.trail("a").await), ["again", "the last", "x"]);
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn begun_entry_is_always_written() {
-    let bench = start().await;
-    let begin = |notes: &str| bench.audit.begin(draft("a", notes)).expect("begun");
+    let harness = start().await;
+    let begin = |notes: &str| harness.audit.begin(draft("a", notes)).expect("begun");
     begin("recorded").record(|draft| draft.notes.push_str(" whole")).await.expect("written");
     drop(begin("allowed, so it seemed"));
     // Handlers are dropped both while they wait for their entry and before.
@@ -377,26 +377,26 @@ async fn begun_entry_is_always_written() {
     drop(futures::poll!(&mut waiting));
     drop(waiting);
     begin("not done").withdraw();
-    bench.record("a", "last").await;
-    let trail = bench.trail("a").await;
+    harness.record("a", "last").await;
+    let trail = harness.trail("a").await;
     assert_eq!(
         notes(&trail),
         ["last", "asked for", pending_entry::ABANDONED, pending_entry::ABANDONED, "recorded whole"]
     );
     assert_eq!((trail[2].decision.as_str(), trail[3].decision.as_str()), ("error", "error"));
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unauditable_change_is_not_made() {
     use crate::tools::entry::{Entry as Tool, ToolInput};
     use crate::tools::registry::{self, Precondition, Registry, RegistryView};
-    let bench = start().await;
+    let harness = start().await;
     let registry = Registry {
-        state: bench.core.state.clone(),
-        audit: bench.audit.clone(),
-        clock: bench.core.clock.clone(),
-        metrics: bench.metrics.clone(),
+        state: harness.node.state.clone(),
+        audit: harness.audit.clone(),
+        clock: harness.node.clock.clone(),
+        metrics: harness.metrics.clone(),
     };
     let tool = |name: &str| {
         let text = |text: &str| Some(text.to_owned());
@@ -416,26 +416,26 @@ async fn unauditable_change_is_not_made() {
     let deregister =
         async || registry.deregister("a".into(), RegistryView::Every, precondition(), &caller).await;
     replace("before").await.expect("registered");
-    let waits = bench.audit.backlog.bytes.load(Ordering::Acquire);
-    bench.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits);
-    let applied = bench.core.state.cluster().applied();
+    let waits = harness.audit.backlog.bytes.load(Ordering::Acquire);
+    harness.audit.backlog.add(u64::MAX, limits::AUDIT_BACKLOG_BYTES_MAX - waits);
+    let applied = harness.node.state.cluster().applied();
     for refused in [replace("after").await, deregister().await] {
         assert!(matches!(refused, Err(registry::Error::Audit(Error::Overloaded))), "{refused:?}");
     }
-    assert_eq!(bench.core.state.cluster().applied(), applied, "no proposal");
-    bench.audit.backlog.remove(u64::MAX);
+    assert_eq!(harness.node.state.cluster().applied(), applied, "no proposal");
+    harness.audit.backlog.remove(u64::MAX);
     deregister().await.expect("deregistered");
-    assert_eq!(notes(&bench.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
+    assert_eq!(notes(&harness.trail("a").await), ["the tool was deregistered", "the tool was registered"]);
     drop(registry);
-    bench.end().await;
+    harness.end().await;
 }
 
 #[tokio::test]
 async fn full_queue_refuses_entries() {
-    let bench = start().await;
+    let harness = start().await;
     // Nothing receives from this queue.
     let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
-    let audit = Audit { queue, ..bench.audit.clone() };
+    let audit = Audit { queue, ..harness.audit.clone() };
     let mut waiting = Vec::new();
     for _ in 0..limits::AUDIT_QUEUED_MAX {
         let mut record = Box::pin(audit.record(draft("a", "x")));
@@ -449,5 +449,5 @@ async fn full_queue_refuses_entries() {
         assert!(matches!(record.await, Err(Error::Unwritten)));
     }
     drop(audit);
-    bench.end().await;
+    harness.end().await;
 }

@@ -105,11 +105,11 @@ impl Audit {
         tool_id: &str,
         query: &Query,
     ) -> Result<Page, ReadError> {
-        let _place = self.place().await?;
+        let _permit = self.read_permit().await?;
         self.ship_for_reader().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
         let mut reading = Reading::new(tool_id, query);
-        let mut before = query.before.map(|place| place.block.saturating_add(1));
+        let mut before = query.before.map(|cursor| cursor.block.saturating_add(1));
         for _ in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
             let Some(block) = self.state.audit_block_about(&tool, before)? else {
                 // Only a first page can be empty because the tool is unknown.
@@ -154,7 +154,7 @@ impl Audit {
         after: u64,
         limit: usize,
     ) -> Result<(Vec<DecodedBlock>, bool), ReadError> {
-        let _place = self.place().await?;
+        let _permit = self.read_permit().await?;
         self.ship_for_reader().await?;
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         let mut last = after;
@@ -174,9 +174,9 @@ impl Audit {
     }
 
     /// Bounds concurrent reads: a page decompresses many blocks, and verifications must not wait for that.
-    async fn place(&self) -> Result<SemaphorePermit<'_>, ReadError> {
-        let place = tokio::time::timeout(limits::AUDIT_READ_WAIT, self.readers.acquire()).await;
-        place.ok().and_then(Result::ok).ok_or(ReadError::Busy)
+    async fn read_permit(&self) -> Result<SemaphorePermit<'_>, ReadError> {
+        let permit = tokio::time::timeout(limits::AUDIT_READ_WAIT, self.readers.acquire()).await;
+        permit.ok().and_then(Result::ok).ok_or(ReadError::Busy)
     }
 }
 
@@ -205,7 +205,7 @@ impl<'q> Reading<'q> {
         let text = unpack(block)?;
         let lines: Vec<&str> = text.lines().collect();
         let end = match self.query.before {
-            Some(place) if place.block == block.number => place.entry.min(lines.len()),
+            Some(cursor) if cursor.block == block.number => cursor.entry.min(lines.len()),
             _ => lines.len(),
         };
         for (at, line) in lines.iter().enumerate().take(end).rev() {

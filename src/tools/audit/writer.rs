@@ -150,14 +150,14 @@ impl Writer {
     }
 
     fn add(&mut self, group: &mut Group, entry: Entry, at: Timestamp, decision: Decision, done: Done<()>) {
-        match self.place(group, entry, at) {
+        match self.link(group, entry, at) {
             Ok(()) => group.waiting.push((decision, done)),
             Err(error) => drop(done.send(Err(error))),
         }
     }
 
     /// Links an entry to the newest one about its tool, and adds it to the group.
-    fn place(&mut self, group: &mut Group, mut entry: Entry, at: Timestamp) -> Result<(), Error> {
+    fn link(&mut self, group: &mut Group, mut entry: Entry, at: Timestamp) -> Result<(), Error> {
         let tool = Digest128::of(DigestKind::Tool, b"", entry.tool_id.as_bytes());
         let known = group.heads.get(&tool).or(self.parts.heads.get(&tool).map(|head| &head.hash));
         let head = match known {
@@ -262,7 +262,7 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-    struct Bench {
+    struct Harness {
         outer: TempDir,
         directory: Directory,
         queue: mpsc::Sender<Job>,
@@ -270,7 +270,7 @@ mod tests {
         writer: Writer,
     }
 
-    fn bench() -> Bench {
+    fn harness() -> Harness {
         let outer = tempfile::tempdir().expect("directory");
         let directory = Directory::open(&outer.path().join("audit"), 0).expect("journal").directory;
         let metrics = Metrics::new().expect("metrics");
@@ -289,7 +289,7 @@ mod tests {
             metrics,
         });
         let (queue, jobs) = mpsc::channel(limits::AUDIT_QUEUED_MAX);
-        Bench { outer, directory, queue, jobs, writer }
+        Harness { outer, directory, queue, jobs, writer }
     }
 
     fn draft(tool_id: &str, timestamp: Timestamp) -> Draft {
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    impl Bench {
+    impl Harness {
         fn ask(&self, draft: Draft) -> oneshot::Receiver<Result<(), Error>> {
             let (done, answer) = oneshot::channel();
             self.queue.try_send(Job::Record(Box::new(draft), done)).expect("room");
@@ -340,21 +340,21 @@ mod tests {
 
     #[test]
     fn entry_links_to_the_newest_about_its_tool() {
-        let bench = bench();
+        let harness = harness();
         let mut answers = Vec::new();
         for tool in ["a", "shipped", "a", "b"] {
-            answers.push(bench.ask(draft(tool, START)));
+            answers.push(harness.ask(draft(tool, START)));
         }
-        let sealed = bench.seal();
+        let sealed = harness.seal();
         for tool in ["a", "shipped"] {
-            answers.push(bench.ask(draft(tool, START)));
+            answers.push(harness.ask(draft(tool, START)));
         }
         // The state is queried only for tools without an entry in a segment.
-        bench.queue.try_send(Job::Shipped(1)).expect("room");
+        harness.queue.try_send(Job::Shipped(1)).expect("room");
         for tool in ["shipped", "b"] {
-            answers.push(bench.ask(draft(tool, START)));
+            answers.push(harness.ask(draft(tool, START)));
         }
-        let (_outer, directory) = bench.run();
+        let (_outer, directory) = harness.run();
         assert_eq!(sealed.blocking_recv().expect("answered").expect("sealed"), 1);
         for answer in answers {
             answer.blocking_recv().expect("answered").expect("written");
@@ -376,10 +376,10 @@ mod tests {
 
     #[test]
     fn jobs_after_the_end_are_written() {
-        let bench = bench();
-        bench.queue.try_send(Job::End).expect("room");
-        let answer = bench.ask(draft("a", START));
-        let (_outer, directory) = bench.run();
+        let harness = harness();
+        harness.queue.try_send(Job::End).expect("room");
+        let answer = harness.ask(draft("a", START));
+        let (_outer, directory) = harness.run();
         answer.blocking_recv().expect("answered").expect("written");
         assert_eq!(entries(&directory, 1).len(), 1);
     }
@@ -388,8 +388,8 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the writer runs beside the sender")]
     fn writer_waits_for_reserved_slots() {
-        let Bench { outer: _outer, directory, queue, jobs, writer } = bench();
-        let place = queue.clone().try_reserve_owned().expect("room");
+        let Harness { outer: _outer, directory, queue, jobs, writer } = harness();
+        let slot = queue.clone().try_reserve_owned().expect("room");
         queue.try_send(Job::End).expect("room");
         let running = std::thread::spawn(|| writer.run(jobs));
         // A closed queue means that the writer is ending.
@@ -397,7 +397,7 @@ mod tests {
             std::thread::yield_now();
         }
         let (done, answer) = oneshot::channel();
-        place.send(Job::Record(Box::new(draft("a", START)), done));
+        slot.send(Job::Record(Box::new(draft("a", START)), done));
         running.join().expect("the writer ends");
         answer.blocking_recv().expect("answered").expect("written");
         assert_eq!(entries(&directory, 1).len(), 1);
@@ -405,11 +405,11 @@ mod tests {
 
     #[test]
     fn entry_that_failed_to_write_is_not_linked() {
-        let bench = bench();
-        std::fs::remove_dir(bench.outer.path().join("audit")).expect("remove");
-        let refused = [bench.ask(draft("a", START)), bench.ask(draft("a", START))];
-        let not_sealed = bench.seal();
-        let Bench { outer, directory, queue, jobs, mut writer } = bench;
+        let harness = harness();
+        std::fs::remove_dir(harness.outer.path().join("audit")).expect("remove");
+        let refused = [harness.ask(draft("a", START)), harness.ask(draft("a", START))];
+        let not_sealed = harness.seal();
+        let Harness { outer, directory, queue, jobs, mut writer } = harness;
         let mut group = Group::default();
         let mut jobs = jobs;
         while let Ok(job) = jobs.try_recv() {
@@ -420,9 +420,9 @@ mod tests {
         }
         assert_eq!(not_sealed.blocking_recv().expect("answered").expect("nothing to end"), 0);
         std::fs::create_dir(outer.path().join("audit")).expect("directory");
-        let bench = Bench { outer, directory, queue, jobs, writer };
-        let written = [bench.ask(draft("a", START)), bench.ask(draft("a", START))];
-        let (_outer, directory) = bench.run();
+        let harness = Harness { outer, directory, queue, jobs, writer };
+        let written = [harness.ask(draft("a", START)), harness.ask(draft("a", START))];
+        let (_outer, directory) = harness.run();
         for answer in written {
             answer.blocking_recv().expect("answered").expect("written");
         }
@@ -432,20 +432,20 @@ mod tests {
 
     #[test]
     fn oversized_entry_is_refused_and_long_notes_are_truncated() {
-        let bench = bench();
+        let harness = harness();
         let sized = |bytes: usize| Draft { jti: Some("j".repeat(bytes)), ..draft("a", START) };
         let mut empty = Entry { node: "unit".into(), ..Entry::of(sized(0)) };
         empty.id = uuid::Uuid::nil().to_string();
         let hash = text_of(&empty.seal().expect("seal"));
         assert_eq!(hash.len(), 43);
         let rest = limits::AUDIT_ENTRY_BYTES_MAX - serde_json::to_vec(&empty).expect("JSON").len();
-        let refused = bench.ask(sized(rest + 1));
-        let written = bench.ask(sized(rest));
+        let refused = harness.ask(sized(rest + 1));
+        let written = harness.ask(sized(rest));
         let notes = "é".repeat(limits::AUDIT_NOTES_BYTES_MAX);
-        let long = bench.ask(Draft { notes: format!("x{notes}"), ..draft("b", START) });
+        let long = harness.ask(Draft { notes: format!("x{notes}"), ..draft("b", START) });
         let exact =
-            bench.ask(Draft { notes: notes[..limits::AUDIT_NOTES_BYTES_MAX].into(), ..draft("b", START) });
-        let (_outer, directory) = bench.run();
+            harness.ask(Draft { notes: notes[..limits::AUDIT_NOTES_BYTES_MAX].into(), ..draft("b", START) });
+        let (_outer, directory) = harness.run();
         assert!(matches!(refused.blocking_recv(), Ok(Err(Error::Unwritten))));
         for answer in [written, long, exact] {
             answer.blocking_recv().expect("answered").expect("written");
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn times_do_not_go_back_unless_the_clock_was_set_back() {
-        let bench = bench();
+        let harness = harness();
         let back = |by: Duration| START.minus(by);
         let beyond = limits::AUDIT_REORDERED_MAX + Duration::from_millis(1);
         let decided_at_once = limits::FRESHNESS_WAIT + limits::PROPOSE_TIMEOUT;
@@ -466,9 +466,9 @@ mod tests {
         for at in
             [START, back(limits::AUDIT_REORDERED_MAX), back(beyond), back(limits::AUDIT_REORDERED_MAX * 2)]
         {
-            drop(bench.ask(draft("a", at)));
+            drop(harness.ask(draft("a", at)));
         }
-        let (_outer, directory) = bench.run();
+        let (_outer, directory) = harness.run();
         let times: Vec<_> = entries(&directory, 1).into_iter().map(|entry| entry.timestamp).collect();
         let expected = [START, START, back(beyond), back(beyond)];
         assert_eq!(times, expected.map(Timestamp::to_rfc3339));
