@@ -634,7 +634,7 @@ async fn excluded_subjects_are_limited_and_can_be_added() {
         (json!({"subject": null}), "subject"),
         (json!({"subject": "a@b.example"}), "subject: must be an object"),
         (json!({"subject": {"format": "email"}}), "subject.email: must be a string"),
-        (json!({"subject": {"format": "x"}}), "subject.format: is not a known format"),
+        (json!({"subject": {"format": "x"}}), "subject.format: unknown subject identifier format"),
         (
             json!({"subject": {"format": "email", "email": "a@b.example", "x": 1}}),
             "subject.x: is not a field",
