@@ -21,7 +21,7 @@ use super::*;
 use crate::certificates::roots;
 
 #[test]
-fn refuses_a_server_that_is_more_or_less_than_a_host() {
+fn server_url_must_be_a_host_alone() {
     for server in ["", "127.0.0.1:8693", "ftp://h", "http://h/path", "http://h?q", "http://u@h", "http://h#f"]
     {
         assert!(matches!(NodeClient::new(server), Err(Error::AddressMalformed(_))), "{server}");
@@ -30,7 +30,7 @@ fn refuses_a_server_that_is_more_or_less_than_a_host() {
 }
 
 #[tokio::test]
-async fn sends_what_was_given_and_reads_the_answer() {
+async fn request_is_sent_and_response_read() {
     let server = MockServer::start().await;
     Mock::given(method("PUT"))
         .and(path("/v1/sys/policy"))
@@ -44,7 +44,7 @@ async fn sends_what_was_given_and_reads_the_answer() {
 }
 
 #[tokio::test]
-async fn a_segment_never_becomes_another_path() {
+async fn segment_never_changes_the_path() {
     let server = MockServer::start().await;
     Mock::given(path("/v1/sys/keys/a%2Fb%3Fc/taint"))
         .respond_with(ResponseTemplate::new(200).set_body_json(json!({})))
@@ -67,7 +67,7 @@ async fn says_what_the_node_said() {
 }
 
 #[tokio::test]
-async fn another_program_on_the_port_is_told_apart() {
+async fn server_that_is_not_a_node_is_detected() {
     let server = MockServer::start().await;
     let page = ResponseTemplate::new(200).set_body_string("<html>");
     Mock::given(method("GET")).respond_with(page).mount(&server).await;
@@ -96,7 +96,7 @@ async fn pages(pages: usize, rows: usize) -> MockServer {
 }
 
 #[tokio::test]
-async fn a_list_is_read_page_by_page_to_its_end_and_to_the_limit() {
+async fn list_is_read_to_its_end_or_the_limit() {
     let list = async |server: &MockServer| {
         NodeClient::new(&server.uri()).expect("client").list(&["v1", "list"]).await
     };
@@ -125,7 +125,7 @@ async fn a_list_is_read_page_by_page_to_its_end_and_to_the_limit() {
 }
 
 #[tokio::test]
-async fn a_bearer_a_query_and_an_answer_without_content() {
+async fn bearer_query_and_empty_response() {
     let server = MockServer::start().await;
     Mock::given(method("POST"))
         .and(header_is("authorization", "Bearer a.b.c"))
@@ -216,7 +216,7 @@ async fn asked(node: &Signed, clients: &Signed, certificates: &Certificates) -> 
 }
 
 #[tokio::test]
-async fn shows_its_certificate_and_believes_only_the_ca_it_was_given() {
+async fn presents_its_certificate_and_trusts_only_the_given_ca() {
     let (node, clients) = (Signed::new(), Signed::new());
     let good = Certificates { ca: Some(node.file("ca.pem")), ..clients.certificates() };
     assert_eq!(asked(&node, &clients, &good).await.expect("an answer"), json!({}));
@@ -235,7 +235,7 @@ async fn shows_its_certificate_and_believes_only_the_ca_it_was_given() {
 }
 
 #[test]
-fn says_which_file_does_not_hold_what_it_should() {
+fn error_names_the_file_without_the_expected_content() {
     let (one, other) = (Signed::new(), Signed::new());
     let empty = one.directory.path().join("empty.pem");
     fs::write(&empty, "nothing").expect("written");
@@ -280,7 +280,7 @@ fn says_which_file_does_not_hold_what_it_should() {
 }
 
 #[tokio::test]
-async fn an_answer_is_read_to_the_limit_and_no_further() {
+async fn response_is_read_to_the_limit() {
     let padded = |bytes: usize| {
         let answer = ResponseTemplate::new(200).set_body_bytes([b"{}", &*vec![b' '; bytes - 2]].concat());
         Mock::given(method("GET")).respond_with(answer)
@@ -295,7 +295,7 @@ async fn an_answer_is_read_to_the_limit_and_no_further() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_answer_is_given_up() {
+async fn unresponsive_node_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = format!("http://{}", listener.local_addr().expect("address"));
     let client = NodeClient::new(&address).expect("client");
@@ -328,7 +328,7 @@ async fn that_says(text: &'static str) -> (Events, tokio::net::TcpStream) {
 }
 
 #[tokio::test]
-async fn a_feed_that_falls_silent_is_given_up() {
+async fn silent_feed_times_out() {
     let (mut events, node) = that_says("id: a-2-0\nevent: tool\ndata: {}\n\n: ping\n\n").await;
     let event = events.next().await.expect("no error").expect("an event");
     assert_eq!((event.kind.as_str(), event.data.as_str()), ("tool", "{}"));
@@ -343,7 +343,7 @@ async fn a_feed_that_falls_silent_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_feed_ends_with_what_its_node_says_and_a_refusal_says_why() {
+async fn feed_ends_with_the_response_and_refusal_states_why() {
     let (mut events, node) = that_says("id: a-2-0\nevent: tool\ndata: {}\n\ndata: half").await;
     drop(node);
     assert!(events.next().await.expect("no error").is_some());
@@ -369,7 +369,7 @@ async fn a_feed_ends_with_what_its_node_says_and_a_refusal_says_why() {
 }
 
 #[test]
-fn a_file_is_read_to_the_limit_and_no_further() {
+fn file_is_read_to_the_limit() {
     let signed = Signed::new();
     let (path, ca) = (signed.file("ca.pem"), fs::read_to_string(signed.file("ca.pem")).expect("read"));
     let most = usize::try_from(limits::PEM_BYTES_MAX).expect("small");
