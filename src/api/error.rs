@@ -68,7 +68,6 @@ const FULL_RETRY_SECS: u32 = 60;
 enum Challenge {
     /// No credential: "SHOULD NOT include an error code".
     Missing,
-    /// The credential is invalid.
     InvalidToken,
     /// The credential lacks this capability.
     InsufficientScope(&'static str),
@@ -76,14 +75,12 @@ enum Challenge {
     Basic,
 }
 
-/// The failed check, and all that were run.
 #[derive(Debug)]
 struct FailedCheck {
     check: &'static str,
     checks: Vec<CheckResult>,
 }
 
-/// An error response.
 #[derive(Debug)]
 pub struct Error {
     status: StatusCode,
@@ -91,14 +88,12 @@ pub struct Error {
     description: String,
     retry_after_secs: Option<u32>,
     challenge: Option<Challenge>,
-    /// The failed check of a tool call.
     failed: Option<Box<FailedCheck>>,
     /// For the log only.
     detail: Option<String>,
 }
 
 impl Error {
-    /// With a human-readable description.
     pub fn new(status: StatusCode, code: Code, description: impl Into<String>) -> Self {
         Self {
             status,
@@ -122,7 +117,6 @@ impl Error {
         Self { retry_after_secs: Some(1), ..error }
     }
 
-    /// The status of a framing violation.
     pub fn violation(violation: Violation) -> Self {
         Self::new(violation.status(), Code::InvalidRequest, violation.to_string())
     }
@@ -193,7 +187,6 @@ impl Error {
         Self { retry_after_secs: Some(retry_after_secs), ..error }
     }
 
-    /// The public text.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -275,7 +268,6 @@ impl Error {
     }
 }
 
-/// The detail for the log.
 fn source_of(error: &exchange::Error) -> Option<String> {
     if let exchange::Error::Denied(denial) | exchange::Error::PolicyTimedOut(denial) = error {
         return denial.detail.clone();

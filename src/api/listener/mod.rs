@@ -106,7 +106,7 @@ pub async fn serve(
     }
 }
 
-/// What the connections of one listener share.
+/// State that the connections of one listener share.
 struct ListenerContext {
     kind: Kind,
     router: Router,

@@ -30,7 +30,7 @@ const JSON: &str = "application/json";
 
 /// Completes a description that utoipa generated.
 pub fn complete(mut description: Value, rows: &[Route]) -> Value {
-    let examples: Value = serde_json::from_str(EXAMPLES).unwrap_or_default();
+    let examples: Value = EXAMPLES.parse().unwrap_or_default();
     for row in rows {
         let method = row.method.as_str().to_ascii_lowercase();
         let operation = description["paths"][row.path][method].as_object_mut();

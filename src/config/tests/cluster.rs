@@ -75,7 +75,7 @@ fn members_that_break_a_rule_are_refused() {
 }
 
 #[test]
-fn peers_without_certificates_or_in_development_mode_are_refused() {
+fn peers_without_certificates_or_in_development_are_refused() {
     let found =
         mistakes(&format!("{PRODUCTION}{ISSUER}[cluster]\nlisten = \"0.0.0.0:8695\"\n{}", three()), &[]);
     let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
