@@ -198,7 +198,11 @@ async fn every_rule_of_an_entry_is_kept_and_named() {
         }
     }
     let unbound = with(&entry("t"), &json!({"requires_execution": true}));
-    node.post("/v1/tools", &unbound).await.is_refused(400, "invalid_request", "requires_execution: needs");
+    node.post("/v1/tools", &unbound).await.is_refused(
+        400,
+        "invalid_request",
+        "requires_execution: requires allowed_operations",
+    );
     // "an unknown constraint must not be dropped silently"
     let unknown = with(&entry("t"), &json!({"required_scopes": ["a"]}));
     node.post("/v1/tools", &unknown).await.is_refused(400, "invalid_request", "required_scopes");
