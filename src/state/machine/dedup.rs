@@ -21,7 +21,7 @@ use crate::cluster::{Corrupt, ProposerId};
 use crate::limits;
 use crate::state::command;
 use crate::state::command::{Batch, CommandId, OriginRow, Refusal, Replied, Reply};
-use crate::state::tables::{META, ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, decode};
+use crate::state::tables::{ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, decode};
 
 /// Proposers of the commands of one entry.
 pub struct Dedup {
@@ -111,11 +111,10 @@ impl Dedup {
             }
             row
         } else {
-            let proposers = tables.number(ORIGINS)?;
-            if proposers >= limits::PROPOSERS_MAX {
+            if tables.number(ORIGINS)? >= limits::PROPOSERS_MAX {
                 return Ok(None);
             }
-            tables.put(META, ORIGINS, (proposers + 1).to_be_bytes().to_vec());
+            tables.add(ORIGINS, 1)?;
             OriginRow { low_watermark: 1, next: 1, forgotten_to: 1, used_at_millis: 0 }
         };
         let next_before = row.next;
@@ -180,12 +179,10 @@ fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
         tables.delete(ORIGIN, origin);
     }
     if !without_replies.is_empty() {
-        let left = tables.number(ORIGINS)?.saturating_sub(without_replies.len() as u64);
-        tables.put(META, ORIGINS, left.to_be_bytes().to_vec());
+        tables.subtract(ORIGINS, without_replies.len() as u64)?;
     }
     if is_done {
-        let millis = u64::try_from(elapsed.millis()).unwrap_or(0);
-        tables.put(META, ORIGINS_SWEPT, millis.to_be_bytes().to_vec());
+        tables.set_number(ORIGINS_SWEPT, u64::try_from(elapsed.millis()).unwrap_or(0));
     }
     Ok(())
 }

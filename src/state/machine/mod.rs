@@ -250,11 +250,13 @@ impl Machine for Replicated {
     fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         let mut index = Index::default();
         for table in [META, SIGNING_KEY, POLICY_HISTORY, STREAM, STREAM_CURSOR] {
-            visit(view, table, |key, row| index.put(table, key, row))?;
+            tables::try_scan(view, table, &[], |key, row| index.put(table, key, row).map(|()| true))?;
         }
         let revocations = RevocationIndex::default();
-        visit(view, REVOCATION, |key, row| take_revocation(&revocations, key, row))?;
-        visit(view, BLOCK, |key, row| take_block(&revocations, key, row))?;
+        tables::try_scan(view, REVOCATION, &[], |key, row| {
+            take_revocation(&revocations, key, row).map(|()| true)
+        })?;
+        tables::try_scan(view, BLOCK, &[], |key, row| take_block(&revocations, key, row).map(|()| true))?;
         if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
             return Err(Corrupt::row("the current policy is not there"));
         }
@@ -401,20 +403,6 @@ fn facts_of(batch: &Batch) -> usize {
         _ => 1,
     };
     batch.commands.iter().map(of).sum()
-}
-
-/// Visits every row of a table until `take` fails.
-fn visit(
-    view: &dyn View,
-    table: &str,
-    mut take: impl FnMut(&[u8], &[u8]) -> Result<(), Corrupt>,
-) -> Result<(), Corrupt> {
-    let mut outcome = Ok(());
-    view.scan(table, &[], &mut |key, row| {
-        outcome = take(key, row);
-        outcome.is_ok()
-    })?;
-    outcome
 }
 
 fn read_incarnation(row: &[u8]) -> Result<Incarnation, Corrupt> {

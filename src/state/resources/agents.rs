@@ -18,7 +18,7 @@ use crate::state::command::{
 };
 use crate::state::tables::quotas::Quota;
 use crate::state::tables::{
-    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, META, Tables, decode, eight_bytes,
+    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, Tables, decode, eight_bytes, time_key,
 };
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, canonical_name};
@@ -120,9 +120,8 @@ pub fn issue(
         ancestors_issued_by = others.map(str::to_owned).collect();
     }
     delete_expired(tables, now)?;
-    let agents = tables.number(AGENTS)?;
     let of_caller = Quota::Agents.of(tables, &command.issued_by)?;
-    if agents >= limits::AGENTS_MAX || of_caller >= limits::AGENTS_PER_CALLER_MAX {
+    if tables.number(AGENTS)? >= limits::AGENTS_MAX || of_caller >= limits::AGENTS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyAgents));
     }
     let row = AgentRow {
@@ -134,7 +133,7 @@ pub fn issue(
         ancestors_issued_by,
         ..AgentRow::default()
     };
-    tables.put(META, AGENTS, agents.saturating_add(1).to_be_bytes().to_vec());
+    tables.add(AGENTS, 1)?;
     Quota::Agents.add(tables, &row.issued_by)?;
     tables.put(AGENT, id.as_bytes(), row.encode_to_vec());
     tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
@@ -297,20 +296,10 @@ fn ancestors(row: &AgentRow) -> &[String] {
 /// Deletes a few agents that expired, or were revoked, long ago.
 fn delete_expired(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt> {
     // Rows that this entry has written have not expired.
-    let kept = now.minus(limits::ENDED_AGENT_RETENTION).millis();
-    let mut ended = Vec::new();
-    tables.earlier_keys(AGENT_END, &[], &mut |key| {
-        let Some((at, id)) = key.split_first_chunk::<8>() else { return false };
-        if i64::from_be_bytes(*at) > kept || ended.len() == limits::ENDED_AGENTS_REMOVED_PER_ISSUE {
-            return false;
-        }
-        if !tables.is_deleted(AGENT_END, key) {
-            ended.push((key.to_vec(), id.to_vec()));
-        }
-        true
-    })?;
-    for (key, id) in &ended {
-        let id = std::str::from_utf8(id).map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
+    let until = now.minus(limits::ENDED_AGENT_RETENTION);
+    let ended = tables.due(AGENT_END, &[], until, limits::ENDED_AGENTS_REMOVED_PER_ISSUE)?;
+    for key in &ended {
+        let id = std::str::from_utf8(&key[8..]).map_err(|_| Corrupt::row("an agent_id is not UTF-8"))?;
         let row = find(tables, id)?.ok_or_else(|| Corrupt::row("an expired agent has no row"))?;
         encryption_keys::remove_all(tables, id)?;
         tables.delete(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, id));
@@ -324,9 +313,7 @@ fn delete_expired(tables: &mut Tables<'_>, now: Timestamp) -> Result<(), Corrupt
         }
     }
     if !ended.is_empty() {
-        let forgotten = u64::try_from(ended.len()).unwrap_or(0);
-        let agents = tables.number(AGENTS)?.saturating_sub(forgotten);
-        tables.put(META, AGENTS, agents.to_be_bytes().to_vec());
+        tables.subtract(AGENTS, ended.len() as u64)?;
     }
     Ok(())
 }
@@ -336,7 +323,7 @@ fn of_issuer(issued_by: &str, agent_id: &str) -> Vec<u8> {
 }
 
 fn end(ends_at: Timestamp, agent_id: &str) -> Vec<u8> {
-    [&ends_at.millis().to_be_bytes()[..], agent_id.as_bytes()].concat()
+    time_key(ends_at.millis(), agent_id.as_bytes())
 }
 
 fn page(
@@ -469,7 +456,7 @@ mod tests {
     use super::*;
     use crate::id::{Digest128, DigestKind};
     use crate::state::command::{self, EncryptionKeyRow, Metadata};
-    use crate::state::tables::{ENCRYPTION_KEY, OWNED, REVOCATION};
+    use crate::state::tables::{ENCRYPTION_KEY, META, OWNED, REVOCATION};
     use crate::state::testing::StateHarness;
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);

@@ -15,8 +15,8 @@ use crate::state::command::{
 };
 use crate::state::machine::idempotency::digest;
 use crate::state::tables::{
-    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, META,
-    Tables, decode,
+    AUDIT_BLOCK, AUDIT_HEAD, AUDIT_NODE, AUDIT_TRAIL, DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, Tables,
+    decode,
 };
 use crate::state::{Error, State};
 
@@ -144,7 +144,7 @@ pub fn append(tables: &mut Tables<'_>, time: EntryTime, command: AppendAuditBloc
         return Ok(Reply::Refused(Refusal::AuditBlockMissing));
     }
     hash(&command.hash)?;
-    let number = tables.number(NEWEST)?.saturating_add(1);
+    let number = tables.add(NEWEST, 1)?;
     for head in &command.heads {
         let tool = digest(&head.tool)?;
         tables.put(AUDIT_TRAIL, &in_trail(&tool, number), Vec::new());
@@ -158,8 +158,7 @@ pub fn append(tables: &mut Tables<'_>, time: EntryTime, command: AppendAuditBloc
         appended_passed_millis: time.elapsed.millis(),
     };
     let bytes = bytes_of(&row);
-    put_number(tables, BYTES, tables.number(BYTES)?.saturating_add(bytes));
-    put_number(tables, NEWEST, number);
+    tables.add(BYTES, bytes)?;
     tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
     drop_oldest(tables, time.elapsed, number, bytes)?;
     Ok(Reply::Done { changed: true })
@@ -213,16 +212,12 @@ fn drop_oldest(
         oldest = oldest.saturating_add(1);
     }
     if dropped > 0 {
-        put_number(tables, OLDEST, oldest);
-        put_number(tables, BYTES, bytes);
-        put_number(tables, DROPPED_BY_AGE, by_age);
-        put_number(tables, DROPPED_BY_BYTES, by_bytes);
+        tables.set_number(OLDEST, oldest);
+        tables.set_number(BYTES, bytes);
+        tables.set_number(DROPPED_BY_AGE, by_age);
+        tables.set_number(DROPPED_BY_BYTES, by_bytes);
     }
     Ok(())
-}
-
-fn put_number(tables: &mut Tables<'_>, key: &[u8], number: u64) {
-    tables.put(META, key, number.to_be_bytes().to_vec());
 }
 
 /// Key of [`AUDIT_TRAIL`]: newest first, since numbers count down from the largest.
@@ -297,32 +292,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cluster::{Machine as _, Stamp, Write};
+    use crate::cluster::{Machine as _, Stamp};
     use crate::state::Replicated;
     use crate::state::command::{decode_reply, encode, encode_batch_without_ids};
-
-    #[derive(Default)]
-    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
-
-    impl View for Rows {
-        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
-        }
-
-        fn scan(
-            &self,
-            table: &str,
-            from: &[u8],
-            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-        ) -> Result<(), Corrupt> {
-            for ((of, key), row) in self.0.range((table.to_owned(), from.to_vec())..) {
-                if of != table || !visit(key, row) {
-                    break;
-                }
-            }
-            Ok(())
-        }
-    }
+    use crate::state::tables::META;
+    use crate::state::testing::Rows;
 
     impl Rows {
         fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
@@ -333,13 +307,7 @@ mod tests {
             let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
             let batch = encode_batch_without_ids(stamp, commands);
             let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
-            for write in applied.writes {
-                match write {
-                    Write::Put { table, key, value } => drop(self.0.insert((table.to_owned(), key), value)),
-                    Write::Delete { table, key } => drop(self.0.remove(&(table.to_owned(), key))),
-                    Write::DeleteRange { .. } => panic!("nothing here has ranges"),
-                }
-            }
+            self.write(applied.writes);
             applied.replies.iter().map(|reply| decode_reply(reply).expect("reply").outcome).collect()
         }
 

@@ -90,16 +90,15 @@ pub fn remove_registered_with(
 ) -> Result<bool, Corrupt> {
     const MOST: usize = limits::ENCRYPTION_KEYS_REMOVED_PER_STEP;
     let rows = tables.keys_under(ENCRYPTION_KEY_OF, fact.as_bytes(), &[], MOST + 1)?;
-    let malformed = || Corrupt::row("an index row of a registrar has no encryption key");
     for row in rows.iter().take(MOST) {
-        let (index, name) = row.get(16..).and_then(<[u8]>::split_first_chunk::<8>).ok_or_else(malformed)?;
+        let (index, name) = row
+            .get(16..)
+            .and_then(<[u8]>::split_first_chunk::<8>)
+            .ok_or_else(|| Corrupt::row("an index row of a registrar is too short"))?;
         if u64::from_be_bytes(*index) >= below {
             return Ok(true);
         }
-        let at = name.iter().position(|byte| *byte == 0).ok_or_else(malformed)?;
-        let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
-        let found = find(tables, subject, &name[at + 1..])?.ok_or_else(malformed)?;
-        delete(tables, subject, &found)?;
+        delete_named(tables, name)?;
     }
     Ok(rows.len() <= MOST)
 }
@@ -115,23 +114,20 @@ pub fn remove_all(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt
 
 /// Removes a few expired keys, but more than one entry adds.
 fn delete_expired(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrupt> {
-    let mut ended = Vec::new();
-    tables.earlier_keys(ENCRYPTION_KEY_END, &[], &mut |key| {
-        let Some((at, name)) = key.split_first_chunk::<8>() else { return false };
-        let is_due = i64::from_be_bytes(*at) <= time.elapsed.millis();
-        if is_due && !tables.is_deleted(ENCRYPTION_KEY_END, key) {
-            ended.push(name.to_vec());
-        }
-        is_due && ended.len() < limits::ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION
-    })?;
-    let malformed = || Corrupt::row("an expiry row has no encryption key");
-    for name in ended {
-        let at = name.iter().position(|byte| *byte == 0).ok_or_else(malformed)?;
-        let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
-        let row = find(tables, subject, &name[at + 1..])?.ok_or_else(malformed)?;
-        delete(tables, subject, &row)?;
+    let most = limits::ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION;
+    for key in tables.due(ENCRYPTION_KEY_END, &[], time.elapsed, most)? {
+        delete_named(tables, &key[8..])?;
     }
     Ok(())
+}
+
+/// Deletes the key that an index row names.
+fn delete_named(tables: &mut Tables<'_>, name: &[u8]) -> Result<(), Corrupt> {
+    let malformed = || Corrupt::row("an index row has no encryption key");
+    let at = name.iter().position(|byte| *byte == 0).ok_or_else(malformed)?;
+    let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
+    let row = find(tables, subject, &name[at + 1..])?.ok_or_else(malformed)?;
+    delete(tables, subject, &row)
 }
 
 /// All keys of a subject; there are few.
@@ -179,7 +175,7 @@ fn keys_beside(subject: &str, row: &EncryptionKeyRow) -> Result<Vec<(&'static st
         keys.push((ENCRYPTION_KEY_OF, [digest(fact)?.as_bytes(), &index[..], &name].concat()));
     }
     if row.ends_at_millis != 0 {
-        keys.push((ENCRYPTION_KEY_END, [&row.ends_at_millis.to_be_bytes()[..], &name].concat()));
+        keys.push((ENCRYPTION_KEY_END, tables::time_key(row.ends_at_millis, &name)));
     }
     Ok(keys)
 }
@@ -325,56 +321,19 @@ impl OnBehalf<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
-    use crate::cluster::{View, Write};
     use crate::state::command::{self, Agent, AgentRow};
     use crate::state::resources::revocations;
     use crate::state::tables::{AGENT, OWNED};
-    use crate::state::testing::StateHarness;
+    use crate::state::testing::{Rows, StateHarness};
     use crate::token::lineage::Fact;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const AGENT_ID: &str = "wimse://a.example/agent/mcp/1";
 
-    #[derive(Default)]
-    struct Rows(BTreeMap<(String, Vec<u8>), Vec<u8>>);
-
-    impl View for Rows {
-        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
-            Ok(self.0.get(&(table.to_owned(), key.to_vec())).cloned())
-        }
-
-        fn scan(
-            &self,
-            table: &str,
-            from: &[u8],
-            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-        ) -> Result<(), Corrupt> {
-            for ((row_table, key), row) in self.0.range((table.to_owned(), from.to_vec())..) {
-                if row_table != table || !visit(key, row) {
-                    break;
-                }
-            }
-            Ok(())
-        }
-    }
-
     impl Rows {
-        fn write(&mut self, writes: Vec<Write>) {
-            for write in writes {
-                match write {
-                    Write::Put { table, key, value } => drop(self.0.insert((table.to_owned(), key), value)),
-                    Write::Delete { table, key } => drop(self.0.remove(&(table.to_owned(), key))),
-                    Write::DeleteRange { table, from, to } => {
-                        self.0.retain(|(name, key), _| name != table || *key < from || *key >= to);
-                    }
-                }
-            }
-        }
-
         fn agent(&mut self, agent_id: &str, ancestors: &[&str], revoked_at: Option<Timestamp>) {
             let row = AgentRow {
                 agent: Some(Agent {

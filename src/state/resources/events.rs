@@ -14,7 +14,7 @@ use crate::json;
 use crate::limits;
 use crate::state::command;
 use crate::state::command::stated;
-use crate::state::tables::{META, Tables};
+use crate::state::tables::{META, Tables, try_scan};
 use crate::token::lineage::{Fact, SUBJECT};
 use crate::token::subject_id;
 
@@ -233,15 +233,7 @@ pub fn scan<E>(
 ) -> Result<(), Corrupt> {
     // Dropped rows are not scanned.
     let from = from.max(Span::at(view, span)?.begin);
-    let mut outcome = Ok(());
-    view.scan(table, &from.key(), &mut |key, row| match read(key, row) {
-        Ok(event) => visit(event),
-        Err(error) => {
-            outcome = Err(error);
-            false
-        }
-    })?;
-    outcome
+    try_scan(view, table, &from.key(), |key, row| Ok(visit(read(key, row)?)))
 }
 
 /// Parses a JSON object in a row.

@@ -106,29 +106,21 @@ fn bytes_of(row: &OutboxRow) -> u64 {
 /// Drops events after their retention, and frees at least `bytes` if the limit requires it, otherwise the table would keep
 /// growing. Drops no event of this entry.
 fn drop_oldest(tables: &mut Tables<'_>, time: EntryTime, span: &mut Span, bytes: u64) -> Result<(), Corrupt> {
-    let (mut dropped, mut freed, mut outcome) = (Vec::new(), 0_u64, Ok(()));
-    tables.earlier_rows(OUTBOX, &span.begin.key(), &mut |key, row| {
+    let (mut dropped, mut freed) = (Vec::new(), 0_u64);
+    try_scan(tables.earlier(), OUTBOX, &span.begin.key(), |key, row| {
         if dropped.len() >= limits::OUTBOX_EVENTS_DROPPED_PER_APPEND && freed >= bytes {
-            return false;
+            return Ok(false);
         }
-        match decode::<OutboxRow>(OUTBOX, row) {
-            Ok(row) => {
-                let left = span.bytes.saturating_sub(freed);
-                let is_old = events::is_expired(Timestamp::from_millis(row.passed_millis), time.elapsed);
-                let is_dropped = is_old || left.saturating_add(bytes) > limits::OUTBOX_BYTES_MAX;
-                if is_dropped {
-                    freed = freed.saturating_add(bytes_of(&row));
-                    dropped.push(key.to_vec());
-                }
-                is_dropped
-            }
-            Err(error) => {
-                outcome = Err(error);
-                false
-            }
+        let row = decode::<OutboxRow>(OUTBOX, row)?;
+        let left = span.bytes.saturating_sub(freed);
+        let is_old = events::is_expired(Timestamp::from_millis(row.passed_millis), time.elapsed);
+        let is_dropped = is_old || left.saturating_add(bytes) > limits::OUTBOX_BYTES_MAX;
+        if is_dropped {
+            freed = freed.saturating_add(bytes_of(&row));
+            dropped.push(key.to_vec());
         }
+        Ok(is_dropped)
     })?;
-    outcome?;
     for key in &dropped {
         tables.delete(OUTBOX, key);
         span.begin = EventId::from_key(key)?.next();

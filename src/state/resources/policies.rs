@@ -28,8 +28,7 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Resu
     tables.put(POLICY, command.digest.as_bytes(), bundle.encode_to_vec());
     tables.put(META, CURRENT_POLICY, command.digest.clone().into_bytes());
 
-    let number = tables.number(LAST_CHANGE)? + 1;
-    tables.put(META, LAST_CHANGE, number.to_be_bytes().to_vec());
+    let number = tables.add(LAST_CHANGE, 1)?;
     let change = PolicyHistoryRow {
         digest: command.digest.clone(),
         applied_at_millis: now.millis(),

@@ -3,6 +3,8 @@
 //! A revocation is a watermark: it covers what was issued before its entry. It is retained, by elapsed time, until every
 //! credential that it could cover has expired. Lookups of requests use `revocation_index`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message as _;
 
@@ -17,7 +19,9 @@ use crate::limits;
 use crate::state::command;
 use crate::state::command::{Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
 use crate::state::machine::idempotency::digest;
-use crate::state::tables::{EntryTime, META, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode};
+use crate::state::tables::{
+    EntryTime, META, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode, time_key, try_scan,
+};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
@@ -163,10 +167,9 @@ pub fn revoke(
     let known = tables.row(REVOCATION, digest.as_bytes())?;
     let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
     if let Some(known) = &known {
-        tables.delete(REVOCATION_END, &end(known.kept_until_millis, digest.as_bytes()));
+        tables.delete(REVOCATION_END, &time_key(known.kept_until_millis, digest.as_bytes()));
     } else {
-        let revocations = tables.number(REVOCATIONS)?.saturating_add(1);
-        tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+        tables.add(REVOCATIONS, 1)?;
     }
     if let Some(known) = known.as_ref().filter(|known| known.of_signal) {
         signals::count(tables, &known.by, QuotaKind::Revocation, false)?;
@@ -194,7 +197,7 @@ pub fn revoke(
         },
     };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
-    tables.put(REVOCATION_END, &end(kept_until_millis, digest.as_bytes()), Vec::new());
+    tables.put(REVOCATION_END, &time_key(kept_until_millis, digest.as_bytes()), Vec::new());
     // The remaining keys are not returned while the revocation is stored, and are removed before it is.
     encryption_keys::remove_registered_with(tables, &digest, index).map(drop)
 }
@@ -203,12 +206,6 @@ pub fn revoke(
 #[must_use]
 pub fn retained_until(time: EntryTime) -> Timestamp {
     time.elapsed.plus(limits::REVOCATION_RETENTION)
-}
-
-/// Key of [`REVOCATION_END`]: end of the retention, and the key of a revocation or of a block.
-#[must_use]
-pub fn end(kept_until_millis: i64, key: &[u8]) -> Vec<u8> {
-    [&kept_until_millis.to_be_bytes()[..], key].concat()
 }
 
 /// Revokes a fact as an operator, who has some capacity beyond the limit.
@@ -261,20 +258,13 @@ pub fn by_operator(
 /// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
 pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) -> Result<(), Corrupt> {
     let most = limits::REVOCATIONS_EXPIRED_PER_ENTRY.max(facts.saturating_mul(2));
-    let mut ended = Vec::new();
     let from = tables.row(META, DELETED_UP_TO)?.unwrap_or_default();
-    tables.earlier_keys(REVOCATION_END, &from, &mut |key| {
-        let is_due = at_of(key).is_some_and(|at| at < time.elapsed);
-        if is_due {
-            ended.push(key.to_vec());
-        }
-        is_due && ended.len() < most
-    })?;
+    let ended = tables.due(REVOCATION_END, &from, time.elapsed.minus(Duration::from_millis(1)), most)?;
     let Some(last) = ended.last() else { return Ok(()) };
     tables.put(META, DELETED_UP_TO, last.clone());
     for key in &ended {
         tables.delete(REVOCATION_END, key);
-        match key.get(8..).unwrap_or_default() {
+        match &key[8..] {
             revocation if revocation.len() == 16 => delete_if_expired(tables, time, revocation)?,
             block => subject_blocks::delete_if_expired(tables, time, block)?,
         }
@@ -291,21 +281,16 @@ fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Re
         if !encryption_keys::remove_registered_with(tables, &digest, below)? {
             let kept_until_millis = time.elapsed.millis();
             tables.put(REVOCATION, key, RevocationRow { kept_until_millis, ..row }.encode_to_vec());
-            tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+            tables.put(REVOCATION_END, &time_key(kept_until_millis, key), Vec::new());
             return Ok(());
         }
         tables.delete(REVOCATION, key);
-        let revocations = tables.number(REVOCATIONS)?.saturating_sub(1);
-        tables.put(META, REVOCATIONS, revocations.to_be_bytes().to_vec());
+        tables.subtract(REVOCATIONS, 1)?;
         if row.of_signal {
             signals::count(tables, &row.by, QuotaKind::Revocation, false)?;
         }
     }
     Ok(())
-}
-
-fn at_of(key: &[u8]) -> Option<Timestamp> {
-    key.first_chunk::<8>().map(|at| Timestamp::from_millis(i64::from_be_bytes(*at)))
 }
 
 fn list(
@@ -315,19 +300,16 @@ fn list(
 ) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
     // The smallest key after `after`.
     let from = after.map_or_else(Vec::new, |after| [&after.as_bytes()[..], &[0]].concat());
-    let (mut revoked, mut next, mut outcome) = (Vec::new(), None, Ok(()));
-    view.scan(REVOCATION, &from, &mut |key, row| {
+    let (mut revoked, mut next) = (Vec::new(), None);
+    try_scan(view, REVOCATION, &from, |key, row| {
         if revoked.len() >= limit {
             next = revoked.last().map(|last: &Revoked| last.id);
-            return false;
+            return Ok(false);
         }
-        match Revoked::read(key, row) {
-            Ok(read) => revoked.push(read),
-            Err(error) => outcome = Err(error),
-        }
-        outcome.is_ok()
+        revoked.push(Revoked::read(key, row)?);
+        Ok(true)
     })?;
-    outcome.map(|()| (revoked, next))
+    Ok((revoked, next))
 }
 
 impl State {
@@ -418,8 +400,6 @@ impl OnBehalf<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::cluster::{Machine as _, Stamp};
     use crate::state::Replicated;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::feed;
-use super::revocations::{RevokedFact, end, retained_until};
+use super::revocations::{RevokedFact, retained_until};
 use super::signals::{self, QuotaKind};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
@@ -20,7 +20,7 @@ use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::state::command::{BlockRow, Command, Effect, EffectKind, Fact, LiftBlock, Refusal, Reply};
 use crate::state::machine::idempotency::digest;
-use crate::state::tables::{BLOCK, BLOCKS, EntryTime, META, REVOCATION_END, Tables, decode};
+use crate::state::tables::{BLOCK, BLOCKS, EntryTime, REVOCATION_END, Tables, decode, time_key, try_scan};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage;
 
@@ -101,11 +101,10 @@ pub fn put(
     let key = key(&fact.digest, issuer, &effect.family);
     let known = if let Some(row) = tables.row(BLOCK, &key)? {
         let known = decode::<BlockRow>(BLOCK, &row)?;
-        tables.delete(REVOCATION_END, &end(known.kept_until_millis, &key));
+        tables.delete(REVOCATION_END, &time_key(known.kept_until_millis, &key));
         known
     } else {
-        let blocks = count(tables)?.saturating_add(1);
-        tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        tables.add(BLOCKS, 1)?;
         signals::count(tables, issuer, QuotaKind::Block, true)?;
         BlockRow::default()
     };
@@ -126,7 +125,7 @@ pub fn put(
     };
     tables.put(BLOCK, &key, row.encode_to_vec());
     if !is_blocked(&row) {
-        tables.put(REVOCATION_END, &end(row.kept_until_millis, &key), Vec::new());
+        tables.put(REVOCATION_END, &time_key(row.kept_until_millis, &key), Vec::new());
     }
     Ok(())
 }
@@ -165,7 +164,7 @@ pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Repl
     let lifted_at_millis = Some(after.max(time.now.millis()));
     let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
     tables.put(BLOCK, key, row.encode_to_vec());
-    tables.put(REVOCATION_END, &end(kept_until_millis, key), Vec::new());
+    tables.put(REVOCATION_END, &time_key(kept_until_millis, key), Vec::new());
     let fact = row.fact.unwrap_or_default();
     let feed_event = feed::NewFeedEvent {
         kind: "revocation",
@@ -190,8 +189,7 @@ pub fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -
     let row = decode::<BlockRow>(BLOCK, &row)?;
     if !is_blocked(&row) && row.kept_until_millis < time.elapsed.millis() {
         tables.delete(BLOCK, key);
-        let blocks = count(tables)?.saturating_sub(1);
-        tables.put(META, BLOCKS, blocks.to_be_bytes().to_vec());
+        tables.subtract(BLOCKS, 1)?;
         signals::count(tables, &row.issuer, QuotaKind::Block, false)?;
     }
     Ok(())
@@ -222,27 +220,21 @@ fn list(
 ) -> Result<(Vec<SubjectBlock>, Option<BlockId>), Corrupt> {
     // The smallest key after `after`.
     let from = after.map_or_else(Vec::new, |after| [&after.0[..], &[0]].concat());
-    let (mut blocked, mut last, mut next, mut seen, mut outcome) = (Vec::new(), after, None, 0, Ok(()));
-    view.scan(BLOCK, &from, &mut |key, row| {
+    let (mut blocked, mut last, mut next, mut seen) = (Vec::new(), after, None, 0);
+    try_scan(view, BLOCK, &from, |key, row| {
         if blocked.len() >= limit || seen >= limits::SUBJECT_BLOCKS_READ_PER_PAGE {
             next = last;
-            return false;
+            return Ok(false);
         }
         seen += 1;
-        let read = decode::<BlockRow>(BLOCK, row).and_then(|row| {
-            let is_blocked = is_blocked(&row);
-            Ok((is_blocked, SubjectBlock::read(key, row)?))
-        });
-        match read {
-            Ok((is_blocked, read)) => {
-                last = Some(read.id);
-                blocked.extend(Some(read).filter(|_| is_blocked));
-            }
-            Err(error) => outcome = Err(error),
-        }
-        outcome.is_ok()
+        let row = decode::<BlockRow>(BLOCK, row)?;
+        let is_blocked = is_blocked(&row);
+        let block = SubjectBlock::read(key, row)?;
+        last = Some(block.id);
+        blocked.extend(Some(block).filter(|_| is_blocked));
+        Ok(true)
     })?;
-    outcome.map(|()| (blocked, next))
+    Ok((blocked, next))
 }
 
 impl State {

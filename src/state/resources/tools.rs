@@ -13,7 +13,7 @@ use crate::state::command::{
     Command, DeregisterTool, How, PutTool, Refusal, Replied, Reply, Tool, ToolRow, ToolVersion, ToolWritten,
 };
 use crate::state::tables::quotas::Quota;
-use crate::state::tables::{META, TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode};
+use crate::state::tables::{TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode, try_scan};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 
 /// Row of the meta table: number of the last registration. It only grows, so that versions of two registrations of one id
@@ -73,23 +73,19 @@ pub fn deregister(
         tables.delete(TOOL_OF_PROTOCOL, &protocol_key(protocol, &command.tool_id));
     }
     tables.delete(TOOL, command.tool_id.as_bytes());
-    let tools = tables.number(TOOLS)?.checked_sub(1);
-    let tools = tools.ok_or_else(|| Corrupt::row("the number of tools is negative"))?;
-    tables.put(META, TOOLS, tools.to_be_bytes().to_vec());
+    tables.subtract(TOOLS, 1)?;
     Quota::Tools.remove(tables, &there.registered_by)?;
     append_feed_event(tables, now, &there, "deregistered")?;
     Ok(Reply::Done { changed: true })
 }
 
 fn register(tables: &mut Tables<'_>, now: Timestamp, tool: Tool, caller: String) -> Result<Reply, Corrupt> {
-    let tools = tables.number(TOOLS)?;
     let of_caller = Quota::Tools.of(tables, &caller)?;
-    if tools >= limits::TOOLS_MAX || of_caller >= limits::TOOLS_PER_CALLER_MAX {
+    if tables.number(TOOLS)? >= limits::TOOLS_MAX || of_caller >= limits::TOOLS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyTools));
     }
-    let registration = tables.number(LAST_REGISTRATION)? + 1;
-    tables.put(META, LAST_REGISTRATION, registration.to_be_bytes().to_vec());
-    tables.put(META, TOOLS, (tools + 1).to_be_bytes().to_vec());
+    let registration = tables.add(LAST_REGISTRATION, 1)?;
+    tables.add(TOOLS, 1)?;
     Quota::Tools.add(tables, &caller)?;
     let row = ToolRow {
         tool: Some(tool),
@@ -199,30 +195,22 @@ fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
     let seen_max = query.protocol.map(|_| query.limit.saturating_mul(SEEN_FOR_EACH));
     let mut seen = 0;
     let mut rest = None;
-    let mut outcome = Ok(true);
-    view.scan(TOOL, &after, &mut |tool_id, row| {
+    try_scan(view, TOOL, &after, |tool_id, row| {
         if seen_max == Some(seen) {
             rest = Some(tool_id.to_vec());
-            return false;
+            return Ok(false);
         }
         seen += 1;
-        outcome = page.take(row);
-        matches!(outcome, Ok(true))
+        page.take(row)
     })?;
     if let (Some(protocol), Some(rest)) = (query.protocol, rest) {
         let prefix = protocol_key(protocol, "");
-        view.scan(TOOL_OF_PROTOCOL, &[&prefix[..], &rest].concat(), &mut |key, _| {
-            let Some(tool_id) = key.strip_prefix(&prefix[..]) else { return false };
-            outcome = match view.get(TOOL, tool_id) {
-                // Deregistered since the scan began.
-                Ok(None) => Ok(true),
-                Ok(Some(row)) => page.take(&row),
-                Err(error) => Err(error),
-            };
-            matches!(outcome, Ok(true))
+        try_scan(view, TOOL_OF_PROTOCOL, &[&prefix[..], &rest].concat(), |key, _| {
+            let Some(tool_id) = key.strip_prefix(&prefix[..]) else { return Ok(false) };
+            // The tool may have been deregistered since the scan began.
+            view.get(TOOL, tool_id)?.map_or(Ok(true), |row| page.take(&row))
         })?;
     }
-    outcome?;
     Ok(page.page)
 }
 
@@ -311,7 +299,7 @@ impl OnBehalf<'_> {
 mod tests {
     use super::*;
     use crate::cluster::Machine as _;
-    use crate::state::tables::{IDEMPOTENCY, OWNED};
+    use crate::state::tables::{IDEMPOTENCY, META, OWNED};
     use crate::state::testing::StateHarness;
     use crate::state::{Replicated, command};
 

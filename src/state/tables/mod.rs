@@ -313,6 +313,12 @@ impl<'v> Tables<'v> {
         rows.take_while(move |(key, _)| key.starts_with(prefix))
     }
 
+    /// The tables as they were before this entry.
+    #[must_use]
+    pub fn earlier(&self) -> &'v dyn View {
+        self.view
+    }
+
     /// Visits the keys of a table as they were before this entry, in order from `from` on, until `visit` returns false.
     pub fn earlier_keys(
         &self,
@@ -320,17 +326,28 @@ impl<'v> Tables<'v> {
         from: &[u8],
         visit: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<(), Corrupt> {
-        self.earlier_rows(table, from, &mut |key, _| visit(key))
+        self.view.scan(table, from, &mut |key, _| visit(key))
     }
 
-    /// As [`Self::earlier_keys`], with the rows.
-    pub fn earlier_rows(
+    /// At most `limit` keys of an index by time ([`time_key`]), from `from` on, that are due at `until`, without those that
+    /// this entry has deleted.
+    pub fn due(
         &self,
         table: &'static str,
         from: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), Corrupt> {
-        self.view.scan(table, from, visit)
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>, Corrupt> {
+        let mut due = Vec::new();
+        self.earlier_keys(table, from, &mut |key| {
+            let at = key.first_chunk::<8>().map(|at| i64::from_be_bytes(*at));
+            let is_due = at.is_some_and(|at| at <= until.millis());
+            if is_due && !self.is_deleted(table, key) {
+                due.push(key.to_vec());
+            }
+            is_due && due.len() < limit
+        })?;
+        Ok(due)
     }
 
     pub fn put(&mut self, table: &'static str, key: &[u8], value: Vec<u8>) {
@@ -355,18 +372,35 @@ impl<'v> Tables<'v> {
         eight_bytes(key, row)
     }
 
+    /// Sets a counter in [`META`].
+    pub fn set_number(&mut self, key: &[u8], number: u64) {
+        self.put(META, key, number.to_be_bytes().to_vec());
+    }
+
+    /// Adds to a counter in [`META`]; returns the sum.
+    pub fn add(&mut self, key: &[u8], more: u64) -> Result<u64, Corrupt> {
+        let sum = self.number(key)?.saturating_add(more);
+        self.set_number(key, sum);
+        Ok(sum)
+    }
+
+    /// Subtracts from a counter in [`META`].
+    pub fn subtract(&mut self, key: &[u8], fewer: u64) -> Result<(), Corrupt> {
+        self.set_number(key, self.number(key)?.saturating_sub(fewer));
+        Ok(())
+    }
+
     /// Advances the times by the stamp of an entry.
     pub fn advance(&mut self, stamp: &Stamp) -> Result<EntryTime, Corrupt> {
         let millis = self.number(TIME)?.max(u64::try_from(stamp.time.millis()).unwrap_or(0));
         let now = timestamp(millis);
-        self.put(META, TIME, millis.to_be_bytes().to_vec());
+        self.set_number(TIME, millis);
         let known = match self.row(META, PASSED)? {
             Some(row) => timestamp(eight_bytes(PASSED, row)?),
             None => now,
         };
         let elapsed = known.max(stamp.passed);
-        let millis = u64::try_from(elapsed.millis()).unwrap_or(0);
-        self.put(META, PASSED, millis.to_be_bytes().to_vec());
+        self.set_number(PASSED, u64::try_from(elapsed.millis()).unwrap_or(0));
         Ok(EntryTime { now, latest: now.max(stamp.latest), elapsed })
     }
 
@@ -378,6 +412,27 @@ impl<'v> Tables<'v> {
 
 fn timestamp(millis: u64) -> Timestamp {
     Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX))
+}
+
+/// Key of an index by time.
+#[must_use]
+pub fn time_key(millis: i64, key: &[u8]) -> Vec<u8> {
+    [&millis.to_be_bytes()[..], key].concat()
+}
+
+/// Visits the rows of a table from `from` on, in order, until `visit` returns false or fails.
+pub fn try_scan(
+    view: &dyn View,
+    table: &str,
+    from: &[u8],
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool, Corrupt>,
+) -> Result<(), Corrupt> {
+    let mut outcome = Ok(true);
+    view.scan(table, from, &mut |key, row| {
+        outcome = visit(key, row);
+        matches!(outcome, Ok(true))
+    })?;
+    outcome.map(drop)
 }
 
 /// Decodes a big-endian number of 8 bytes.

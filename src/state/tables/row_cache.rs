@@ -5,7 +5,7 @@
 
 use super::packed_rows::Packing;
 use super::packed_table::{Lookup, PackedTable};
-use super::{AUDIT_HEAD, TOOL};
+use super::{AUDIT_HEAD, TOOL, try_scan};
 use crate::cluster::{Corrupt, View, Write};
 use crate::limits;
 
@@ -57,12 +57,7 @@ impl RowCache {
             // The old and the new table do not both fit.
             packed.evict_all();
             let mut builder = packed.builder();
-            let mut outcome = Ok(());
-            view.scan(table, &[], &mut |key, row| {
-                outcome = builder.push(key, row);
-                outcome.is_ok()
-            })?;
-            outcome?;
+            try_scan(view, table, &[], |key, row| builder.push(key, row).map(|()| true))?;
             packed.replace(builder)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::cluster::{Machine as _, Stamp, Submission, Write};
 use crate::state::command::{
     Command, MintedToken, PolicySource, PutPolicy, RecordExchange, encode, encode_batch_without_ids,
 };
-use crate::state::tables::{NONCE, POLICY_HISTORY};
+use crate::state::tables::{META, NONCE, POLICY_HISTORY};
 use crate::state::testing::StateHarness;
 use crate::state::{self, Replicated};
 

@@ -15,7 +15,7 @@ use crate::state::command::{
     self, AdvanceStream, Command, DeadLetterRow, KeptDeadLetters, Refusal, Reply, StreamCursorRow,
 };
 use crate::state::resources::events::EventId;
-use crate::state::tables::{DEAD_LETTER, STREAM_CURSOR, Tables, decode};
+use crate::state::tables::{DEAD_LETTER, STREAM_CURSOR, Tables, decode, try_scan};
 use crate::state::{Error, OnBehalf, State};
 
 /// Cursor of a stream.
@@ -238,20 +238,17 @@ fn dead_letters(
 ) -> Result<(Vec<DeadLetter>, Option<EventId>), Corrupt> {
     let prefix = key_of(stream_id);
     let from = after.map_or_else(|| prefix.clone(), |after| [&prefix[..], &after.next().key()].concat());
-    let (mut letters, mut next, mut outcome) = (Vec::new(), None, Ok(()));
-    view.scan(DEAD_LETTER, &from, &mut |key, row| {
-        let Some(id) = key.strip_prefix(&prefix[..]) else { return false };
+    let (mut letters, mut next) = (Vec::new(), None);
+    try_scan(view, DEAD_LETTER, &from, |key, row| {
+        let Some(id) = key.strip_prefix(&prefix[..]) else { return Ok(false) };
         if letters.len() >= limit {
             next = letters.last().map(|last: &DeadLetter| last.id);
-            return false;
+            return Ok(false);
         }
-        match dead_letter(id, row) {
-            Ok(letter) => letters.push(letter),
-            Err(error) => outcome = Err(error),
-        }
-        outcome.is_ok()
+        letters.push(dead_letter(id, row)?);
+        Ok(true)
     })?;
-    outcome.map(|()| (letters, next))
+    Ok((letters, next))
 }
 
 fn dead_letter(id: &[u8], row: &[u8]) -> Result<DeadLetter, Corrupt> {

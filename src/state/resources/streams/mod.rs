@@ -29,7 +29,7 @@ use crate::state::command::{
     UpdateStream, VerifyStream, stated,
 };
 use crate::state::tables::quotas::Quota;
-use crate::state::tables::{EntryTime, META, STREAM, STREAMS, Tables, decode};
+use crate::state::tables::{EntryTime, STREAM, STREAMS, Tables, decode};
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::subject_id::{self, SubjectId};
 
@@ -180,12 +180,11 @@ pub fn create(tables: &mut Tables<'_>, now: Timestamp, command: CreateStream) ->
     if find(tables, &stream.stream_id)?.is_some() {
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
-    let streams = tables.number(STREAMS)?;
     let of_owner = Quota::Streams.of(tables, &stream.owner)?;
-    if streams >= limits::STREAMS_MAX || of_owner >= limits::STREAMS_PER_CALLER_MAX {
+    if tables.number(STREAMS)? >= limits::STREAMS_MAX || of_owner >= limits::STREAMS_PER_CALLER_MAX {
         return Ok(Reply::Refused(Refusal::TooManyStreams));
     }
-    tables.put(META, STREAMS, streams.saturating_add(1).to_be_bytes().to_vec());
+    tables.add(STREAMS, 1)?;
     Quota::Streams.add(tables, &stream.owner)?;
     StreamCursor::new(tables.next_event()).put(tables, &stream.stream_id);
     let row = StreamRow {
@@ -250,8 +249,7 @@ pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -
     let owner = row.stream.map(|stream| stream.owner).unwrap_or_default();
     tables.delete(STREAM, stream_id.as_bytes());
     cursor::delete(tables, stream_id);
-    let streams = tables.number(STREAMS)?.saturating_sub(1);
-    tables.put(META, STREAMS, streams.to_be_bytes().to_vec());
+    tables.subtract(STREAMS, 1)?;
     Quota::Streams.remove(tables, &owner)?;
     let feed_event =
         NewFeedEvent { kind: "stream", subject: stream_id, detail: "deleted", ..NewFeedEvent::default() };
