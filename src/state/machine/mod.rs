@@ -164,7 +164,7 @@ impl Replicated {
 impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
     // Audit blocks take up to [`crate::limits::AUDIT_BYTES_MAX`], and a node must start within seconds. Revocations,
-    // tools and audit heads are read dedup, by `rebuild`.
+    // tools and audit heads are read once, by `rebuild`.
     const TABLES_READ_LATER: &'static [&'static str] =
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
@@ -656,7 +656,7 @@ mod tests {
     }
 
     /// One term was led by a node whose clock was 100 days ahead: new keys would have become active in 200 days, and
-    /// old ones would have been removed at dedup.
+    /// old ones would have been removed at once.
     #[test]
     fn leap_of_log_time_ages_no_key() {
         let mut harness = bootstrapped(START, true);

@@ -73,6 +73,9 @@ pub fn deregister(
         tables.delete(TOOL_OF_PROTOCOL, &protocol_key(protocol, &command.tool_id));
     }
     tables.delete(TOOL, command.tool_id.as_bytes());
+    if tables.number(TOOLS)? == 0 {
+        return Err(Corrupt::row("the number of tools is negative"));
+    }
     tables.subtract(TOOLS, 1)?;
     Quota::Tools.remove(tables, &there.registered_by)?;
     append_feed_event(tables, now, &there, "deregistered")?;

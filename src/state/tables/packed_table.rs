@@ -214,7 +214,7 @@ impl TableBuilder {
         if self.is_full {
             return Ok(());
         }
-        // PackedTable capacity for later writes.
+        // Capacity for later writes.
         let full = self.packing.full() / 4 * 3;
         if !self.rows.is_empty() && self.rows.len() + key.len() + row.len() > full {
             self.pack()?;

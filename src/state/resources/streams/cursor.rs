@@ -183,7 +183,7 @@ fn put_dead_letters(
     let prefix = key_of(stream_id);
     let mut kept = match known {
         Some(kept) => kept,
-        // Dedup for a stream with dead letters of an older version.
+        // Once for a stream with dead letters of an older version.
         None => DeadLetterRange {
             count: tables.keys_under(DEAD_LETTER, &prefix, &[], usize::MAX)?.len() as u64,
             first: EventId::default(),
