@@ -601,8 +601,8 @@ mod tests {
         assert_eq!(waits(&mut harness, START, vec![publish("a1", 1), publish("a2", 1)]), [AT_ONCE, AGED]);
         assert_eq!(harness.one(START.plus(AGED), retire("a1")), DONE);
         assert_eq!(waits(&mut harness, START.plus(AGED), vec![publish("a3", 1)]), [AGED]);
-        let gone = START.plus(AGED).plus(Duration::from_secs(24 * 3600));
-        assert_eq!(waits(&mut harness, gone, vec![publish("a4", 1)]), [AGED]);
+        let a_day_later = START.plus(AGED).plus(Duration::from_secs(24 * 3600));
+        assert_eq!(waits(&mut harness, a_day_later, vec![publish("a4", 1)]), [AGED]);
         assert!(!harness.machine.index().signing_keys.contains_key("a1"), "removed");
     }
 
@@ -621,10 +621,10 @@ mod tests {
         let mut harness = StateHarness::default();
         harness.apply(START, vec![publish("token", 1), publish_of("RS256", "set", 1)]);
         harness.one(START, Command::TaintSigningKey(taint("set", &[])));
-        let gone = START.plus(Duration::from_secs(24 * 3600));
-        harness.apply(gone, vec![publish("next token", 1), publish_of("RS256", "next set", 1)]);
+        let a_day_later = START.plus(Duration::from_secs(24 * 3600));
+        harness.apply(a_day_later, vec![publish("next token", 1), publish_of("RS256", "next set", 1)]);
         let keys = harness.machine.index().signing_keys.clone();
-        assert_eq!(keys["next set"].usable_from, gone.plus(limits::KEY_PUBLISH_AHEAD));
+        assert_eq!(keys["next set"].usable_from, a_day_later.plus(limits::KEY_PUBLISH_AHEAD));
         assert!(!keys.contains_key("set"), "removed on publication of its successor");
     }
 

@@ -471,7 +471,7 @@ mod tests {
         Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
     }
 
-    fn gone(name: &str, caller: &str, is_operator: bool) -> Command {
+    fn revocation_of(name: &str, caller: &str, is_operator: bool) -> Command {
         let digest = Digest128::of(DigestKind::Subject, b"", id(name).as_bytes());
         Command::RevokeAgent(RevokeAgent {
             agent_id: id(name),
@@ -522,7 +522,7 @@ mod tests {
         let refusal =
             |harness: &mut StateHarness, at, parent| refused(&harness.one(at, new("x", Some(parent))));
         assert_eq!(refusal(&mut harness, START, "none"), Some(Refusal::UnknownAgent));
-        harness.one(START, gone("root", "alice", false));
+        harness.one(START, revocation_of("root", "alice", false));
         for parent in ["root", "child"] {
             assert_eq!(refusal(&mut harness, START, parent), Some(Refusal::AgentRevoked), "{parent}");
         }
@@ -546,7 +546,7 @@ mod tests {
         Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: caller.to_owned() })
     }
 
-    fn stands(harness: &StateHarness, name: &str) -> AgentStatus {
+    fn status_of(harness: &StateHarness, name: &str) -> AgentStatus {
         let tables = Tables::new(&harness.rows);
         let row = find(&tables, &id(name)).expect("readable").expect("there");
         status(&tables, START, &row.try_into().expect("an agent")).expect("readable")
@@ -579,24 +579,24 @@ mod tests {
         // Under its other name.
         harness.one(START, without("wimse://a.example/one"));
         for name in ["root", "child", "grandchild", "again"] {
-            assert_eq!(stands(&harness, name), AgentStatus::Revoked, "{name}");
+            assert_eq!(status_of(&harness, name), AgentStatus::Revoked, "{name}");
         }
         for name in ["apart", "alike", "nobodys"] {
-            assert_eq!(stands(&harness, name), AgentStatus::Active, "{name}");
+            assert_eq!(status_of(&harness, name), AgentStatus::Active, "{name}");
         }
         let refusal = refused(&harness.one(START, new_by("late", Some("grandchild"), other)));
         assert_eq!(refusal, Some(Refusal::AgentRevoked));
         harness.one(START, new_by("fresh", None, one));
         harness.one(START, new_by("late", Some("fresh"), one));
         assert_eq!(
-            (stands(&harness, "fresh"), stands(&harness, "late")),
+            (status_of(&harness, "fresh"), status_of(&harness, "late")),
             (AgentStatus::Active, AgentStatus::Active)
         );
         // The revocation is deleted before its agents are, and they stay revoked.
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         harness.one(later, new_by("other", None, other));
-        assert_eq!((rows(&harness, REVOCATION), stands(&harness, "root")), (0, AgentStatus::Revoked));
-        assert_eq!(stands(&harness, "late"), AgentStatus::Active);
+        assert_eq!((rows(&harness, REVOCATION), status_of(&harness, "root")), (0, AgentStatus::Revoked));
+        assert_eq!(status_of(&harness, "late"), AgentStatus::Active);
     }
 
     #[test]
@@ -606,7 +606,7 @@ mod tests {
         harness.one(START, without(caller));
         assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 0);
         harness.apply(START, vec![new_by("same", None, caller), without(caller)]);
-        assert_eq!(stands(&harness, "same"), AgentStatus::Revoked);
+        assert_eq!(status_of(&harness, "same"), AgentStatus::Revoked);
         harness.one(START, new_by("after", None, caller));
         let end = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         assert_eq!(rows(&harness, AGENT_ISSUER_REVOKED), 1);
@@ -617,8 +617,10 @@ mod tests {
     #[test]
     fn agent_after_its_parents_revocation_in_one_entry_is_refused() {
         let mut harness = StateHarness::default();
-        let replies = harness
-            .apply(START, vec![new("root", None), gone("root", "alice", false), new("child", Some("root"))]);
+        let replies = harness.apply(
+            START,
+            vec![new("root", None), revocation_of("root", "alice", false), new("child", Some("root"))],
+        );
         assert_eq!(refused(&replies[2]), Some(Refusal::AgentRevoked));
     }
 
@@ -626,15 +628,21 @@ mod tests {
     fn agent_is_revoked_by_its_issuer_or_an_operator_once() {
         let mut harness = StateHarness::default();
         harness.apply(START, vec![new("a", None), new("b", None)]);
-        assert_eq!(refused(&harness.one(START, gone("a", "bob", false))), Some(Refusal::NotTheOwner));
-        assert_eq!(refused(&harness.one(START, gone("a", "", false))), Some(Refusal::NotTheOwner));
-        assert_eq!(refused(&harness.one(START, gone("none", "alice", true))), Some(Refusal::UnknownAgent));
+        assert_eq!(
+            refused(&harness.one(START, revocation_of("a", "bob", false))),
+            Some(Refusal::NotTheOwner)
+        );
+        assert_eq!(refused(&harness.one(START, revocation_of("a", "", false))), Some(Refusal::NotTheOwner));
+        assert_eq!(
+            refused(&harness.one(START, revocation_of("none", "alice", true))),
+            Some(Refusal::UnknownAgent)
+        );
         assert_eq!(rows(&harness, REVOCATION), 0);
         let changed = |reply| matches!(reply, Reply::Done { changed: true });
-        assert!(changed(harness.one(START, gone("a", "alice", false))));
-        assert!(changed(harness.one(START, gone("b", "bob", true))));
+        assert!(changed(harness.one(START, revocation_of("a", "alice", false))));
+        assert!(changed(harness.one(START, revocation_of("b", "bob", true))));
         let before = harness.rows.0[&(AGENT.to_owned(), id("a").into_bytes())].clone();
-        assert!(!changed(harness.one(START.plus(SECOND), gone("a", "bob", true))));
+        assert!(!changed(harness.one(START.plus(SECOND), revocation_of("a", "bob", true))));
         assert_eq!(harness.rows.0[&(AGENT.to_owned(), id("a").into_bytes())], before);
         let row = AgentRow::decode(before.as_slice()).expect("row");
         assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
@@ -709,7 +717,7 @@ mod tests {
                 EncryptionKeyRow { kid: "kid".to_owned(), ..EncryptionKeyRow::default() }.encode_to_vec(),
             );
         }
-        harness.one(START, gone("ab", "alice", false));
+        harness.one(START, revocation_of("ab", "alice", false));
         let last = START.plus(limits::AGENT_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         // The revoked one is deleted sooner.
         harness.one(last.minus(Duration::from_millis(1)), new("b", None));
@@ -731,7 +739,7 @@ mod tests {
     fn revoked_agent_is_deleted_after_its_last_token_expires() {
         let mut harness = StateHarness::default();
         harness.apply(START, vec![new("root", None), new("child", Some("root")), new("other", None)]);
-        harness.one(START, gone("root", "alice", false));
+        harness.one(START, revocation_of("root", "alice", false));
         assert_eq!(rows(&harness, AGENT_END), 3);
         let last = START.plus(limits::TOKEN_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         issued(harness.one(last.minus(Duration::from_millis(1)), new("a", None)));
@@ -747,7 +755,7 @@ mod tests {
         assert_eq!(status, AgentStatus::Revoked, "as reads see the child");
         // A revocation near its end does not extend its life.
         let end = START.plus(limits::AGENT_LIFETIME_MAX);
-        harness.one(end.minus(SECOND), gone("other", "alice", false));
+        harness.one(end.minus(SECOND), revocation_of("other", "alice", false));
         assert!(harness.rows.0.contains_key(&(AGENT_END.to_owned(), super::end(end, &id("other")))));
     }
 
@@ -764,7 +772,7 @@ mod tests {
         let bobs = IssueAgent { agent: Some(agent), issued_by: "bob".to_owned() };
         issued(harness.one(START, Command::IssueAgent(bobs)));
         // A revocation frees capacity, but not at once.
-        harness.one(START, gone("b", "alice", false));
+        harness.one(START, revocation_of("b", "alice", false));
         assert_eq!(refused(&harness.one(START, new("c", None))), Some(Refusal::TooManyAgents));
         let later = START.plus(limits::TOKEN_LIFETIME_MAX).plus(limits::ENDED_AGENT_RETENTION);
         issued(harness.one(later, new("c", None)));
@@ -824,7 +832,7 @@ mod tests {
             vec![
                 new(&format!("r{at}"), None),
                 new(&format!("c{at}"), Some(&format!("r{at}"))),
-                gone(&format!("r{at}"), "alice", false),
+                revocation_of(&format!("r{at}"), "alice", false),
                 new(&format!("d{at}"), Some(&format!("r{at}"))),
                 new(&format!("s{at}"), None),
             ]

@@ -341,8 +341,8 @@ mod tests {
             harness.put_count(of, START, None, most.total - 2);
             assert_ne!(bring(START, of, &mut harness, 2, 5), refused);
             assert_eq!(bring(START, of, &mut harness, 2, 6), refused);
-            let gone = START.plus(of.retention).plus(of.bucket);
-            assert_ne!(bring(gone, of, &mut harness, 1, 7), refused);
+            let after_retention = START.plus(of.retention).plus(of.bucket);
+            assert_ne!(bring(after_retention, of, &mut harness, 1, 7), refused);
         }
     }
 }

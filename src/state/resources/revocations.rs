@@ -414,7 +414,7 @@ mod tests {
         Fact::subject("https://a.example", sub)
     }
 
-    fn gone(fact: &Fact) -> Command {
+    fn revocation_of(fact: &Fact) -> Command {
         let fact = Some(fact_row(fact));
         let (reason, caller) = ("stolen".to_owned(), "alice".to_owned());
         Command::Revoke(command::Revoke { fact, reason, caller, ..command::Revoke::default() })
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn revocation_is_deleted_after_its_retention() {
         let mut harness = StateHarness::default();
-        harness.one(START, gone(&fact("alice")));
+        harness.one(START, revocation_of(&fact("alice")));
         let last = START.plus(limits::REVOCATION_RETENTION);
         idle(&mut harness, last);
         assert_eq!(
@@ -452,9 +452,9 @@ mod tests {
     #[test]
     fn second_revocation_extends_the_retention() {
         let mut harness = StateHarness::default();
-        harness.one(START, gone(&fact("alice")));
+        harness.one(START, revocation_of(&fact("alice")));
         let again = START.plus(Duration::from_secs(3600));
-        harness.one(again, gone(&fact("alice")));
+        harness.one(again, revocation_of(&fact("alice")));
         assert_eq!(harness.machine.index().revocations, 1);
         idle(&mut harness, again.plus(limits::REVOCATION_RETENTION));
         assert_eq!(harness.revoked().len(), 1);
@@ -466,7 +466,7 @@ mod tests {
     fn clock_set_back_does_not_shorten_the_retention() {
         let mut harness = StateHarness::default();
         idle(&mut harness, START);
-        harness.one(START.minus(limits::REVOCATION_RETENTION), gone(&fact("alice")));
+        harness.one(START.minus(limits::REVOCATION_RETENTION), revocation_of(&fact("alice")));
         idle(&mut harness, START.plus(limits::REVOCATION_RETENTION));
         assert_eq!(harness.revoked().len(), 1);
     }
@@ -476,7 +476,7 @@ mod tests {
         let mut harness = StateHarness::default();
         let many = limits::REVOCATIONS_EXPIRED_PER_ENTRY + 1;
         for number in 0..many {
-            harness.one(START, gone(&fact(&number.to_string())));
+            harness.one(START, revocation_of(&fact(&number.to_string())));
         }
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         idle(&mut harness, later);
@@ -489,7 +489,7 @@ mod tests {
     fn rebuild_restores_revocations() {
         let mut harness = StateHarness::default();
         for sub in ["alice", "bob"] {
-            harness.one(START, gone(&fact(sub)));
+            harness.one(START, revocation_of(&fact(sub)));
         }
         let restarted = Replicated::default();
         restarted.rebuild(&harness.rows).expect("rebuilds");
@@ -506,7 +506,7 @@ mod tests {
         let ahead = START.plus(Duration::from_secs(600));
         for latest in [ahead, START] {
             let stamp = Stamp { time: START, latest, passed: START };
-            harness.stamped_as(stamp, vec![command::encode(gone(&fact("alice")))]);
+            harness.stamped_as(stamp, vec![command::encode(revocation_of(&fact("alice")))]);
         }
         let restarted = Replicated::default();
         restarted.rebuild(&harness.rows).expect("rebuilds");
@@ -520,7 +520,7 @@ mod tests {
     fn list_of_revocations_is_paged_with_details() {
         let mut harness = StateHarness::default();
         for sub in ["alice", "bob", "carol"] {
-            harness.one(START, gone(&fact(sub)));
+            harness.one(START, revocation_of(&fact(sub)));
         }
         let (first, next) = list(&harness.rows, None, 2).expect("list");
         let (rest, end) = list(&harness.rows, next, 2).expect("list");
@@ -551,7 +551,7 @@ mod tests {
         for (name, parent) in [("root", None), ("child", Some("root")), ("other", None)] {
             harness.one(START, new(name, parent));
         }
-        harness.one(START, gone(&Fact::workload(&id("root").parse().expect("an id"))));
+        harness.one(START, revocation_of(&Fact::workload(&id("root").parse().expect("an id"))));
         let refused = harness.one(START, new("late", Some("child")));
         assert_eq!(refused, Reply::Refused(Refusal::AgentRevoked));
         assert!(matches!(harness.one(START, new("fine", Some("other"))), Reply::Agent(_)));
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(harness.one(later, new("late", Some("child"))), Reply::Refused(Refusal::AgentRevoked));
         // The same text as a subject of an issuer is another fact.
         let stranger = Fact::subject("https://a.example", &id("other"));
-        harness.one(later, gone(&stranger));
+        harness.one(later, revocation_of(&stranger));
         assert!(matches!(harness.one(later, new("fine too", Some("other"))), Reply::Agent(_)));
         assert!(harness.rows.0.keys().any(|(table, _)| table == AGENT));
     }
@@ -606,12 +606,12 @@ mod tests {
         let mut harness = StateHarness::default();
         let [key, request, owner] = ["key", "request", "owner"].map(|name| fact(name).digest());
         let key = Idempotency { key, request, owner };
-        let gone = || vec![command::encode_once(gone(&fact("alice")), Some(key.into()))];
-        let first = harness.replied(START, gone()).remove(0);
+        let commands = || vec![command::encode_once(revocation_of(&fact("alice")), Some(key.into()))];
+        let first = harness.replied(START, commands()).remove(0);
         let later = START.plus(limits::REVOCATION_RETENTION).plus(SECOND);
         idle(&mut harness, later);
         assert!(harness.revoked().is_empty());
-        let again = harness.replied(later, gone()).remove(0);
+        let again = harness.replied(later, commands()).remove(0);
         assert!(again.is_repeated && !first.is_repeated);
         assert_eq!(again.outcome, first.outcome);
         assert!(matches!(first.outcome, Reply::Revoked(command::Revoked { index: 1, .. })));

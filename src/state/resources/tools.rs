@@ -332,7 +332,7 @@ mod tests {
         PutTool { replaces: true, ..new(tool_id, name) }
     }
 
-    fn gone(tool_id: &str) -> DeregisterTool {
+    fn deregistration(tool_id: &str) -> DeregisterTool {
         DeregisterTool {
             tool_id: tool_id.to_owned(),
             caller: "alice".to_owned(),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn stands(reply: Reply) -> (How, ToolVersion) {
+    fn version_of(reply: Reply) -> (How, ToolVersion) {
         let (how, row) = done(reply);
         (how, row.version.expect("a version"))
     }
@@ -387,13 +387,13 @@ mod tests {
     #[test]
     fn equal_registration_changes_nothing_for_any_caller() {
         let mut harness = StateHarness::default();
-        assert_eq!(stands(harness.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
+        assert_eq!(version_of(harness.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
         let rows = harness.rows.0.clone();
         let other = PutTool { caller: "bob".to_owned(), ..new("t", "one") };
         let (how, row) = done(harness.put_tool(other));
         assert_eq!((how, row.registered_by.as_str()), (How::Unchanged, "alice"));
         let other = PutTool { caller: "bob".to_owned(), ..put("t", "one") };
-        assert_eq!(stands(harness.put_tool(other)), (How::Unchanged, version(1, 1)));
+        assert_eq!(version_of(harness.put_tool(other)), (How::Unchanged, version(1, 1)));
         assert_eq!(harness.rows.0, rows);
         refused(&harness.put_tool(new("t", "two")), Refusal::ToolExists);
         assert_eq!(harness.rows.0, rows);
@@ -411,18 +411,18 @@ mod tests {
             let stale = PutTool { expected: vec![version(9, 9)], ..stranger.clone() };
             refused(&harness.put_tool(stale), Refusal::NotTheOwner);
             refused(&harness.put_tool(PutTool { must_be_new: true, ..stranger }), Refusal::NotTheOwner);
-            let stranger = DeregisterTool { caller: caller.to_owned(), ..gone("t") };
+            let stranger = DeregisterTool { caller: caller.to_owned(), ..deregistration("t") };
             refused(&harness.deregister(stranger), Refusal::NotTheOwner);
         }
         assert_eq!(harness.rows.0, rows);
-        assert_eq!(stands(harness.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
+        assert_eq!(version_of(harness.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
         let operator = PutTool { caller: "bob".to_owned(), is_operator: true, ..put("t", "three") };
         let (how, row) = done(harness.one(LATER, Command::PutTool(operator)));
         assert_eq!((how, row.version), (How::Replaced, Some(version(1, 3))));
         // The owner remains the caller that registered it.
         assert_eq!((row.registered_by.as_str(), row.registered_at_millis), ("alice", START.millis()));
         assert_eq!(row.updated_at_millis, LATER.millis());
-        let operator = DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("t") };
+        let operator = DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..deregistration("t") };
         assert_eq!(harness.deregister(operator), Reply::Done { changed: true });
     }
 
@@ -445,17 +445,17 @@ mod tests {
             |expected: &[ToolVersion], name: &str| PutTool { expected: expected.to_vec(), ..put("t", name) };
         refused(&harness.put_tool(expects(&[version(1, 1)], "one")), Refusal::PreconditionFailed);
         let must_be_new = PutTool { must_be_new: true, ..put("t", "one") };
-        assert_eq!(stands(harness.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
+        assert_eq!(version_of(harness.put_tool(must_be_new.clone())), (How::Registered, version(1, 1)));
         // Also if the content is equal.
         refused(&harness.put_tool(must_be_new), Refusal::PreconditionFailed);
         refused(&harness.put_tool(expects(&[version(1, 2)], "one")), Refusal::PreconditionFailed);
-        assert_eq!(stands(harness.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
+        assert_eq!(version_of(harness.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
         let either = expects(&[version(9, 9), version(1, 1)], "two");
-        assert_eq!(stands(harness.put_tool(either.clone())), (How::Replaced, version(1, 2)));
+        assert_eq!(version_of(harness.put_tool(either.clone())), (How::Replaced, version(1, 2)));
         refused(&harness.put_tool(either), Refusal::PreconditionFailed);
-        let stale = DeregisterTool { expected: vec![version(1, 1)], ..gone("t") };
+        let stale = DeregisterTool { expected: vec![version(1, 1)], ..deregistration("t") };
         refused(&harness.deregister(stale), Refusal::PreconditionFailed);
-        let fresh = DeregisterTool { expected: vec![version(1, 2)], ..gone("t") };
+        let fresh = DeregisterTool { expected: vec![version(1, 2)], ..deregistration("t") };
         assert_eq!(harness.deregister(fresh), Reply::Done { changed: true });
     }
 
@@ -467,7 +467,7 @@ mod tests {
             |name: &str| Command::PutTool(PutTool { expected: vec![version(1, 1)], ..put("t", name) });
         let mut replies = harness.apply(START, vec![write("two"), write("three")]);
         refused(&replies.remove(1), Refusal::PreconditionFailed);
-        assert_eq!(stands(replies.remove(0)), (How::Replaced, version(1, 2)));
+        assert_eq!(version_of(replies.remove(0)), (How::Replaced, version(1, 2)));
     }
 
     #[test]
@@ -475,8 +475,8 @@ mod tests {
         let mut harness = StateHarness::default();
         harness.put_tool(new("t", "one"));
         harness.put_tool(put("t", "two"));
-        harness.deregister(gone("t"));
-        assert_eq!(stands(harness.put_tool(new("t", "one"))), (How::Registered, version(2, 1)));
+        harness.deregister(deregistration("t"));
+        assert_eq!(version_of(harness.put_tool(new("t", "one"))), (How::Registered, version(2, 1)));
         harness.put_tool(put("t", "two"));
         let stale = PutTool { expected: vec![version(1, 2)], ..put("t", "three") };
         refused(&harness.put_tool(stale), Refusal::PreconditionFailed);
@@ -487,7 +487,8 @@ mod tests {
         let mut harness = StateHarness::default();
         let both = PutTool { tool: Some(tool("t", "one", &["mcp", "http"])), ..new("t", "one") };
         harness.put_tool(both);
-        let through = |protocol: &str| DeregisterTool { protocol: protocol.to_owned(), ..gone("t") };
+        let through =
+            |protocol: &str| DeregisterTool { protocol: protocol.to_owned(), ..deregistration("t") };
         refused(&harness.deregister(through("a2a/2025-draft-01")), Refusal::UnknownTool);
         let only_http = PutTool { tool: Some(tool("t", "one", &["http"])), ..put("t", "one") };
         harness.put_tool(only_http);
@@ -496,7 +497,7 @@ mod tests {
         assert_eq!(harness.ids(of("mcp")).0, Vec::<String>::new());
         assert_eq!(harness.ids(of("http")).0, ["t"]);
         assert_eq!(harness.deregister(through("http")), Reply::Done { changed: true });
-        refused(&harness.deregister(gone("t")), Refusal::UnknownTool);
+        refused(&harness.deregister(deregistration("t")), Refusal::UnknownTool);
         let left = harness.rows.0.keys().filter(|(table, _)| table == TOOL || table == TOOL_OF_PROTOCOL);
         assert_eq!(left.count(), 0);
         assert_eq!(harness.machine.index().tools, 0);
@@ -630,14 +631,18 @@ mod tests {
         let row = (OWNED.to_owned(), Quota::Tools.key("alice"));
         assert_eq!(harness.rows.0.get(&row), Some(&1u64.to_be_bytes().to_vec()));
         harness.rows.0.insert(row.clone(), (limits::TOOLS_PER_CALLER_MAX - 1).to_be_bytes().to_vec());
-        assert_eq!(stands(harness.put_tool(new("last", "one"))).0, How::Registered);
+        assert_eq!(version_of(harness.put_tool(new("last", "one"))).0, How::Registered);
         refused(&harness.put_tool(new("more", "one")), Refusal::TooManyTools);
         let bob = |tool_id: &str| PutTool { caller: "bob".to_owned(), ..new(tool_id, "one") };
-        assert_eq!(stands(harness.put_tool(bob("bobs"))).0, How::Registered);
+        assert_eq!(version_of(harness.put_tool(bob("bobs"))).0, How::Registered);
         // A tool removed by an operator no longer counts for its owner.
-        harness.deregister(DeregisterTool { caller: "bob".to_owned(), is_operator: true, ..gone("first") });
-        assert_eq!(stands(harness.put_tool(new("more", "one"))).0, How::Registered);
-        harness.deregister(DeregisterTool { caller: "bob".to_owned(), ..gone("bobs") });
+        harness.deregister(DeregisterTool {
+            caller: "bob".to_owned(),
+            is_operator: true,
+            ..deregistration("first")
+        });
+        assert_eq!(version_of(harness.put_tool(new("more", "one"))).0, How::Registered);
+        harness.deregister(DeregisterTool { caller: "bob".to_owned(), ..deregistration("bobs") });
         assert_eq!(harness.rows.0.keys().filter(|(table, _)| table == OWNED).count(), 1);
     }
 
@@ -647,12 +652,12 @@ mod tests {
         harness.put_tool(new("last", "one"));
         let count = |tools: u64| ((META.to_owned(), TOOLS.to_vec()), tools.to_be_bytes().to_vec());
         harness.rows.0.extend([count(limits::TOOLS_MAX - 1)]);
-        assert_eq!(stands(harness.put_tool(new("t", "one"))).0, How::Registered);
+        assert_eq!(version_of(harness.put_tool(new("t", "one"))).0, How::Registered);
         refused(&harness.put_tool(new("u", "one")), Refusal::TooManyTools);
         // A registered tool can still be changed.
-        assert_eq!(stands(harness.put_tool(put("t", "two"))).0, How::Replaced);
-        harness.deregister(gone("last"));
-        assert_eq!(stands(harness.put_tool(new("u", "one"))).0, How::Registered);
+        assert_eq!(version_of(harness.put_tool(put("t", "two"))).0, How::Replaced);
+        harness.deregister(deregistration("last"));
+        assert_eq!(version_of(harness.put_tool(new("u", "one"))).0, How::Registered);
     }
 
     #[test]
@@ -662,10 +667,10 @@ mod tests {
                 Command::PutTool(new("a", "one")),
                 Command::PutTool(put("a", "two")),
                 Command::PutTool(new("b", "one")),
-                Command::DeregisterTool(gone("a")),
+                Command::DeregisterTool(deregistration("a")),
                 Command::PutTool(new("a", "three")),
                 Command::PutTool(new("a", "four")),
-                Command::DeregisterTool(gone("c")),
+                Command::DeregisterTool(deregistration("c")),
             ]
         };
         let (mut together, mut apart) = (StateHarness::default(), StateHarness::default());
@@ -696,10 +701,10 @@ mod tests {
             rows.map(|(_, row)| row.len()).collect()
         };
         let first = harness.replied(START, vec![once(1, "one")]).remove(0);
-        assert_eq!(stands(harness.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
+        assert_eq!(version_of(harness.encoded(START, vec![once(2, "one")]).remove(0)).0, How::Unchanged);
         let sizes = remembered(&harness);
         assert!(sizes.len() == 1 && sizes[0] < 100, "{sizes:?}");
-        harness.deregister(gone("t"));
+        harness.deregister(deregistration("t"));
         // The tool of a repeated outcome comes from the retry itself, regardless of the registry.
         assert_eq!(harness.replied(START, vec![once(1, "one")]), [Replied::repeated(first.outcome)]);
     }
@@ -720,7 +725,7 @@ mod tests {
         // It is marked as repeated, so that metrics and audit count it once.
         assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
         assert_eq!(first.outcome, retried.outcome);
-        assert_eq!(stands(first.outcome), (How::Registered, version(1, 1)));
+        assert_eq!(version_of(first.outcome), (How::Registered, version(1, 1)));
         assert_eq!(harness.rows.0, rows);
         assert_eq!(
             harness.encoded(START, vec![once("one", 8)]),

@@ -226,11 +226,11 @@ mod tests {
         let tools =
             |rows: &Rows| scanned(rows, TOOL, b"", usize::MAX).into_iter().collect::<BTreeMap<_, _>>();
         let (before, after) = (tools(before), tools(after));
-        let gone = before.keys().filter(|key| !after.contains_key(*key));
-        let gone = gone.map(|key| Write::Delete { table: TOOL, key: key.clone() });
+        let deleted = before.keys().filter(|key| !after.contains_key(*key));
+        let deleted = deleted.map(|key| Write::Delete { table: TOOL, key: key.clone() });
         let put = after.iter().filter(|(key, row)| before.get(*key) != Some(*row));
         let put = put.map(|(key, row)| Write::Put { table: TOOL, key: key.clone(), value: row.clone() });
-        gone.chain(put).collect()
+        deleted.chain(put).collect()
     }
 
     proptest! {

@@ -253,14 +253,14 @@ fn sweep_deletes_a_bounded_number_of_replies() {
     let mut harness = StateHarness::default();
     harness.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
     harness.submit(START, (1..=7).map(|sequence| own(2, sequence, 1)).collect());
-    let gone = limits::PROPOSER_RETENTION.as_secs();
-    harness.submit(after(gone - 1), vec![own(3, 1, 1)]);
+    let retention = limits::PROPOSER_RETENTION.as_secs();
+    harness.submit(after(retention - 1), vec![own(3, 1, 1)]);
     let of_others = |harness: &StateHarness| harness.count(REPLY) - 1;
     assert_eq!(of_others(&harness) as u64, most + 10 + 7);
     // The last sweep was less than an interval ago.
-    harness.submit(after(gone), vec![own(3, 2, 2)]);
+    harness.submit(after(retention), vec![own(3, 2, 2)]);
     assert_eq!(of_others(&harness) as u64, most + 10 + 7);
-    let swept = after(gone - 1).plus(limits::PROPOSER_SWEEP_INTERVAL);
+    let swept = after(retention - 1).plus(limits::PROPOSER_SWEEP_INTERVAL);
     for (sequence, left) in [(3, 10 + 7), (4, 0)] {
         harness.submit(swept, vec![own(3, sequence, sequence)]);
         assert_eq!(of_others(&harness), left);

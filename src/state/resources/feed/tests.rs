@@ -29,7 +29,7 @@ impl StateHarness {
     }
 
     /// Feed events of one command, as "kind subject target detail".
-    fn tells(&mut self, command: Command) -> Vec<String> {
+    fn feed_of(&mut self, command: Command) -> Vec<String> {
         let from = *self.machine.feed_end().borrow();
         self.one(START, command);
         let text = |event: FeedEvent| {
@@ -86,22 +86,25 @@ fn every_change_is_in_the_feed_once() {
     let id = Bytes::from_static(&[7; 16]);
     let bootstrap =
         || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone(), is_timed: true });
-    assert_eq!(harness.tells(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
-    assert!(harness.tells(bootstrap()).is_empty());
+    assert_eq!(harness.feed_of(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
+    assert!(harness.feed_of(bootstrap()).is_empty());
 
-    assert_eq!(harness.tells(policy("p")), ["cluster p [alice] policy applied"]);
-    assert!(harness.tells(policy("p")).is_empty());
+    assert_eq!(harness.feed_of(policy("p")), ["cluster p [alice] policy applied"]);
+    assert!(harness.feed_of(policy("p")).is_empty());
 
-    assert_eq!(harness.tells(tool("one")), ["tool t [https://t.example] registered"]);
-    assert!(harness.tells(tool("one")).is_empty());
-    assert_eq!(harness.tells(tool("two")), ["tool t [https://t.example] replaced"]);
-    let gone = || DeregisterTool {
+    assert_eq!(harness.feed_of(tool("one")), ["tool t [https://t.example] registered"]);
+    assert!(harness.feed_of(tool("one")).is_empty());
+    assert_eq!(harness.feed_of(tool("two")), ["tool t [https://t.example] replaced"]);
+    let deregistration = || DeregisterTool {
         tool_id: "t".to_owned(),
         caller: "alice".to_owned(),
         ..DeregisterTool::default()
     };
-    assert_eq!(harness.tells(Command::DeregisterTool(gone())), ["tool t [https://t.example] deregistered"]);
-    assert!(harness.tells(Command::DeregisterTool(gone())).is_empty());
+    assert_eq!(
+        harness.feed_of(Command::DeregisterTool(deregistration())),
+        ["tool t [https://t.example] deregistered"]
+    );
+    assert!(harness.feed_of(Command::DeregisterTool(deregistration())).is_empty());
 
     let publish = |kid: &str| {
         Command::PublishSigningKey(PublishSigningKey {
@@ -112,14 +115,14 @@ fn every_change_is_in_the_feed_once() {
         })
     };
     for kid in ["k1", "k2"] {
-        assert_eq!(harness.tells(publish(kid)), [format!("key {kid} [] published")]);
-        assert!(harness.tells(publish(kid)).is_empty());
+        assert_eq!(harness.feed_of(publish(kid)), [format!("key {kid} [] published")]);
+        assert!(harness.feed_of(publish(kid)).is_empty());
     }
     let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
-    assert!(harness.tells(retire()).is_empty(), "no successor is active");
+    assert!(harness.feed_of(retire()).is_empty(), "no successor is active");
     let taint = || Command::TaintSigningKey(TaintSigningKey { kid: "k1".to_owned(), digest: id.clone() });
-    assert_eq!(harness.tells(taint()), ["key k1 [] tainted"]);
-    assert!(harness.tells(taint()).is_empty());
+    assert_eq!(harness.feed_of(taint()), ["key k1 [] tainted"]);
+    assert!(harness.feed_of(taint()).is_empty());
 }
 
 #[test]
@@ -135,8 +138,8 @@ fn retired_key_is_in_the_feed() {
         harness.one(START.minus(limits::KEY_PUBLISH_AHEAD), Command::PublishSigningKey(key));
     }
     let retire = || Command::RetireSigningKey(RetireSigningKey { kid: "k1".to_owned() });
-    assert_eq!(harness.tells(retire()), ["key k1 [] retired"]);
-    assert!(harness.tells(retire()).is_empty());
+    assert_eq!(harness.feed_of(retire()), ["key k1 [] retired"]);
+    assert!(harness.feed_of(retire()).is_empty());
 }
 
 #[test]
@@ -146,8 +149,8 @@ fn changes_of_an_agent_are_in_the_feed() {
         let agent = Agent { agent_id: id.to_owned(), ..Agent::default() };
         Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() })
     };
-    assert_eq!(harness.tells(agent(AGENT)), [format!("agent {AGENT} [alice] issued")]);
-    assert!(harness.tells(agent(AGENT)).is_empty());
+    assert_eq!(harness.feed_of(agent(AGENT)), [format!("agent {AGENT} [alice] issued")]);
+    assert!(harness.feed_of(agent(AGENT)).is_empty());
     let key = || {
         let (agent_id, kid) = (AGENT.to_owned(), "k".to_owned());
         Command::RegisterEncryptionKey(RegisterEncryptionKey {
@@ -157,8 +160,8 @@ fn changes_of_an_agent_are_in_the_feed() {
             ..RegisterEncryptionKey::default()
         })
     };
-    assert_eq!(harness.tells(key()), [format!("agent {AGENT} [] encryption key registered")]);
-    assert!(harness.tells(key()).is_empty());
+    assert_eq!(harness.feed_of(key()), [format!("agent {AGENT} [] encryption key registered")]);
+    assert!(harness.feed_of(key()).is_empty());
     let fact = Fact::workload(&AGENT.parse().expect("an id"));
     let digest = Bytes::copy_from_slice(fact.digest().as_bytes());
     let revoke = || {
@@ -170,8 +173,8 @@ fn changes_of_an_agent_are_in_the_feed() {
             ..RevokeAgent::default()
         })
     };
-    assert_eq!(harness.tells(revoke()), [format!("agent {AGENT} [alice] revoked")]);
-    assert!(harness.tells(revoke()).is_empty());
+    assert_eq!(harness.feed_of(revoke()), [format!("agent {AGENT} [alice] revoked")]);
+    assert!(harness.feed_of(revoke()).is_empty());
 }
 
 #[test]
@@ -185,11 +188,11 @@ fn revocations_and_lifts_are_in_the_feed() {
         blocks: true,
         ..Revoke::default()
     });
-    assert_eq!(harness.tells(revoke), ["revocation k [https://idp.example] stolen"]);
+    assert_eq!(harness.feed_of(revoke), ["revocation k [https://idp.example] stolen"]);
     let id = harness.rows.0.keys().find(|(table, _)| table == BLOCK).map(|(_, key)| Bytes::from(key.clone()));
     let lift = || Command::LiftBlock(LiftBlock { id: id.clone().expect("a block") });
-    assert_eq!(harness.tells(lift()), ["revocation k [https://idp.example] block lifted"]);
-    assert!(harness.tells(lift()).is_empty());
+    assert_eq!(harness.feed_of(lift()), ["revocation k [https://idp.example] block lifted"]);
+    assert!(harness.feed_of(lift()).is_empty());
 }
 
 #[test]
@@ -202,7 +205,7 @@ fn signal_of_an_old_log_has_an_event_without_subject() {
         content: Bytes::from_static(&[7; 16]),
         ..AcceptSignal::default()
     };
-    let events = harness.tells(Command::AcceptSignal(signal));
+    let events = harness.feed_of(Command::AcceptSignal(signal));
     assert_eq!(events, ["signal  [https://idp.example] 0 effects"]);
 }
 

@@ -31,7 +31,7 @@ impl StateHarness {
     }
 
     /// Outbox events from `from` on.
-    pub fn waiting_from(&self, from: EventId) -> Vec<OutboxEvent> {
+    pub fn events_from(&self, from: EventId) -> Vec<OutboxEvent> {
         let mut events = Vec::new();
         read(&self.rows, from, &mut |event| {
             events.push(event);
@@ -43,7 +43,7 @@ impl StateHarness {
 
     /// Subjects of all outbox events.
     pub fn waiting(&self) -> Vec<String> {
-        self.waiting_from(EventId::default()).iter().map(|event| event.event.subject()).collect()
+        self.events_from(EventId::default()).iter().map(|event| event.event.subject()).collect()
     }
 
     fn outbox(&self) -> Span {
@@ -86,7 +86,7 @@ fn event_is_appended_in_the_entry_of_its_applied_cause() {
     let beyond = Command::AcceptSignal(AcceptSignal { quota: 1, ..beyond });
     assert_eq!(harness.one(START, beyond), Reply::Refused(Refusal::RevocationQuota));
     assert_eq!(harness.waiting(), ["a", "b", "d"]);
-    let waiting = harness.waiting_from(EventId::default());
+    let waiting = harness.events_from(EventId::default());
     assert!(waiting.iter().all(|waiting| (waiting.at, waiting.elapsed) == (START, START)));
     assert!(waiting.iter().all(|waiting| waiting.stream_id.is_none()));
 }
@@ -145,12 +145,12 @@ fn outbox_ids_increase_and_equal_those_of_the_feed() {
     harness.apply(START, vec![signal("1", &["a", "b"]), signal("2", &["c"])]);
     harness.apply(START, vec![signal("3", &["d"])]);
     let ids: Vec<EventId> =
-        harness.waiting_from(EventId::default()).iter().map(|waiting| waiting.id).collect();
+        harness.events_from(EventId::default()).iter().map(|waiting| waiting.id).collect();
     assert_eq!(ids, [id(2, 1), id(2, 2), id(2, 4), id(3, 1)]);
     assert_eq!(*harness.machine.outbox_end().borrow(), id(3, 2));
     let caep: Vec<EventId> = harness.feed_ids_of("caep");
     assert_eq!(caep, ids);
-    let from: Vec<EventId> = harness.waiting_from(id(2, 2)).iter().map(|waiting| waiting.id).collect();
+    let from: Vec<EventId> = harness.events_from(id(2, 2)).iter().map(|waiting| waiting.id).collect();
     assert_eq!(from, ids[1..]);
 }
 

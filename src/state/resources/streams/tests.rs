@@ -32,7 +32,7 @@ fn receiver_sets(status: StreamStatus, reason: &str) -> Command {
     Command::SetStreamStatus(set(status, reason))
 }
 
-fn we_pause(reason: &str) -> Command {
+fn transmitter_pauses(reason: &str) -> Command {
     Command::SetStreamStatus(SetStreamStatus { by_transmitter: true, ..set(StreamStatus::Paused, reason) })
 }
 
@@ -62,7 +62,7 @@ fn refused(reply: &Reply, refusal: Refusal) {
 }
 
 #[track_caller]
-fn stands(reply: Reply) -> Stream {
+fn stream_of(reply: Reply) -> Stream {
     match reply {
         Reply::Stream(StreamWritten { row: Some(row) }) => row.try_into().expect("a stream"),
         other => panic!("{other:?}"),
@@ -79,8 +79,8 @@ impl StateHarness {
     }
 
     /// Outbox events about the stream itself, as type and claims.
-    fn waiting_for_it(&self) -> Vec<(String, Value)> {
-        let events = self.waiting_from(EventId::default()).into_iter();
+    fn undelivered(&self) -> Vec<(String, Value)> {
+        let events = self.events_from(EventId::default()).into_iter();
         let own = events.filter(|event| event.stream_id.is_some()).map(|event| {
             assert_eq!(event.stream_id.as_deref(), Some("s"));
             assert_eq!(event.event.sub_id, json!({"format": "opaque", "id": "s"}));
@@ -137,21 +137,21 @@ fn streams_over_the_limits_are_refused() {
     let mut harness = StateHarness::default();
     let name = |number: u64| format!("s{number}");
     for number in 0..limits::STREAMS_PER_CALLER_MAX {
-        stands(harness.one(START, create_stream(&name(number), "alice")));
+        stream_of(harness.one(START, create_stream(&name(number), "alice")));
     }
     refused(&harness.one(START, create_stream("more", "alice")), Refusal::TooManyStreams);
     harness.one(START, delete_stream("s0"));
-    stands(harness.one(START, create_stream("more", "alice")));
+    stream_of(harness.one(START, create_stream("more", "alice")));
     refused(&harness.one(START, create_stream("again", "alice")), Refusal::TooManyStreams);
     let mut others = 0;
     while harness.machine.index().streams.len() < usize::try_from(limits::STREAMS_MAX).expect("fits") {
         let owner = format!("caller {}", others / limits::STREAMS_PER_CALLER_MAX);
-        stands(harness.one(START, create_stream(&format!("o{others}"), &owner)));
+        stream_of(harness.one(START, create_stream(&format!("o{others}"), &owner)));
         others += 1;
     }
     refused(&harness.one(START, create_stream("last", "another")), Refusal::TooManyStreams);
     assert_eq!(harness.one(START, delete_stream("more")), DONE);
-    stands(harness.one(START, create_stream("last", "another")));
+    stream_of(harness.one(START, create_stream("last", "another")));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn commands_for_an_unknown_stream_are_refused() {
     for command in [
         update(1, |_| {}),
         receiver_sets(StreamStatus::Disabled, ""),
-        we_pause(""),
+        transmitter_pauses(""),
         subject(&email("a@b.example"), true),
         subject(&email("a@b.example"), false),
         verify(""),
@@ -206,14 +206,14 @@ fn update_requires_the_revision_and_keeps_the_owner() {
     let mut harness = StateHarness::with_stream();
     let url = "https://receiver.example/push";
     let later = START.plus(SECOND);
-    let stream = stands(harness.one(later, update(1, |stream| url.clone_into(&mut stream.endpoint_url))));
+    let stream = stream_of(harness.one(later, update(1, |stream| url.clone_into(&mut stream.endpoint_url))));
     assert_eq!((stream.config.endpoint_url.as_deref(), stream.config.owner.as_str()), (Some(url), "alice"));
     assert_eq!((stream.revision, stream.created_at, stream.updated_at), (2, START, later));
     assert_eq!(*harness.stream(), stream);
     refused(&harness.one(later, update(1, |_| {})), Refusal::StreamChanged);
     refused(&harness.one(later, update(3, |_| {})), Refusal::StreamChanged);
     let rows = harness.rows.without_events();
-    let again = stands(harness.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
+    let again = stream_of(harness.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
     assert_eq!(
         (again, harness.rows.without_events()),
         (stream, rows),
@@ -225,9 +225,10 @@ fn update_requires_the_revision_and_keeps_the_owner() {
 #[test]
 fn status_changes_keep_the_revision() {
     let mut harness = StateHarness::with_stream();
-    harness.one(START, we_pause("too slow"));
+    harness.one(START, transmitter_pauses("too slow"));
     harness.one(START, subject(&email("a@b.example"), true));
-    let stream = stands(harness.one(START, update(1, |stream| "mine".clone_into(&mut stream.description))));
+    let stream =
+        stream_of(harness.one(START, update(1, |stream| "mine".clone_into(&mut stream.description))));
     assert_eq!((stream.status, stream.reason.as_deref()), (StreamStatus::Paused, Some("too slow")));
     assert_eq!((stream.owes_update, stream.removed_subjects.len()), (true, 1));
 }
@@ -237,14 +238,14 @@ fn receiver_sets_any_status_without_an_event() {
     use StreamStatus::{Disabled, Enabled, Paused};
     let mut harness = StateHarness::with_stream();
     for status in [Paused, Disabled, Paused, Enabled, Disabled, Enabled, Paused, Enabled] {
-        let stream = stands(harness.one(START.plus(SECOND), receiver_sets(status, "because")));
+        let stream = stream_of(harness.one(START.plus(SECOND), receiver_sets(status, "because")));
         assert_eq!((stream.status, stream.reason.as_deref()), (status, Some("because")));
         assert_eq!(*harness.stream(), stream);
     }
-    assert!(harness.waiting_for_it().is_empty());
+    assert!(harness.undelivered().is_empty());
     assert_eq!(harness.stream().updated_at, START.plus(SECOND));
     let events = harness.feed_ids_of("stream").len();
-    stands(harness.one(START, receiver_sets(Enabled, "because")));
+    stream_of(harness.one(START, receiver_sets(Enabled, "because")));
     assert_eq!(harness.feed_ids_of("stream").len(), events, "no event without a change");
 }
 
@@ -265,7 +266,7 @@ fn paused_stream_retains_and_disabled_stream_skips_events() {
         let (before, behind) = (format!("{jti} before"), format!("{jti} behind"));
         let entry = vec![signal(&before, &["missed"]), receiver_sets(status, ""), signal(&behind, &["got"])];
         harness.apply(START, entry);
-        let got = harness.waiting_from(harness.cursor().next);
+        let got = harness.events_from(harness.cursor().next);
         assert_eq!(got.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["got"]);
         assert_eq!(harness.cursor().version, version + 1, "a concurrent delivery starts over");
     }
@@ -294,48 +295,51 @@ fn transmitter_pauses_only_an_enabled_stream() {
     for status in [StreamStatus::Paused, StreamStatus::Disabled] {
         harness.one(START, receiver_sets(status, "mine"));
         let rows = harness.rows.0.clone();
-        refused(&harness.one(START, we_pause("too slow")), Refusal::StreamNotEnabled);
+        refused(&harness.one(START, transmitter_pauses("too slow")), Refusal::StreamNotEnabled);
         assert_eq!(harness.rows.without_events(), crate::state::testing::Rows(rows).without_events());
     }
     harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    assert_eq!(stands(harness.one(START, we_pause("too slow"))).reason.as_deref(), Some("too slow"));
-    refused(&harness.one(START, we_pause("still too slow")), Refusal::StreamNotEnabled);
+    assert_eq!(
+        stream_of(harness.one(START, transmitter_pauses("too slow"))).reason.as_deref(),
+        Some("too slow")
+    );
+    refused(&harness.one(START, transmitter_pauses("still too slow")), Refusal::StreamNotEnabled);
 }
 
 #[test]
 fn pause_by_transmitter_sends_one_update_when_enabled() {
     let mut harness = StateHarness::with_stream();
-    harness.one(START, we_pause("too slow"));
-    assert!(harness.stream().owes_update && harness.waiting_for_it().is_empty());
-    let stream = stands(harness.one(START, receiver_sets(StreamStatus::Enabled, "fixed")));
+    harness.one(START, transmitter_pauses("too slow"));
+    assert!(harness.stream().owes_update && harness.undelivered().is_empty());
+    let stream = stream_of(harness.one(START, receiver_sets(StreamStatus::Enabled, "fixed")));
     assert_eq!((stream.owes_update, stream.reason.as_deref()), (false, Some("fixed")));
     let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
-    assert_eq!(harness.waiting_for_it(), std::slice::from_ref(&event));
+    assert_eq!(harness.undelivered(), std::slice::from_ref(&event));
     assert!(
-        harness.waiting_from(harness.cursor().next).iter().any(|event| event.stream_id.is_some()),
+        harness.events_from(harness.cursor().next).iter().any(|event| event.stream_id.is_some()),
         "it is after the cursor"
     );
     for status in [StreamStatus::Paused, StreamStatus::Enabled] {
         harness.one(START, receiver_sets(status, ""));
     }
-    assert_eq!(harness.waiting_for_it(), [event], "sent once");
+    assert_eq!(harness.undelivered(), [event], "sent once");
     harness.restarts_the_same();
 }
 
 #[test]
 fn update_is_owed_until_the_stream_is_enabled() {
     let mut harness = StateHarness::with_stream();
-    harness.one(START, we_pause("too slow"));
+    harness.one(START, transmitter_pauses("too slow"));
     for status in [StreamStatus::Disabled, StreamStatus::Paused, StreamStatus::Disabled] {
-        let stream = stands(harness.one(START, receiver_sets(status, "mine")));
+        let stream = stream_of(harness.one(START, receiver_sets(status, "mine")));
         assert!(stream.owes_update && stream.reason.as_deref() == Some("mine"));
     }
-    assert!(harness.waiting_for_it().is_empty());
+    assert!(harness.undelivered().is_empty());
     harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
     let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too slow"}));
-    assert_eq!(harness.waiting_for_it(), [event]);
+    assert_eq!(harness.undelivered(), [event]);
     // It skipped earlier events, so this is the first one.
-    let first = harness.waiting_from(harness.cursor().next).remove(0);
+    let first = harness.events_from(harness.cursor().next).remove(0);
     assert_eq!(first.event.event_type, STREAM_UPDATED);
 }
 
@@ -343,10 +347,10 @@ fn update_is_owed_until_the_stream_is_enabled() {
 fn verification_event_is_for_its_stream_with_its_state() {
     let mut harness = StateHarness::with_stream();
     harness.one(START, create_stream("t", "bob"));
-    stands(harness.one(START, verify("VGhpcw==")));
-    stands(harness.one(START.plus(limits::VERIFICATION_INTERVAL_MIN), verify("")));
+    stream_of(harness.one(START, verify("VGhpcw==")));
+    stream_of(harness.one(START.plus(limits::VERIFICATION_INTERVAL_MIN), verify("")));
     let of = |claims: Value| (VERIFICATION.to_owned(), claims);
-    assert_eq!(harness.waiting_for_it(), [of(json!({"state": "VGhpcw=="})), of(json!({}))]);
+    assert_eq!(harness.undelivered(), [of(json!({"state": "VGhpcw=="})), of(json!({}))]);
 }
 
 #[test]
@@ -357,7 +361,7 @@ fn only_an_enabled_stream_can_be_verified() {
         refused(&harness.one(START, verify("")), Refusal::StreamNotEnabled);
     }
     harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    stands(harness.one(START, verify("")));
+    stream_of(harness.one(START, verify("")));
 }
 
 #[test]
@@ -365,10 +369,10 @@ fn stream_is_verified_once_per_minute_of_elapsed_time() {
     let mut harness = StateHarness::with_stream();
     let replies = harness.apply(START, vec![verify(""), verify("")]);
     refused(&replies[1], Refusal::VerifiedTooOften);
-    assert_eq!(harness.waiting_for_it().len(), 1, "also within one entry");
+    assert_eq!(harness.undelivered().len(), 1, "also within one entry");
     let (almost, minute) = (Duration::from_millis(59_999), limits::VERIFICATION_INTERVAL_MIN);
     refused(&harness.one(START.plus(almost), verify("")), Refusal::VerifiedTooOften);
-    stands(harness.one(START.plus(minute), verify("")));
+    stream_of(harness.one(START.plus(minute), verify("")));
     // A wall clock set ahead does not advance elapsed time, and one set back does not stop it.
     let at =
         |time: Timestamp, elapsed| Stamp { time, latest: time, passed: START.plus(minute).plus(elapsed) };
@@ -376,7 +380,7 @@ fn stream_is_verified_once_per_minute_of_elapsed_time() {
     let reply = harness.stamped_as(at(ahead, SECOND), vec![encode(verify(""))]).remove(0);
     refused(&reply.outcome, Refusal::VerifiedTooOften);
     let reply = harness.stamped_as(at(START.minus(minute), minute), vec![encode(verify(""))]).remove(0);
-    stands(reply.outcome);
+    stream_of(reply.outcome);
     // A change of status does not reset the interval.
     harness.one(START, receiver_sets(StreamStatus::Paused, ""));
     harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
@@ -388,12 +392,12 @@ fn subject_is_excluded_once_and_added_again() {
     let mut harness = StateHarness::with_stream();
     let (a, b) = (email("a@b.example"), email("b@b.example"));
     for sub_id in [&a, &b, &a] {
-        stands(harness.one(START, subject(sub_id, true)));
+        stream_of(harness.one(START, subject(sub_id, true)));
     }
     let read = |sub_id: &Value| SubjectId::read(sub_id, "sub_id").expect("a subject");
     assert_eq!(harness.stream().removed_subjects, [read(&a), read(&b)]);
     for sub_id in [&a, &a, &email("c@b.example")] {
-        stands(harness.one(START, subject(sub_id, false)));
+        stream_of(harness.one(START, subject(sub_id, false)));
     }
     assert_eq!(harness.stream().removed_subjects, [read(&b)]);
     harness.restarts_the_same();
@@ -403,12 +407,12 @@ fn subject_is_excluded_once_and_added_again() {
 fn excluded_subjects_are_limited() {
     let mut harness = StateHarness::with_stream();
     for number in 0..limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX {
-        stands(harness.one(START, subject(&email(&format!("{number}@b.example")), true)));
+        stream_of(harness.one(START, subject(&email(&format!("{number}@b.example")), true)));
     }
     refused(&harness.one(START, subject(&email("more@b.example"), true)), Refusal::TooManySubjects);
-    stands(harness.one(START, subject(&email("0@b.example"), true)));
-    stands(harness.one(START, subject(&email("0@b.example"), false)));
-    stands(harness.one(START, subject(&email("more@b.example"), true)));
+    stream_of(harness.one(START, subject(&email("0@b.example"), true)));
+    stream_of(harness.one(START, subject(&email("0@b.example"), false)));
+    stream_of(harness.one(START, subject(&email("more@b.example"), true)));
 
     let mut harness = StateHarness::with_stream();
     let long = |letter: &str, bytes: usize| {
@@ -417,10 +421,10 @@ fn excluded_subjects_are_limited() {
     };
     let quarter = limits::EXCLUDED_SUBJECTS_BYTES_MAX / 8;
     for letter in ["a", "b", "c", "d", "e", "f", "g"] {
-        stands(harness.one(START, subject(&long(letter, quarter), true)));
+        stream_of(harness.one(START, subject(&long(letter, quarter), true)));
     }
     refused(&harness.one(START, subject(&long("h", quarter + 1), true)), Refusal::TooManySubjects);
-    stands(harness.one(START, subject(&long("h", quarter), true)));
+    stream_of(harness.one(START, subject(&long("h", quarter), true)));
 }
 
 #[test]
@@ -468,7 +472,7 @@ fn rows_of_streams_do_not_depend_on_batching() {
             create_stream("t", "alice"),
             update(1, |stream| "mine".clone_into(&mut stream.description)),
             subject(&email("a@b.example"), true),
-            we_pause("too slow"),
+            transmitter_pauses("too slow"),
             delete_stream("t"),
         ]
     };

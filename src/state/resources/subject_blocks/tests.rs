@@ -20,7 +20,7 @@ fn stolen(kid: &str) -> Named {
     Named::signing_key(IDP, kid)
 }
 
-fn gone(kid: &str) -> Command {
+fn revocation_of(kid: &str) -> Command {
     Command::Revoke(command::Revoke {
         fact: Some(fact_row(&stolen(kid))),
         reason: "stolen".to_owned(),
@@ -72,7 +72,7 @@ fn idle(harness: &mut StateHarness, at: Timestamp) {
 #[test]
 fn blocked_key_is_refused_for_any_iat_and_after_retention() {
     let mut harness = StateHarness::default();
-    harness.one(START, gone("k"));
+    harness.one(START, revocation_of("k"));
     assert!(refuses(&harness.machine, &stolen("k"), START));
     assert!(refuses(&harness.machine, &stolen("k"), LATER));
     assert!(!refuses(&harness.machine, &stolen("other"), LATER));
@@ -93,7 +93,7 @@ fn blocked_key_is_refused_for_any_iat_and_after_retention() {
 #[test]
 fn lifted_block_leaves_the_watermark_and_can_be_renewed() {
     let mut harness = StateHarness::default();
-    harness.one(START, gone("k"));
+    harness.one(START, revocation_of("k"));
     let id = all(&harness)[0].id;
     assert_eq!(harness.one(START, unblock(id)), Reply::Done { changed: true });
     assert!(
@@ -102,7 +102,7 @@ fn lifted_block_leaves_the_watermark_and_can_be_renewed() {
     assert!(all(&harness).is_empty());
     assert_eq!(harness.one(START, unblock(id)), Reply::Refused(Refusal::UnknownBlock));
     // With equal times, the later entry counts.
-    harness.one(START, gone("k"));
+    harness.one(START, revocation_of("k"));
     assert!(refuses(&harness.machine, &stolen("k"), LATER));
     assert_eq!(harness.one(START, unblock(id)), Reply::Done { changed: true });
     assert!(!refuses(&harness.machine, &stolen("k"), LATER));
@@ -135,7 +135,7 @@ fn only_a_later_event_blocks_again_after_a_lift() {
 fn list_has_every_block_once_in_order() {
     let mut harness = StateHarness::default();
     for kid in ["a", "b", "c", "d", "e"] {
-        harness.one(START, gone(kid));
+        harness.one(START, revocation_of(kid));
     }
     let lifted = all(&harness)[2].id;
     harness.one(START, unblock(lifted));
@@ -185,8 +185,8 @@ fn blocks_over_the_limit_are_refused_for_operators_too() {
     let mut harness = StateHarness::default();
     let most = limits::SUBJECT_BLOCKS_MAX + limits::OPERATOR_REVOCATIONS_MAX;
     harness.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), most.to_be_bytes().to_vec());
-    assert_eq!(harness.one(START, gone("k")), Reply::Refused(Refusal::TooManyRevocations));
+    assert_eq!(harness.one(START, revocation_of("k")), Reply::Refused(Refusal::TooManyRevocations));
     assert_eq!(harness.machine.revocations().watermarks(), 0);
     harness.rows.0.insert((META.to_owned(), BLOCKS.to_owned()), (most - 1).to_be_bytes().to_vec());
-    assert!(matches!(harness.one(START, gone("k")), Reply::Revoked(_)));
+    assert!(matches!(harness.one(START, revocation_of("k")), Reply::Revoked(_)));
 }

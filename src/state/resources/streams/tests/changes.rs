@@ -34,7 +34,7 @@ impl StateHarness {
 }
 
 /// The transmitter's pause, based on this number of changes.
-fn we_pause_as_of(changes: u64, reason: &str) -> Command {
+fn transmitter_pauses_at(changes: u64, reason: &str) -> Command {
     let set = set(StreamStatus::Paused, reason);
     Command::SetStreamStatus(SetStreamStatus { by_transmitter: true, changes: Some(changes), ..set })
 }
@@ -46,7 +46,7 @@ fn scan_with_another_filter_does_not_advance_the_cursor() {
     let mut harness = StateHarness::with_stream();
     let looked_by = Some(harness.stream().filter);
     let before = harness.cursor();
-    stands(harness.one(START, with_other_type(1)));
+    stream_of(harness.one(START, with_other_type(1)));
     harness.one(START, other_signal("1"));
     let late = harness.pass_all(looked_by);
     refused(&harness.one(START, late), Refusal::StreamChanged);
@@ -63,7 +63,7 @@ fn scan_with_another_filter_does_not_advance_the_cursor() {
         stream.events_delivered.push(OTHER.to_owned());
         "mine".clone_into(&mut stream.description);
     };
-    stands(harness.one(START, update(2, change)));
+    stream_of(harness.one(START, update(2, change)));
     harness.one(START, receiver_sets(StreamStatus::Paused, ""));
     assert_eq!(harness.one(START, harness.pass_all(filter)), DONE);
     assert_eq!(harness.one(START, harness.pass_all(None)), DONE, "as an older version wrote it");
@@ -88,11 +88,11 @@ fn added_type_counts_from_its_entry_on() {
         stream.events_delivered.push(OTHER.to_owned());
         "mine".clone_into(&mut stream.description);
     };
-    stands(harness.one(START, update(2, change)));
+    stream_of(harness.one(START, update(2, change)));
     assert_eq!(harness.stream().added.types, added);
-    stands(harness.one(START, update(3, |_| {})));
+    stream_of(harness.one(START, update(3, |_| {})));
     assert_eq!(harness.stream().added, Added::default());
-    stands(harness.one(START, with_other_type(4)));
+    stream_of(harness.one(START, with_other_type(4)));
     harness.one(START, other_signal("4"));
     assert_eq!(counts(&harness), ["4"]);
     harness.restarts_the_same();
@@ -110,12 +110,12 @@ fn subject_added_again_counts_from_its_entry_on() {
     assert_eq!(*added, SubjectId::Email("a@b.example".to_owned()));
     let events = harness.waiting_from(*since);
     assert_eq!(events.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["behind"]);
-    stands(harness.one(START, subject(&a, true)));
+    stream_of(harness.one(START, subject(&a, true)));
     assert_eq!(harness.stream().added.subjects, [], "excluded again");
     // Records before the cursor are deleted.
-    stands(harness.one(START, subject(&a, false)));
+    stream_of(harness.one(START, subject(&a, false)));
     assert_eq!(harness.one(START, harness.pass_all(None)), DONE);
-    stands(harness.one(START, subject(&b, false)));
+    stream_of(harness.one(START, subject(&b, false)));
     let stream = harness.stream();
     let [(added, _)] = stream.added.subjects.as_slice() else { panic!("{stream:?}") };
     assert_eq!(*added, SubjectId::Email("b@b.example".to_owned()));
@@ -127,8 +127,8 @@ fn records_of_added_subjects_are_limited() {
     let mut harness = StateHarness::with_stream();
     let address = |number: usize| email(&format!("{number}@b.example"));
     for number in 0..=limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX {
-        stands(harness.one(START, subject(&address(number), true)));
-        stands(harness.one(START, subject(&address(number), false)));
+        stream_of(harness.one(START, subject(&address(number), true)));
+        stream_of(harness.one(START, subject(&address(number), false)));
     }
     let stream = harness.stream();
     assert_eq!(stream.added.subjects.len(), limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX);
@@ -139,8 +139,8 @@ fn records_of_added_subjects_are_limited() {
     );
     let long = |at: usize| json!({"format": "iss_sub", "iss": at.to_string(), "sub": "s".repeat(limits::WORKLOAD_ID_BYTES_MAX)});
     for at in 0..10 {
-        stands(harness.one(START, subject(&long(at), true)));
-        stands(harness.one(START, subject(&long(at), false)));
+        stream_of(harness.one(START, subject(&long(at), true)));
+        stream_of(harness.one(START, subject(&long(at), false)));
     }
     assert_eq!(harness.stream().added.subjects.len(), 7, "as many as fit");
     harness.restarts_the_same();
@@ -150,18 +150,23 @@ fn records_of_added_subjects_are_limited() {
 fn pause_by_transmitter_on_a_stale_version_is_refused() {
     let mut harness = StateHarness::with_stream();
     let decided_by = harness.stream().changes;
-    stands(harness.one(START, update(1, |stream| "https://b.example/".clone_into(&mut stream.endpoint_url))));
-    refused(&harness.one(START, we_pause_as_of(decided_by, "401")), Refusal::StreamChanged);
+    stream_of(
+        harness.one(START, update(1, |stream| "https://b.example/".clone_into(&mut stream.endpoint_url))),
+    );
+    refused(&harness.one(START, transmitter_pauses_at(decided_by, "401")), Refusal::StreamChanged);
     let decided_by = harness.stream().changes;
     harness.one(START, receiver_sets(StreamStatus::Paused, ""));
     harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
-    refused(&harness.one(START, we_pause_as_of(decided_by, "401")), Refusal::StreamChanged);
+    refused(&harness.one(START, transmitter_pauses_at(decided_by, "401")), Refusal::StreamChanged);
     assert_eq!(harness.stream().status, StreamStatus::Enabled);
     // Neither a verification nor an advance counts as a change.
     let decided_by = harness.stream().changes;
-    stands(harness.one(START, verify("")));
+    stream_of(harness.one(START, verify("")));
     assert_eq!(harness.one(START, harness.pass_all(None)), DONE);
-    assert_eq!(stands(harness.one(START, we_pause_as_of(decided_by, "401"))).status, StreamStatus::Paused);
+    assert_eq!(
+        stream_of(harness.one(START, transmitter_pauses_at(decided_by, "401"))).status,
+        StreamStatus::Paused
+    );
     harness.restarts_the_same();
 }
 
@@ -169,16 +174,22 @@ fn pause_by_transmitter_on_a_stale_version_is_refused() {
 fn stream_paused_by_its_receiver_takes_our_reason() {
     let mut harness = StateHarness::with_stream();
     harness.one(START, receiver_sets(StreamStatus::Paused, "mine"));
-    let paused = stands(harness.one(START, we_pause_as_of(harness.stream().changes, "too much")));
+    let paused = stream_of(harness.one(START, transmitter_pauses_at(harness.stream().changes, "too much")));
     assert_eq!((paused.reason.as_deref(), paused.owes_update), (Some("too much"), true));
     harness.one(START, receiver_sets(StreamStatus::Enabled, ""));
     let event = (STREAM_UPDATED.to_owned(), json!({"status": "enabled", "reason": "too much"}));
-    assert_eq!(harness.waiting_for_it(), [event]);
+    assert_eq!(harness.undelivered(), [event]);
     // Also if the receiver stated the same reason.
     harness.one(START, receiver_sets(StreamStatus::Paused, "too much"));
-    assert!(stands(harness.one(START, we_pause_as_of(harness.stream().changes, "too much"))).owes_update);
+    assert!(
+        stream_of(harness.one(START, transmitter_pauses_at(harness.stream().changes, "too much")))
+            .owes_update
+    );
     harness.one(START, receiver_sets(StreamStatus::Disabled, ""));
-    refused(&harness.one(START, we_pause_as_of(harness.stream().changes, "x")), Refusal::StreamNotEnabled);
+    refused(
+        &harness.one(START, transmitter_pauses_at(harness.stream().changes, "x")),
+        Refusal::StreamNotEnabled,
+    );
 }
 
 #[test]
@@ -191,7 +202,7 @@ fn row_without_counts_is_read_and_counted_from_then_on() {
     harness.machine.rebuild(&harness.rows).expect("rebuilds");
     assert_eq!((harness.stream().changes, harness.stream().filter), (0, 0));
     assert_eq!(harness.one(START, harness.pass_all(Some(0))), DONE);
-    stands(harness.one(START, subject(&email("a@b.example"), true)));
+    stream_of(harness.one(START, subject(&email("a@b.example"), true)));
     refused(&harness.one(START, harness.pass_all(Some(0))), Refusal::StreamChanged);
     assert_eq!(harness.one(START, harness.pass_all(Some(1))), DONE);
 }
