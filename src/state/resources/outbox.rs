@@ -15,7 +15,7 @@ use crate::limits;
 use crate::state::State;
 use crate::state::command;
 use crate::state::command::{OutboxRow, stated};
-use crate::state::tables::{EntryTime, OUTBOX, STREAMS, Tables, decode};
+use crate::state::tables::{EntryTime, OUTBOX, STREAMS, Tables, decode, try_scan};
 
 /// Row of the meta table: the [`Span`] of the outbox.
 pub const SPAN: &[u8] = b"outbox";

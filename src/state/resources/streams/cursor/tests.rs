@@ -95,7 +95,7 @@ fn done_events_are_stored_within_the_window() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     harness.one(START, signal("5", &many));
     let most = u32::try_from(limits::STREAM_WINDOW).expect("fits");
-    let index = harness.waiting_from(id(6, 0)).last().expect("an event").id.index;
+    let index = harness.events_from(id(6, 0)).last().expect("an event").id.index;
     let done: BTreeSet<EventId> = (1..=most + 1).map(|number| id(index, number)).collect();
     harness.one(START, advance(3, StreamCursor { done: done.clone(), ..to(id(3, 0)) }, Vec::new()));
     let kept = harness.place().done;
@@ -110,7 +110,7 @@ fn future_events_cannot_be_done() {
     assert_eq!(harness.place().done, [id(5, 1)].into());
     // Otherwise the next event of this entry would never be delivered.
     harness.apply(START, vec![advance(2, to(id(u64::MAX, 0)), Vec::new()), signal("5", &["late"])]);
-    let left = harness.waiting_from(harness.place().next);
+    let left = harness.events_from(harness.place().next);
     assert_eq!(left.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["late"]);
 }
 

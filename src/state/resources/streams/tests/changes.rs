@@ -80,7 +80,7 @@ fn added_type_counts_from_its_entry_on() {
     assert_eq!(added.keys().collect::<Vec<_>>(), [OTHER], "without the types of its creation");
     let counts = |harness: &StateHarness| {
         let since = harness.stream().added.types[OTHER];
-        let events = harness.waiting_from(since);
+        let events = harness.events_from(since);
         events.iter().map(|event| event.event.subject()).collect::<Vec<_>>()
     };
     assert_eq!(counts(&harness), ["3"]);
@@ -108,7 +108,7 @@ fn subject_added_again_counts_from_its_entry_on() {
     let stream = harness.stream();
     let [(added, since)] = stream.added.subjects.as_slice() else { panic!("{stream:?}") };
     assert_eq!(*added, SubjectId::Email("a@b.example".to_owned()));
-    let events = harness.waiting_from(*since);
+    let events = harness.events_from(*since);
     assert_eq!(events.iter().map(|event| event.event.subject()).collect::<Vec<_>>(), ["behind"]);
     stream_of(harness.one(START, subject(&a, true)));
     assert_eq!(harness.stream().added.subjects, [], "excluded again");
