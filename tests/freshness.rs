@@ -81,7 +81,7 @@ async fn without_a_lease_only_what_needs_none_is_answered() {
         assert_eq!(answer.status(), 503, "{name}");
         assert!(answer.headers().contains_key("retry-after"), "{name}");
         let text = answer.text().await.expect("text");
-        assert!(text.contains("cannot prove now"), "{name}: {text}");
+        assert!(text.contains("no freshness lease"), "{name}: {text}");
     });
     let waited: Vec<_> = waited.collect();
     let many = waited.len();
@@ -228,7 +228,7 @@ async fn without_a_leader_only_public_routes_answer() {
     for (path, answer) in all(Some("0")).await {
         assert_eq!(answer.status(), 503, "{path}");
         let text = answer.text().await.expect("text");
-        assert!(text.contains("cannot prove now"), "{path}: {text}");
+        assert!(text.contains("no freshness lease"), "{path}: {text}");
     }
     shutdown.cancel();
     // The shutdown reports the stopped Raft instance.

@@ -89,7 +89,7 @@ async fn no_lease_admits_no_operator() {
     ];
     let asked = asked.iter().map(|(channel, method, path, headers)| async {
         let answer = node.call_over(channel, method, path, headers, "").await;
-        answer.is_refused(503, "server_error", "cannot prove now");
+        answer.is_refused(503, "server_error", "no freshness lease");
     });
     futures::future::join_all(asked).await;
     let jwks = node.call_over(&operator, "GET", "/v1/identity/jwks", &[], "").await;
