@@ -39,7 +39,7 @@ CLI = """\
 
 `scripts/reference.py` writes this page from the program's `--help`.
 
-Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 70 the replicated core of a serving node failed.
+Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 70 the replica of a serving node failed.
 """
 
 
