@@ -4,7 +4,7 @@
 use super::App;
 use super::caller::{Caller, ManageStreams};
 use super::error::Error;
-use super::streams::who;
+use super::streams::call_context;
 use crate::state::LinearizableRead;
 use crate::tools;
 use crate::tools::audit::{Decision, Draft, PendingEntry};
@@ -29,8 +29,8 @@ pub async fn on_stream<T, E>(
 where
     Error: From<E>,
 {
-    let shown = app.streams.get(current, stream_id, &who(caller)).await?;
-    let owner = &shown.stream.config.owner;
+    let view = app.streams.get(current, stream_id, &call_context(caller)).await?;
+    let owner = &view.stream.config.owner;
     if owner == caller.id().unwrap_or_default() {
         return Ok(change.await?);
     }

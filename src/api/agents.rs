@@ -168,10 +168,10 @@ pub async fn issue(
     app.identity.configured()?;
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
-    let members: AgentIdentityRequest = json::read(&bytes)?;
-    let request = identity::AgentRequest::read(members.into())?;
-    let who = identity::Caller { idempotency, ..who(&caller) };
-    let identified = app.identity.issue(&request, &who).await?;
+    let input: AgentIdentityRequest = json::read(&bytes)?;
+    let request = identity::AgentRequest::read(input.into())?;
+    let call_context = identity::Caller { idempotency, ..call_context(&caller) };
+    let identified = app.identity.issue(&request, &call_context).await?;
     let (request_id, agent_id, jti) =
         (super::middleware::current_request_id(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
@@ -220,7 +220,7 @@ pub async fn list(
 ) -> Result<Response, Error> {
     let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (agents, next) =
-        app.identity.list(&current, &who(&caller), page.after.as_deref(), page.limit).await?;
+        app.identity.list(&current, &call_context(&caller), page.after.as_deref(), page.limit).await?;
     let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
     paging::answer(&uri, &agents, next.as_deref())
 }
@@ -244,7 +244,7 @@ pub async fn show(
 ) -> Result<Response, Error> {
     // An agent_id is ASCII.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let record = AgentRecord::from(app.identity.show(&current, &agent_id, &who(&caller)).await?);
+    let record = AgentRecord::from(app.identity.show(&current, &agent_id, &call_context(&caller)).await?);
     Ok((NO_STORE, Json(record)).into_response())
 }
 
@@ -272,9 +272,9 @@ pub async fn revoke(
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
-    let who = identity::Caller { idempotency, ..who(&caller) };
-    let is_act = caller.is_operator() && !app.identity.is_issued_by(&agent_id, who.name()).await?;
-    let revocation = async { app.identity.revoke(&agent_id, &who).await.map_err(Error::from) };
+    let call_context = identity::Caller { idempotency, ..call_context(&caller) };
+    let is_act = caller.is_operator() && !app.identity.is_issued_by(&agent_id, call_context.name()).await?;
+    let revocation = async { app.identity.revoke(&agent_id, &call_context).await.map_err(Error::from) };
     let changed = if is_act {
         let act = Act::begin(&app, &caller, format!("revoke agent {}", text::printable(&agent_id)))?;
         act.end(revocation.await, |_| String::new()).await?
@@ -299,7 +299,7 @@ fn answer(identified: MintedIdentity) -> Response {
 }
 
 /// The caller, for the use-cases of identity.
-pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
+pub(super) fn call_context<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
     identity::Caller {
         id: caller.id().map(str::to_owned),
         is_operator: caller.is_operator(),

@@ -155,8 +155,8 @@ pub async fn remove(
     let kid = needed(&query, "kid")?.to_owned();
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
-    let who = identity::Caller { idempotency, ..agents::who(&caller) };
-    app.identity.remove_encryption_key(caller.credential(), &who, workload_id, kid.clone()).await?;
+    let context = identity::Caller { idempotency, ..agents::call_context(&caller) };
+    app.identity.remove_encryption_key(caller.credential(), &context, workload_id, kid.clone()).await?;
     let request_id = super::middleware::current_request_id();
     tracing::info!(request_id, kid, workload_id, caller = caller.id(), "encryption key removed");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())

@@ -86,9 +86,9 @@ impl FeedQuery {
         query: Result<Query<Vec<(String, String)>>, QueryRejection>,
         headers: &HeaderMap,
     ) -> Result<Self, Error> {
-        let Query(members) = query.map_err(|_| Error::invalid_request("the query cannot be read"))?;
+        let Query(params) = query.map_err(|_| Error::invalid_request("the query is malformed"))?;
         let (mut types, mut after) = (Vec::new(), None);
-        for (name, value) in &members {
+        for (name, value) in &params {
             match name.as_str() {
                 "types" => types.extend(value.split(',')),
                 "last_event_id" if after.is_some() => {

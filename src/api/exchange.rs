@@ -102,10 +102,10 @@ pub async fn post(
         idempotency_key: idempotency::key(&headers)?,
     };
     let is_json = media == Media::Json;
-    let members = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
-    let kind = members.subject_token_type.clone();
+    let input = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
+    let kind = input.subject_token_type.clone();
     let (began, mut subject) = (app.clock.boot(), None);
-    let (result, audience) = match exchange::ExchangeRequest::read(members) {
+    let (result, audience) = match exchange::ExchangeRequest::read(input) {
         Ok(request) => {
             (app.exchange.exchange(&request, &caller, &bytes, &mut subject).await, request.audience)
         }
@@ -160,7 +160,7 @@ fn from_form(bytes: &[u8]) -> Result<ExchangeInput, Error> {
     if std::str::from_utf8(bytes).is_err() {
         return Err(Error::invalid_request("body is not UTF-8"));
     }
-    let mut members = ExchangeInput { actor_token_type_required: true, ..ExchangeInput::default() };
+    let mut input = ExchangeInput { actor_token_type_required: true, ..ExchangeInput::default() };
     let mut execution_scope = None;
     let mut req_cnf = None;
     for (name, value) in form_urlencoded::parse(bytes).filter(|(_, value)| !value.is_empty()) {
@@ -169,20 +169,20 @@ fn from_form(bytes: &[u8]) -> Result<ExchangeInput, Error> {
         }
         let single = match name.as_ref() {
             "audience" => {
-                members.audience.push(value.into_owned());
+                input.audience.push(value.into_owned());
                 continue;
             }
             "resource" => {
-                members.resource.push(value.into_owned());
+                input.resource.push(value.into_owned());
                 continue;
             }
-            "grant_type" => &mut members.grant_type,
-            "subject_token" => &mut members.subject_token,
-            "subject_token_type" => &mut members.subject_token_type,
-            "scope" => &mut members.scope,
-            "actor_token" => &mut members.actor_token,
-            "actor_token_type" => &mut members.actor_token_type,
-            "requested_token_type" => &mut members.requested_token_type,
+            "grant_type" => &mut input.grant_type,
+            "subject_token" => &mut input.subject_token,
+            "subject_token_type" => &mut input.subject_token_type,
+            "scope" => &mut input.scope,
+            "actor_token" => &mut input.actor_token,
+            "actor_token_type" => &mut input.actor_token_type,
+            "requested_token_type" => &mut input.requested_token_type,
             "execution_scope" => &mut execution_scope,
             "req_cnf" => &mut req_cnf,
             _ => continue,
@@ -191,9 +191,9 @@ fn from_form(bytes: &[u8]) -> Result<ExchangeInput, Error> {
             return Err(Error::invalid_request(format!("{name}: must not be given twice")));
         }
     }
-    members.execution_scope = execution_scope.map(|text| json::read(text.as_bytes())).transpose()?;
-    members.req_cnf = req_cnf.map(|text| json::read(text.as_bytes())).transpose()?;
-    Ok(members)
+    input.execution_scope = execution_scope.map(|text| json::read(text.as_bytes())).transpose()?;
+    input.req_cnf = req_cnf.map(|text| json::read(text.as_bytes())).transpose()?;
+    Ok(input)
 }
 
 /// The subject token type as a bounded label.

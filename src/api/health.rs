@@ -97,16 +97,16 @@ fn is_locked(app: &App) -> bool {
 
 /// Unmet conditions of readiness.
 pub(super) fn missing(app: &App) -> Vec<&'static str> {
-    let core = app.state.cluster();
-    let clock = core.clock_verdict();
+    let cluster = app.state.cluster();
+    let clock = cluster.clock_verdict();
     let all = [
         (app.state.position().is_none(), "bootstrap"),
-        (core.disk_hangs(), "disk"),
-        (core.confirmed_leader().is_none(), "leader"),
+        (cluster.disk_hangs(), "disk"),
+        (cluster.confirmed_leader().is_none(), "leader"),
         (is_locked(app), SIGNING_KEY),
         (app.policy.is_outdated(), "policy"),
-        (!core.contradictions().is_empty(), AGREEMENT),
-        (!core.freshness().is_held, LEASE),
+        (!cluster.contradictions().is_empty(), AGREEMENT),
+        (!cluster.freshness().is_held, LEASE),
         (clock == ClockVerdict::Apart, CLOCK),
         (clock == ClockVerdict::FarApart, RIGHT_CLOCK),
     ];

@@ -52,9 +52,9 @@ pub async fn get(
 
 /// `application/jwk-set+json` if the client accepts it, else JSON (contract §4).
 pub fn media(headers: &HeaderMap) -> &'static str {
-    let asked_for = headers
+    let is_accepted = headers
         .get_all(header::ACCEPT)
         .iter()
         .any(|value| value.to_str().is_ok_and(|value| value.contains("application/jwk-set+json")));
-    if asked_for { "application/jwk-set+json" } else { "application/json" }
+    if is_accepted { "application/jwk-set+json" } else { "application/json" }
 }

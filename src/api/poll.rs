@@ -94,11 +94,11 @@ pub async fn post(
     let (parts, body) = request.into_parts();
     let Ok(Path(stream_id)) = stream_id else { return Err(poll::Error::UnknownStream.into()) };
     let bytes = body::json_bytes(&parts.headers, body, limits::POLL_BODY_BYTES_MAX).await?;
-    let asked = poll::PollRequest::parse(&json::parse(&bytes)?)?;
+    let request_body = poll::PollRequest::parse(&json::parse(&bytes)?)?;
     // The body is not retained while the poll waits.
     drop(bytes);
-    let asking = PollCaller { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
-    let PollResult { sets, more_available } = app.poller.poll(&stream_id, asking, asked).await?;
+    let context = PollCaller { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
+    let PollResult { sets, more_available } = app.poller.poll(&stream_id, context, request_body).await?;
     Ok((NO_STORE, Json(PollAnswer { sets, more_available })).into_response())
 }
 

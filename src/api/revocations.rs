@@ -192,22 +192,22 @@ pub async fn revoke(
     let query = paging::QueryParams::read(query, &["dry_run", "limit", "cursor"])?;
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
-    let members: RevocationRequest = json::read(&bytes)?;
+    let input: RevocationRequest = json::read(&bytes)?;
     let request =
-        revocation::RevocationRequest::parse(members.into(), &app.issuer, &app.revocations.trust_domain)?;
+        revocation::RevocationRequest::parse(input.into(), &app.issuer, &app.revocations.trust_domain)?;
     if is_dry_run {
         let current = read_consistency::of(&app, &parts.headers).await?;
-        let found = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
-        return said(&parts.uri, &app.revocations, request.fact(), found);
+        let result = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
+        return dry_run_page(&parts.uri, &app.revocations, request.fact(), result);
     }
     // Without the value, which may be an email address. The list of revocations has it under its id.
     let fact = request.fact();
     let verb = if request.block() { "revoke and block" } else { "revoke" };
     let act = Act::begin(&app, &caller, format!("{verb} {} {}", fact.kind(), fact.digest()))?;
     let by = (caller.id().unwrap_or_default(), caller.facts());
-    let made = app.revocations.revoke(&request, by, idempotency).await.map_err(Error::from);
-    let made = act.end(made, |made| format!("log index {}", made.applied.index)).await?;
-    let answer = made_of(&app.revocations, &request, &made);
+    let receipt = app.revocations.revoke(&request, by, idempotency).await.map_err(Error::from);
+    let receipt = act.end(receipt, |receipt| format!("log index {}", receipt.applied.index)).await?;
+    let answer = receipt_answer(&app.revocations, &request, &receipt);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
     let request_id = super::middleware::current_request_id();
     // Without the value, which may be an email address.
@@ -231,10 +231,10 @@ fn is_dry_run(query: &paging::QueryParams) -> Result<bool, Error> {
 }
 
 /// From the request and the log's reply only: a retry may come after the revocation has expired.
-fn made_of(
+fn receipt_answer(
     revocations: &Revocations,
     request: &revocation::RevocationRequest,
-    made: &revocation::RevocationReceipt,
+    receipt: &revocation::RevocationReceipt,
 ) -> RevocationMade {
     let RevokedFact { kind, issuer, value } = text_of(revocations, request.fact());
     RevocationMade {
@@ -243,15 +243,20 @@ fn made_of(
         issuer: stated(issuer),
         value,
         reason: stated(request.reason().to_owned()),
-        revoked_at: made.applied.at.to_rfc3339(),
-        index: made.applied.index,
-        agents: made.agents,
-        blocked: made.blocks,
-        not_covered: revocations.not_covered(request, made.blocks),
+        revoked_at: receipt.applied.at.to_rfc3339(),
+        index: receipt.applied.index,
+        agents: receipt.agents,
+        blocked: receipt.blocks,
+        not_covered: revocations.not_covered(request, receipt.blocks),
     }
 }
 
-fn said(uri: &Uri, revocations: &Revocations, fact: &Fact, found: DryRun) -> Result<Response, Error> {
+fn dry_run_page(
+    uri: &Uri,
+    revocations: &Revocations,
+    fact: &Fact,
+    result: DryRun,
+) -> Result<Response, Error> {
     let RevokedFact { kind, issuer, value } = text_of(revocations, fact);
     let answer = RevocationDryRun {
         dry_run: true,
@@ -259,17 +264,17 @@ fn said(uri: &Uri, revocations: &Revocations, fact: &Fact, found: DryRun) -> Res
         kind,
         issuer: stated(issuer),
         value,
-        is_revoked: found.is_revoked,
-        counts: found.counts.map(|counts| HitCounts {
+        is_revoked: result.is_revoked,
+        counts: result.counts.map(|counts| HitCounts {
             agents: counts.agents,
             tools: counts.tools,
             streams: counts.streams,
         }),
-        agents: found.agents,
-        tools: found.tools,
-        streams: found.streams,
+        agents: result.agents,
+        tools: result.tools,
+        streams: result.streams,
     };
-    paging::answer(uri, &answer, found.next.as_deref())
+    paging::answer(uri, &answer, result.next.as_deref())
 }
 
 fn text_of(revocations: &Revocations, fact: &Fact) -> RevokedFact {

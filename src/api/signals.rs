@@ -146,12 +146,12 @@ fn log_received(received: &Received, caller: Option<&str>) {
     let (iss, jti) = (text::printable(&received.iss), text::printable(&received.jti));
     let decided = received.decided.as_ref();
     if let Some(decided) = decided.filter(|decided| !decided.unaccepted.is_empty()) {
-        let members = decided.unaccepted.join(" ");
+        let fields = decided.unaccepted.join(" ");
         tracing::warn!(
             request_id,
             iss,
             jti,
-            members,
+            fields,
             "the subject of the signal matches no credential of this fabric"
         );
     }

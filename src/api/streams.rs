@@ -217,8 +217,8 @@ pub async fn create(
     }
     let mut drawn = [0; 16];
     aws_lc_rs::rand::fill(&mut drawn).map_err(|_| Error::internal("the system provides no random bytes"))?;
-    let who = streams::CallContext { idempotency, ..who(&caller) };
-    let stream = app.streams.create(request.into(), &who, drawn).await?;
+    let call_context = streams::CallContext { idempotency, ..call_context(&caller) };
+    let stream = app.streams.create(request.into(), &call_context, drawn).await?;
     log("stream created", &stream, caller.id());
     Ok((StatusCode::CREATED, NO_STORE, Json(described(&app, &stream))).into_response())
 }
@@ -249,14 +249,14 @@ pub async fn read(
     let Some(stream_id) = query.value("stream_id") else {
         let page = query.page()?;
         let (streams, next) =
-            app.streams.list(&current, &who(&caller), page.after.as_deref(), page.limit).await?;
+            app.streams.list(&current, &call_context(&caller), page.after.as_deref(), page.limit).await?;
         let streams = streams.iter().map(|shown| counted(&app, shown)).collect();
         return paging::answer(&uri, &StreamsAnswer::Page(streams), next.as_deref());
     };
     if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         return Err(Error::invalid_request(format!("{name}: not supported with stream_id")));
     }
-    let shown = app.streams.get(&current, stream_id, &who(&caller)).await?;
+    let shown = app.streams.get(&current, stream_id, &call_context(&caller)).await?;
     Ok((NO_STORE, Json(StreamsAnswer::One(Box::new(counted(&app, &shown))))).into_response())
 }
 
@@ -316,8 +316,8 @@ async fn change(
         states_something(&members)?;
     }
     let request: StreamRequest = json::from_value(Value::Object(members))?;
-    let (who, stream_id) = (who(caller), request.stream_id.clone());
-    let changed = app.streams.change(current, request.into(), extent, &who);
+    let (call_context, stream_id) = (call_context(caller), request.stream_id.clone());
+    let changed = app.streams.change(current, request.into(), extent, &call_context);
     let shown = match stream_id {
         Some(stream_id) => on_stream((app, current), caller, ("change", &stream_id), changed).await?,
         None => changed.await?,
@@ -361,8 +361,8 @@ pub async fn delete(
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id"])?;
     let stream_id = named(&query)?;
-    let who = who(&caller);
-    let deleted = app.streams.delete(&current, stream_id, &who);
+    let call_context = call_context(&caller);
+    let deleted = app.streams.delete(&current, stream_id, &call_context);
     on_stream((&app, &current), &caller, ("delete", stream_id), deleted).await?;
     let request_id = super::middleware::current_request_id();
     tracing::info!(request_id, stream_id, caller = caller.id(), "stream deleted");
@@ -381,7 +381,7 @@ pub(super) fn named(query: &paging::QueryParams) -> Result<&str, Error> {
     query.value("stream_id").ok_or_else(|| Error::invalid_request("stream_id: is required"))
 }
 
-pub(super) fn who<N: caller::Need>(caller: &Caller<N>) -> streams::CallContext {
+pub(super) fn call_context<N: caller::Need>(caller: &Caller<N>) -> streams::CallContext {
     streams::CallContext {
         id: caller.id().map(str::to_owned),
         is_operator: caller.is_operator(),

@@ -117,17 +117,17 @@ pub async fn post(
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     let request: VerifyRequest = json::read(&bytes)?;
-    let members = VerifyInput {
+    let input = VerifyInput {
         tool_id: request.tool_id,
         token: request.token,
         protocol: request.protocol,
         request_body_hash: request.request_body_hash,
         certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
     };
-    let caller = tools::asking(&caller, &parts, &bytes)?;
+    let caller = tools::call_context(&caller, &parts, &bytes)?;
     let (began, mut subject) = (app.clock.boot(), None);
-    let tool_id = members.tool_id.clone();
-    let outcome = app.verifier.verify(members, &caller, &mut subject).await;
+    let tool_id = input.tool_id.clone();
+    let outcome = app.verifier.verify(input, &caller, &mut subject).await;
     if let Err(verify::Error::Failed(failure)) = &outcome {
         let duration = app.clock.boot().saturating_sub(began);
         app.feed.activity(|| feed_activity::refused(failure, subject, tool_id, duration));

@@ -41,7 +41,7 @@ async fn answer(served: Served, request: Request) -> Response {
     let Ok(body) = request.into_body().collect().await else {
         return StatusCode::BAD_REQUEST.into_response();
     };
-    served.lock().expect("asked").push(path.clone());
+    served.lock().expect("lock").push(path.clone());
     match path.as_str() {
         "/slow" => {
             sleep(Duration::from_secs(14)).await;
@@ -131,7 +131,7 @@ impl Wire {
     }
 
     fn served(&self) -> Vec<String> {
-        self.served.lock().expect("asked").clone()
+        self.served.lock().expect("lock").clone()
     }
 }
 

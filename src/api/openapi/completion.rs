@@ -204,7 +204,7 @@ fn collect_references(value: &Value, names: &mut Vec<String>) {
 /// Adds the format of times. An optional field of a response is absent, never null.
 fn complete_schema(schema: &mut Value, is_of_responses: bool) {
     let required = schema["required"].as_array().cloned().unwrap_or_default();
-    let Some(properties) = schema["properties"].as_object_mut() else { return };
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (name, property) in properties {
         if is_of_responses && !required.iter().any(|required| required == name) {
             remove_null(property);
@@ -218,7 +218,7 @@ fn complete_schema(schema: &mut Value, is_of_responses: bool) {
 fn remove_null(property: &mut Value) {
     let is_not_null = |kind: &Value| *kind != "null" && kind["type"] != "null";
     for keyword in ["type", "oneOf"] {
-        let Some(kinds) = property[keyword].as_array_mut() else { continue };
+        let Some(kinds) = property.get_mut(keyword).and_then(Value::as_array_mut) else { continue };
         kinds.retain(is_not_null);
         if let [only] = kinds.as_mut_slice() {
             let only = only.take();
@@ -299,10 +299,10 @@ mod tests {
                 .flat_map(|(_, response)| contents(response))
                 .collect();
             for contents in [of_request, of_responses] {
-                let (shown, missing): (Vec<_>, Vec<_>) =
+                let (with_example, missing): (Vec<_>, Vec<_>) =
                     contents.iter().partition(|content| !content["example"].is_null());
-                assert!(missing.is_empty() || !shown.is_empty(), "{subject}: no example");
-                for content in shown {
+                assert!(missing.is_empty() || !with_example.is_empty(), "{subject}: no example");
+                for content in with_example {
                     assert_valid(content, components, subject);
                 }
             }

@@ -85,13 +85,13 @@ async fn register_through(
     let (parts, bytes) = read(request).await?;
     // Preconditions belong to the tool, not to the list.
     etag::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
-    let entry = Entry::read(json::read::<ToolEntry>(&bytes)?.into_members())?;
+    let entry = Entry::read(json::read::<ToolEntry>(&bytes)?.into_input())?;
     if let Some(protocol) = door.protocol()
         && !entry.protocols().iter().any(|known| known == protocol)
     {
         return Err(Error::invalid_request(format!("protocols: must include {protocol} here")));
     }
-    let caller = asking(caller, &parts, &bytes)?;
+    let caller = call_context(caller, &parts, &bytes)?;
     let written = app.registry.register(entry, &caller).await?;
     answer_write(door, written)
 }
@@ -123,15 +123,15 @@ pub async fn put(
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
     let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
-    let mut members = json::read::<ToolEntry>(&bytes)?.into_members();
+    let mut input = json::read::<ToolEntry>(&bytes)?.into_input();
     // A tool_id is UTF-8.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
-    if members.tool_id.as_ref().is_some_and(|given| *given != tool_id) {
+    if input.tool_id.as_ref().is_some_and(|given| *given != tool_id) {
         return Err(Error::invalid_request("tool_id: must be the one in the path, or absent"));
     }
-    members.tool_id = Some(tool_id);
-    let entry = Entry::read(members)?;
-    let caller = asking(&caller, &parts, &bytes)?;
+    input.tool_id = Some(tool_id);
+    let entry = Entry::read(input)?;
+    let caller = call_context(&caller, &parts, &bytes)?;
     let written = app.registry.replace(entry, condition, &caller).await?;
     answer_write(RegistryView::Every, written)
 }
@@ -356,7 +356,7 @@ async fn deregister_through(
     let (parts, _) = request.into_parts();
     etag::refuse(&parts.headers, &[IF_NONE_MATCH])?;
     let condition = if_match(&parts.headers)?;
-    let caller = asking(caller, &parts, b"")?;
+    let caller = call_context(caller, &parts, b"")?;
     app.registry.deregister(tool_id, door, condition, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -369,7 +369,11 @@ async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
 }
 
 /// The caller and its request, for the use-case.
-pub fn asking<N>(caller: &Caller<N>, parts: &request::Parts, body: &[u8]) -> Result<tools::Caller, Error> {
+pub fn call_context<N>(
+    caller: &Caller<N>,
+    parts: &request::Parts,
+    body: &[u8],
+) -> Result<tools::Caller, Error> {
     let request: (&Method, &Uri) = (&parts.method, &parts.uri);
     Ok(tools::Caller {
         id: caller.id().map(str::to_owned),

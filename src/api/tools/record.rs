@@ -101,7 +101,7 @@ pub struct ToolRecord {
 impl ToolEntry {
     /// The fields, unvalidated.
     #[must_use]
-    pub fn into_members(self) -> ToolInput {
+    pub fn into_input(self) -> ToolInput {
         ToolInput {
             tool_id: self.tool_id,
             name: self.name,

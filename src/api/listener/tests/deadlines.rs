@@ -16,10 +16,13 @@ impl Watch {
     }
 
     /// Asserts that the elapsed time is between `least` and `most`.
-    fn assert_shows(&self, least: Duration, most: Duration) {
+    fn assert_between(&self, least: Duration, most: Duration) {
         let now = sleep(Duration::ZERO).deadline();
-        let shown = now.duration_since(self.0);
-        assert!(shown >= least && shown <= most + TICK, "{shown:?} is not within {least:?} and {most:?}");
+        let elapsed = now.duration_since(self.0);
+        assert!(
+            elapsed >= least && elapsed <= most + TICK,
+            "{elapsed:?} is not within {least:?} and {most:?}"
+        );
     }
 }
 
@@ -32,7 +35,7 @@ async fn connection_without_a_request_is_closed() {
         let mut wire = Wire::http1();
         wire.send(sent.as_bytes()).await;
         assert_eq!(wire.rest().await, "", "{sent}");
-        watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
+        watch.assert_between(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
         let ended = wire.ended().await;
         assert!(matches!(ended, Ended::FirstRequest | Ended::HeaderTimeout), "{sent}: {ended:?}");
     }
@@ -50,7 +53,7 @@ async fn slow_head_gains_no_time() {
         sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(wire.rest().await, "");
-    watch.assert_shows(Duration::from_secs(30), Duration::from_secs(20 + GET.len() as u64));
+    watch.assert_between(Duration::from_secs(30), Duration::from_secs(20 + GET.len() as u64));
     assert_eq!(wire.ended().await, Ended::HeaderTimeout);
 }
 
@@ -60,7 +63,7 @@ async fn partial_head_after_a_request_does_not_end_it() {
     wire.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\nGET / HT").await;
     let watch = Watch::start();
     assert_eq!(statuses(&wire.rest().await), [200]);
-    watch.assert_shows(Duration::from_secs(14), Duration::from_secs(14) + limits::HEADER_TIMEOUT);
+    watch.assert_between(Duration::from_secs(14), Duration::from_secs(14) + limits::HEADER_TIMEOUT);
     assert_eq!(wire.ended().await, Ended::HeaderTimeout);
 }
 
@@ -76,7 +79,7 @@ async fn idle_connection_is_closed() {
     wire.until("/ 0").await;
     let watch = Watch::start();
     assert_eq!(wire.rest().await, "");
-    watch.assert_shows(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
     assert_eq!(wire.ended().await, Ended::Idle);
 }
 
@@ -88,7 +91,7 @@ async fn slow_response_is_not_cut() {
     assert_eq!(text.matches("piece;").count(), 4, "{text}");
     let watch = Watch::start();
     assert_eq!(wire.rest().await, "");
-    watch.assert_shows(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +101,7 @@ async fn stalled_client_is_cut() {
     let watch = Watch::start();
     assert_eq!(wire.ended().await, Ended::WriteStall);
     // The first sample is taken after the deadline of the first request.
-    watch.assert_shows(
+    watch.assert_between(
         limits::WRITE_STALL_TIMEOUT,
         limits::FIRST_REQUEST_TIMEOUT + limits::WRITE_STALL_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL * 2,
     );
@@ -131,7 +134,7 @@ async fn busy_connection_is_closed_at_its_maximum_age() {
             }
             sleep(Duration::from_secs(30)).await;
         }
-        watch.assert_shows(age_max, age_max + Duration::from_secs(31));
+        watch.assert_between(age_max, age_max + Duration::from_secs(31));
         assert!(answered >= 20, "{answered}");
         assert_eq!(wire.ended().await, Ended::Age);
     }
@@ -144,7 +147,7 @@ async fn linger_after_a_violation_is_bounded() {
     wire.until("CR LF").await;
     let watch = Watch::start();
     assert_eq!(wire.ended().await, Ended::Violation);
-    watch.assert_shows(limits::LINGER_TIMEOUT, limits::LINGER_TIMEOUT);
+    watch.assert_between(limits::LINGER_TIMEOUT, limits::LINGER_TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +183,7 @@ async fn shutdown_waits_at_most_for_the_drain_timeout() {
     wire.shutdown.cancel();
     let watch = Watch::start();
     assert_eq!(wire.ended().await, Ended::Shutdown);
-    watch.assert_shows(limits::DRAIN_TIMEOUT, limits::DRAIN_TIMEOUT);
+    watch.assert_between(limits::DRAIN_TIMEOUT, limits::DRAIN_TIMEOUT);
 }
 
 // --- HTTP/2 ------------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ async fn http2_is_served_and_closed_when_idle() {
     assert_eq!(text_of(slow.await.expect("answer")).await, "slow");
     let watch = Watch::start();
     assert_eq!(wire.ended().await, Ended::Idle);
-    watch.assert_shows(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
     driver.join_next().await.expect("client").expect("no panic").expect("a graceful end");
 }
 
@@ -229,7 +232,7 @@ async fn http2_without_a_request_is_closed() {
     let watch = Watch::start();
     let (mut wire, _sender, _driver) = http2(65_535).await;
     assert_eq!(wire.ended().await, Ended::FirstRequest);
-    watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
+    watch.assert_between(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +241,7 @@ async fn partial_http2_preface_is_closed() {
     let mut wire = Wire::new(peer(), Connection::http2);
     wire.send(b"PRI * HTTP/2.0\r\n\r\n").await;
     assert_eq!(wire.ended().await, Ended::FirstRequest);
-    watch.assert_shows(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
+    watch.assert_between(limits::FIRST_REQUEST_TIMEOUT, limits::FIRST_REQUEST_TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]

@@ -135,7 +135,7 @@ async fn shutdown_closes_idle_and_drains_busy_connections() {
     // The response takes 14 s of the listener's time; the drain timeout is 10 s.
     assert_eq!(statuses(&ask(&mut busy, GET).await), [200]);
     busy.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("request");
-    while server.served.lock().expect("asked").len() < 3 {
+    while server.served.lock().expect("lock").len() < 3 {
         tokio::task::yield_now().await;
     }
     sleep(Duration::from_secs(6)).await;
