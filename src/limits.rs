@@ -14,7 +14,7 @@ pub const BODY_BYTES_MAX: usize = 256 * 1024;
 /// Maximum part of an oversized request body that is read and discarded, so that its sender reads the
 /// response.
 /// Metric: `svc_http_requests_total{status="413"}`.
-pub const BODY_DISCARDED_MAX: usize = 4 * 1024 * 1024;
+pub const BODY_DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum size of a compact JWS, checked before it is decoded (contract §3).
 /// Metric: `svc_exchange_total{result="invalid_request"}`.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
@@ -44,10 +44,10 @@ pub const CAPABILITIES_MAX: usize = 128;
 pub const CAPABILITY_BYTES_MAX: usize = 128;
 
 /// Rows per page of a list if the request has no `limit` (contract §1).
-pub const PAGE_DEFAULT: usize = 100;
+pub const PAGE_ROWS_DEFAULT: usize = 100;
 /// Maximum rows per page of a list (contract §1); beyond it: 400.
 /// Metric: `svc_http_requests_total{status="400"}`.
-pub const PAGE_MAX: usize = 1000;
+pub const PAGE_ROWS_MAX: usize = 1000;
 
 // --- tokens ------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ pub const AGENT_SCANS_MAX: usize = 1;
 /// Maximum duration of the count of agents that a revocation covers; beyond it: the response has no count.
 pub const AGENT_COUNT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum agents or tools read per step of a scan, so that other requests proceed.
-pub const AGENT_SCAN_ROWS_AT_ONCE: usize = 256;
+pub const AGENT_SCAN_ROWS_PER_STEP: usize = 256;
 
 // --- agents ------------------------------------------------------------------------------------
 
@@ -253,10 +253,10 @@ pub const EXCLUDED_SUBJECTS_BYTES_MAX: usize = 16 * 1024;
 pub const STREAM_WINDOW: usize = 1_000;
 /// Maximum backlog of a stream, in events; beyond it the oldest are dropped and the stream is paused
 /// (contract §6).
-pub const STREAM_BACKLOG_MAX: usize = 100_000;
+pub const STREAM_BACKLOG_EVENTS_MAX: usize = 100_000;
 /// Maximum time for which a stream retains an undelivered event (contract §6).
-pub const STREAM_HELD_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Retention of events in the outbox, in elapsed time: a little longer than [`STREAM_HELD_MAX`].
+pub const STREAM_RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// Retention of events in the outbox, in elapsed time: a little longer than [`STREAM_RETENTION`].
 pub const OUTBOX_RETENTION: Duration = Duration::from_secs(24 * 3600 + 600);
 /// Maximum size of the outbox with the overhead of its rows; beyond it the oldest events are dropped, and
 /// streams count them as missed.
@@ -270,7 +270,7 @@ pub const OUTBOX_EVENTS_DROPPED_PER_APPEND: usize = 4;
 pub const EVENT_SAID_BYTES_MAX: usize = 5 * 1024;
 /// Maximum event types that a stream can request.
 /// Metric: `svc_http_requests_total{status="400"}`.
-pub const STREAM_EVENTS_REQUESTED_MAX: usize = 64;
+pub const STREAM_EVENT_TYPES_MAX: usize = 64;
 /// Maximum length of the description of a stream.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const STREAM_DESCRIPTION_BYTES_MAX: usize = 256;
@@ -297,7 +297,7 @@ pub const FEED_TEXT_BYTES_MAX: usize = 512;
 /// Maximum SETs per response to a poll, also if `maxEvents` is larger (RFC 8936 §2.2).
 pub const POLL_EVENTS_MAX: usize = 100;
 /// Size of the events in a response to a poll beyond which none is added; the next poll continues.
-pub const POLL_ANSWER_BYTES_FULL: usize = 256 * 1024;
+pub const POLL_RESPONSE_BYTES_FULL: usize = 256 * 1024;
 /// Maximum request body of a poll.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const POLL_BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -320,24 +320,24 @@ pub const POLLS_WAITING_MAX: usize = 256;
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const POLLS_WAITING_PER_CALLER_MAX: usize = 128;
 /// Maximum outbox rows read per scan of a poll.
-pub const POLL_ROWS_SEEN_MAX: usize = 10_000;
+pub const POLL_SCAN_ROWS_MAX: usize = 10_000;
 /// Maximum outbox rows read per step of a scan, so that other requests proceed.
-pub const POLL_ROWS_AT_ONCE: usize = 256;
+pub const POLL_SCAN_ROWS_PER_STEP: usize = 256;
 /// Minimum non-matching rows for which a poll writes the cursor of its stream.
-pub const POLL_ROWS_PASSED_MIN: usize = 1_000;
+pub const POLL_CURSOR_ADVANCE_ROWS_MIN: usize = 1_000;
 /// Maximum concurrent outbox scans or signings by polls per node; beyond it a poll waits for
-/// [`POLL_LOOK_WAIT`].
+/// [`POLL_SCAN_WAIT`].
 /// Metric: `svc_http_requests_total{status="503"}`.
-pub const POLL_LOOKS_MAX: usize = 4;
+pub const POLL_SCANS_MAX: usize = 4;
 /// Maximum concurrent outbox scans or signings by polls per caller; beyond it: its other polls wait.
 /// Metric: `svc_http_requests_total{status="503"}`.
-pub const POLL_LOOKS_PER_CALLER_MAX: usize = 2;
+pub const POLL_SCANS_PER_CALLER_MAX: usize = 2;
 /// Maximum wait of a poll for a scan permit; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
-pub const POLL_LOOK_WAIT: Duration = Duration::from_secs(2);
+pub const POLL_SCAN_WAIT: Duration = Duration::from_secs(2);
 /// Maximum attempts of a poll to record acknowledgements while others do so too; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
-pub const POLL_ADVANCES_MAX: usize = 8;
+pub const POLL_ADVANCE_ATTEMPTS_MAX: usize = 8;
 /// Maximum size of the cache of signed SETs, which serves retries.
 pub const SETS_CACHED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -347,8 +347,8 @@ pub const SETS_CACHED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// addresses.
 pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum calls in flight per host, for pushes and for fetches each. The others wait: a fetch within
-/// [`FETCH_TIMEOUT`], a push for [`PUSH_PLACE_WAIT_MAX`].
-pub const OUTBOUND_PER_HOST_MAX: usize = 16;
+/// [`FETCH_TIMEOUT`], a push for [`PUSH_PERMIT_WAIT_MAX`].
+pub const OUTBOUND_CALLS_PER_HOST_MAX: usize = 16;
 /// Maximum calls in flight, for pushes and for fetches each. The others wait as above.
 pub const OUTBOUND_CALLS_MAX: usize = 256;
 /// Maximum concurrent DNS lookups, for pushes and for fetches each: more than the hosts of one caller's
@@ -366,39 +366,39 @@ pub const OUTBOUND_ADDRESSES_MAX: usize = 4;
 /// Maximum idle connections kept open per host.
 pub const OUTBOUND_IDLE_PER_HOST_MAX: usize = 2;
 /// Maximum time for which an idle connection stays open.
-pub const OUTBOUND_IDLE_MAX: Duration = Duration::from_secs(30);
+pub const OUTBOUND_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum networks in `outbound.allowed_networks`.
 pub const OUTBOUND_NETWORKS_MAX: usize = 64;
-/// Maximum pushes in flight for all streams of one caller; the others wait for [`PUSH_PLACE_WAIT_MAX`].
+/// Maximum pushes in flight for all streams of one caller; the others wait for [`PUSH_PERMIT_WAIT_MAX`].
 /// Metric: `svc_push_total{result="no_place"}`.
-pub const PUSHES_PER_OWNER_MAX: usize = 32;
+pub const PUSHES_PER_CALLER_MAX: usize = 32;
 /// Maximum pushes in flight for the streams of one caller to one host, so that other callers reach it.
 /// Metric: `svc_push_total{result="no_place"}`.
-pub const PUSHES_PER_OWNER_AT_HOST_MAX: usize = 8;
+pub const PUSHES_PER_CALLER_AND_HOST_MAX: usize = 8;
 /// Maximum wait of a push for its permit; beyond it the push is queued again and does not count as a failure
 /// of the receiver.
 /// Metric: `svc_push_total{result="no_place"}`.
-pub const PUSH_PLACE_WAIT_MAX: Duration = Duration::from_secs(30);
+pub const PUSH_PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Maximum time of a push that has its permit, to the last byte of the response that is read.
 pub const PUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum wait for the body of a 403 response to a push; beyond it: the status alone counts.
 pub const PUSH_REFUSAL_BODY_WAIT: Duration = Duration::from_secs(1);
 /// Maximum body of a 400 or 403 response to a push. The body of other responses is not read.
-pub const PUSH_ANSWER_BYTES_MAX: usize = 64 * 1024;
+pub const PUSH_RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
 // --- live feed ---------------------------------------------------------------------------------
 
 /// Interval of the comments that keep a connection of the live feed open (contract §7). With each, the
 /// capability of the subscriber is checked again.
-pub const FEED_HEARTBEAT: Duration = Duration::from_secs(15);
+pub const FEED_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 /// `retry` of the live feed: pause of a subscriber before it reconnects (contract §7).
 pub const FEED_RETRY: Duration = Duration::from_millis(3_000);
 /// Maximum events published and not yet received by a subscriber, in a buffer that all subscribers share;
 /// beyond it the subscriber is disconnected, and resumes.
 /// Metric: `svc_event_readers_dropped_total{reason="slow"}`.
-pub const FEED_READER_QUEUE: usize = 1_024;
+pub const FEED_QUEUED_EVENTS_MAX: usize = 1_024;
 /// Maximum rows of the feed per read, for one subscriber that resumes or for all.
-pub const FEED_ROWS_AT_ONCE: usize = 256;
+pub const FEED_ROWS_PER_READ: usize = 256;
 /// Pause between two pages that are published to all subscribers, so that they keep up, and before each page
 /// that is read for one subscriber.
 pub const FEED_PAGE_PAUSE: Duration = Duration::from_millis(10);
@@ -410,18 +410,18 @@ pub const FEED_CHUNK_BYTES_FULL: usize = 16 * 1024;
 /// Maximum exchanges and denials that are queued for the live feed, and that are published together; beyond
 /// it: dropped and counted.
 /// Metric: `svc_event_activities_dropped_total`.
-pub const FEED_ACTIVITIES_AT_ONCE: usize = 64;
+pub const FEED_ACTIVITIES_QUEUED_MAX: usize = 64;
 /// Minimum time between two publications of them.
 /// Metric: `svc_event_activities_dropped_total`.
-pub const FEED_ACTIVITY_PAUSE: Duration = Duration::from_millis(100);
+pub const FEED_ACTIVITY_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum length of a text in a published event of the live feed; beyond it: truncated.
-pub const FEED_TEXT_SHOWN_BYTES_MAX: usize = 2 * 1024;
+pub const FEED_FRAME_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Maximum subscribers of the live feed per node; beyond it: 503.
 /// Metric: `svc_event_readers`.
-pub const EVENT_READERS_MAX: usize = 1_000;
+pub const FEED_SUBSCRIBERS_MAX: usize = 1_000;
 /// Maximum subscribers of the live feed per identity; beyond it: 429.
 /// Metric: `svc_http_requests_total{route="/v1/events",status="429"}`.
-pub const EVENT_READERS_PER_CALLER_MAX: usize = 5;
+pub const FEED_SUBSCRIBERS_PER_CALLER_MAX: usize = 5;
 
 // --- issuer keys -------------------------------------------------------------------------------
 
@@ -436,15 +436,15 @@ pub const FETCH_BYTES_MAX: usize = 256 * 1024;
 pub const KEYS_PER_SET_MAX: usize = 256;
 /// Time after which fetched keys are fetched again.
 /// Metric: `svc_issuer_key_fetches_total{result="fetched"}`.
-pub const KEYS_FRESH: Duration = Duration::from_secs(300);
+pub const ISSUER_KEYS_REFRESH: Duration = Duration::from_secs(300);
 /// Maximum time for which fetched keys are used while the source is unreachable.
 /// Metric: `svc_exchange_total{result="issuer_unavailable"}`.
-pub const KEYS_STALE_MAX: Duration = Duration::from_secs(900);
+pub const ISSUER_KEYS_STALE_MAX: Duration = Duration::from_secs(900);
 /// Pause of an issuer's source after an unknown `kid` or a failed fetch, however many requests need it.
 /// Metric: `svc_exchange_total{result="subject_token"}`.
-pub const KEYS_NEGATIVE: Duration = Duration::from_secs(30);
+pub const ISSUER_KEYS_RETRY_PAUSE: Duration = Duration::from_secs(30);
 /// Pause of an issuer's source after a fetch that its caller abandoned. The next caller fetches.
-pub const KEYS_ABANDONED: Duration = Duration::from_secs(1);
+pub const ISSUER_KEYS_ABANDONED_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum refresh interval that a SPIFFE bundle can request.
 /// Metric: `svc_issuer_key_fetches_total{result="fetched"}`.
 pub const SPIFFE_REFRESH_MIN: Duration = Duration::from_secs(10);
@@ -521,7 +521,7 @@ pub const CLOCK_ROUND_TRIP_MAX: Duration = Duration::from_millis(500);
 /// Maximum offset of a wall clock from the median of the voters at which it agrees with them. A node with a
 /// larger offset accepts no credentials of other issuers.
 /// Metric: `svc_clock_offset_seconds`.
-pub const CLOCK_AGREEMENT: Duration = Duration::from_secs(2);
+pub const CLOCK_AGREEMENT_OFFSET_MAX: Duration = Duration::from_secs(2);
 /// Maximum offset of a wall clock from the median of the voters; beyond it its node verifies nothing that has
 /// a time.
 /// Metric: `svc_clock_offset_seconds`.
@@ -562,20 +562,20 @@ pub const LEADER_UNCONFIRMED_MAX: Duration = Duration::from_secs(2);
 pub const DISK_TICK: Duration = Duration::from_millis(100);
 /// Ticks without a completed write of the log after which the disk counts as hung.
 /// Metric: `svc_log_disk_hangs`.
-pub const DISK_HANGS_TICKS: u32 = 10;
+pub const DISK_HUNG_TICKS: u32 = 10;
 /// Heartbeats without a completed write after which it counts as hung, if that is longer.
 /// Metric: `svc_log_disk_hangs`.
-pub const DISK_HANGS_HEARTBEATS: u32 = 10;
+pub const DISK_HUNG_HEARTBEATS: u32 = 10;
 /// Ticks with a hung disk after which the node exits, if another node leads.
 /// Metric: `svc_log_disk_hangs`.
 pub const DISK_LOST_TICKS: u32 = 100;
 /// Maximum time to hand over leadership; beyond it the node continues without.
 /// Metric: `svc_raft_is_leader`.
-pub const HAND_OVER_MAX: Duration = Duration::from_secs(3);
+pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time for the chosen member to be elected; beyond it the next member is chosen.
-pub const HAND_OVER_ATTEMPT: Duration = Duration::from_millis(500);
+pub const HAND_OVER_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which a node checks whether it may stand for election.
-pub const CANDIDACY_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+pub const CANDIDACY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after a handover for which a node does not stand for election, while there is a leader.
 /// Metric: `svc_raft_is_leader`.
 pub const CANDIDACY_PAUSE: Duration = Duration::from_secs(30);
@@ -628,14 +628,14 @@ pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const JWKS_WITHOUT_LEASE_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a node checks its readiness for the log.
-pub const READINESS_LOOK_INTERVAL: Duration = Duration::from_millis(500);
+pub const READINESS_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which the log repeats why a node is not ready.
-pub const NOT_READY_SAID_INTERVAL: Duration = Duration::from_secs(10);
+pub const NOT_READY_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum wait of a member of a cluster of several nodes for the committed log: as long as the other members
 /// take.
-pub const RECOVERY_OF_MEMBER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const MEMBER_RECOVERY_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum wait of a single node for its committed log; beyond it: the node does not start.
-pub const RECOVERY_MAX: Duration = Duration::from_secs(120);
+pub const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Size of the block cache of the state database, shared by all tables.
 pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// Size of the write buffers of the state database, shared by all tables, without those that are being
@@ -804,9 +804,9 @@ pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 /// Pause after a connection could not be accepted.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum callers with a retained request rate; beyond it the least recently used starts anew.
-pub const RATES_REMEMBERED_MAX: u64 = 100_000;
+pub const RATE_LIMITED_CALLERS_MAX: u64 = 100_000;
 /// Retention of a caller's request rate after its last request. One second already restores the whole rate.
-pub const RATES_REMEMBERED_IDLE: Duration = Duration::from_secs(60);
+pub const RATE_LIMIT_RETENTION: Duration = Duration::from_secs(60);
 /// Default maximum of requests per caller and second.
 /// Metric: `svc_requests_refused_total{reason="rate"}`.
 pub const REQUESTS_PER_SECOND_PER_CALLER: u32 = 1_000;
@@ -817,9 +817,9 @@ pub const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
 pub const HEALTH_REQUESTS_PER_SECOND: u32 = 100;
 /// Maximum requests in flight per caller; beyond it: 429.
 /// Metric: `svc_requests_refused_total{reason="rate"}`.
-pub const REQUESTS_OF_CALLER_MAX: usize = 512;
+pub const REQUESTS_PER_CALLER_MAX: usize = 512;
 /// Maximum responses that wait until the rest of their request body is read; beyond it: answered at once.
-pub const LEFTOVERS_MAX: usize = 1_024;
+pub const UNREAD_BODIES_MAX: usize = 1_024;
 /// Maximum time of a connection of `admin.sock`, which serves one after the other; beyond it: closed.
 pub const ADMIN_SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum requests that wait for `Svc-Min-Index` or `Last-Event-ID`; beyond it: 503.
@@ -835,9 +835,9 @@ pub const REQUESTS_WAITING_MAX: usize = 136;
 /// Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for tasks and databases to end at shutdown; beyond it: the process exits.
-pub const STOP_MAX: Duration = Duration::from_secs(20);
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum time for them to end while the disk of the log hangs.
-pub const STOP_OF_HUNG_MAX: Duration = Duration::from_secs(1);
+pub const STOP_WITH_HUNG_DISK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time for requests in flight to finish at a graceful shutdown.
 /// Metric: `svc_http_connections_closed_total{reason="shutdown"}`.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -873,10 +873,10 @@ pub const SIGNATURES_CACHED_MAX: u64 = 100_000;
 pub const PUSHES_PER_STREAM_MAX: usize = 8;
 /// Minimum backoff after a failed push (contract §6).
 /// Metric: `svc_push_total`.
-pub const PUSH_WAIT_MIN: Duration = Duration::from_secs(1);
+pub const PUSH_BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// Maximum backoff after a failed push, also if `Retry-After` is longer.
 /// Metric: `svc_push_total`.
-pub const PUSH_WAIT_MAX: Duration = Duration::from_secs(300);
+pub const PUSH_BACKOFF_MAX: Duration = Duration::from_secs(300);
 /// Maximum attempts of an event whose sender, key, issuer or audience the receiver refuses; then a
 /// verification event decides whether the event is a dead letter or the stream is paused.
 /// Metric: `svc_push_total{result="refused"}`.
@@ -893,24 +893,24 @@ pub const PUSH_ADVANCE_INTERVAL: Duration = Duration::from_millis(200);
 /// Deliveries after which they are recorded sooner.
 pub const PUSH_ADVANCE_EVENTS: usize = 256;
 /// Maximum dead letters recorded at once; the rest is recorded next.
-pub const DEAD_LETTERS_AT_ONCE_MAX: usize = 64;
+pub const DEAD_LETTERS_PER_WRITE_MAX: usize = 64;
 /// Maximum retained length of the `err` of a receiver; beyond it: truncated.
 pub const PUSH_ERR_BYTES_MAX: usize = 64;
 /// Maximum retained length of the `description` of a receiver; beyond it: truncated.
 pub const PUSH_DESCRIPTION_BYTES_MAX: usize = 256;
-/// Events beyond [`STREAM_BACKLOG_MAX`] at which the oldest are dropped down to it.
+/// Events beyond [`STREAM_BACKLOG_EVENTS_MAX`] at which the oldest are dropped down to it.
 /// Metric: `svc_stream_events_total{result="dropped"}`.
 pub const STREAM_BACKLOG_SLACK: u64 = 1_000;
-/// Time beyond [`STREAM_HELD_MAX`] at which all events older than that are dropped. It is shorter than the
+/// Time beyond [`STREAM_RETENTION`] at which all events older than that are dropped. It is shorter than the
 /// margin of [`OUTBOX_RETENTION`].
 /// Metric: `svc_stream_events_total{result="dropped"}`.
-pub const STREAM_HELD_SLACK: Duration = Duration::from_secs(300);
+pub const STREAM_RETENTION_SLACK: Duration = Duration::from_secs(300);
 /// Interval at which the backlog of the streams is checked.
-pub const STREAM_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum outbox events read per step, so that other tasks proceed.
-pub const OUTBOX_ROWS_PER_TURN: usize = 128;
+pub const OUTBOX_ROWS_PER_STEP: usize = 128;
 /// Maximum matches of events and streams per step.
-pub const OUTBOX_TOLD_PER_TURN: usize = 2_048;
+pub const OUTBOX_MATCHES_PER_STEP: usize = 2_048;
 
 // --- connections between nodes -----------------------------------------------------------------
 
@@ -924,11 +924,11 @@ pub const APPEND_BYTES_FULL: usize = 4 * 1024 * 1024;
 /// Maximum connections from other nodes; beyond it: closed and logged.
 pub const PEER_CONNECTIONS_MAX: usize = 256;
 /// Maximum connections from one other node; beyond it: closed and logged.
-pub const PEER_CONNECTIONS_OF_NODE_MAX: usize = 32;
+pub const PEER_CONNECTIONS_PER_NODE_MAX: usize = 32;
 /// Maximum connections between nodes in the TLS handshake; beyond it: closed and logged.
 pub const PEER_HANDSHAKES_MAX: usize = 256;
 /// Maximum connections between nodes in the TLS handshake per address; beyond it: closed and logged.
-pub const PEER_HANDSHAKES_OF_ADDRESS_MAX: usize = 64;
+pub const PEER_HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
 /// Maximum concurrent calls per connection between nodes; the others wait.
 pub const PEER_STREAMS_MAX: u32 = 1_024;
 /// Maximum header list of a call between nodes; beyond it: the connection is closed.
@@ -944,16 +944,16 @@ pub const PEER_PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the acknowledgement of such a ping; beyond it: reconnected.
 pub const PEER_PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for which sent data is not acknowledged by a node; beyond it: reconnected.
-pub const PEER_SILENCE_MAX: Duration = Duration::from_secs(3);
+pub const PEER_STALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time for which the recorded progress of a member's disk is not written; a crash loses the
 /// unwritten part.
 pub const MEMORY_UNWRITTEN_MAX: Duration = Duration::from_secs(1);
 /// Interval at which the leader polls the acknowledgements of the members.
 pub const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 /// Time for which a node whose log contradicts the leader's reports this before it stops.
-pub const CONTRADICTION_TOLD_FOR: Duration = Duration::from_millis(500);
+pub const CONTRADICTION_REPORT_TIME: Duration = Duration::from_millis(500);
 /// Interval at which the members are polled during the bootstrap.
-pub const FOUNDING_PAUSE: Duration = Duration::from_millis(250);
+pub const BOOTSTRAP_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum wait of a member for an entry to be applied before it reports its applied index.
 pub const APPLIED_WAIT: Duration = Duration::from_secs(1);
 /// Maximum accepted index of a log entry.

@@ -50,9 +50,12 @@ impl QueryParams {
     /// # Errors
     /// 400 that names the parameter and its rule.
     pub fn page(&self) -> Result<Page, Error> {
-        let limit = self.value("limit").map_or(Some(limits::PAGE_DEFAULT), |text| text.parse().ok());
-        let limit = limit.filter(|limit| (1..=limits::PAGE_MAX).contains(limit)).ok_or_else(|| {
-            Error::invalid_request(format!("limit: must be a whole number from 1 to {}", limits::PAGE_MAX))
+        let limit = self.value("limit").map_or(Some(limits::PAGE_ROWS_DEFAULT), |text| text.parse().ok());
+        let limit = limit.filter(|limit| (1..=limits::PAGE_ROWS_MAX).contains(limit)).ok_or_else(|| {
+            Error::invalid_request(format!(
+                "limit: must be a whole number from 1 to {}",
+                limits::PAGE_ROWS_MAX
+            ))
         })?;
         let after = self.value("cursor").map(|cursor| {
             let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
@@ -109,8 +112,8 @@ mod tests {
 
     #[test]
     fn page_limit_is_validated() {
-        assert_eq!(read("/v1/tools").expect("page"), Page { limit: limits::PAGE_DEFAULT, after: None });
-        assert_eq!(read("/v1/tools?limit=1000").expect("page").limit, limits::PAGE_MAX);
+        assert_eq!(read("/v1/tools").expect("page"), Page { limit: limits::PAGE_ROWS_DEFAULT, after: None });
+        assert_eq!(read("/v1/tools?limit=1000").expect("page").limit, limits::PAGE_ROWS_MAX);
         for uri in
             ["/l?limit=0", "/l?limit=1001", "/l?limit=-1", "/l?limit=x", "/l?limit=", "/l?limit=1&limit=1"]
         {

@@ -86,9 +86,9 @@ impl RateLimits {
         // The configuration is 1 or more.
         let per_second = NonZeroU32::new(per_second).unwrap_or(NonZeroU32::MIN);
         let accounts = Cache::builder()
-            .max_capacity(limits::RATES_REMEMBERED_MAX)
+            .max_capacity(limits::RATE_LIMITED_CALLERS_MAX)
             // A second without a request restores the whole rate.
-            .time_to_idle(limits::RATES_REMEMBERED_IDLE)
+            .time_to_idle(limits::RATE_LIMIT_RETENTION)
             .build();
         Self { accounts, per_second, clock }
     }
@@ -122,7 +122,7 @@ impl RateLimits {
 fn permit_of(account: Arc<Account>) -> Result<RequestPermit, Error> {
     let before = account.in_flight.fetch_add(1, Ordering::Relaxed);
     let permit = RequestPermit(account);
-    if before < limits::REQUESTS_OF_CALLER_MAX {
+    if before < limits::REQUESTS_PER_CALLER_MAX {
         return Ok(permit);
     }
     Err(Error::too_many_requests("too many concurrent requests of this caller", 1))
@@ -183,7 +183,7 @@ mod tests {
         let rate_limits = RateLimits::new(limits::REQUESTS_PER_SECOND_MAX, clock);
         let acquire = |text| rate_limits.acquire(address(text)).permit;
         let mut permits: Vec<_> =
-            (0..limits::REQUESTS_OF_CALLER_MAX).map(|_| acquire("192.0.2.1").expect("a place")).collect();
+            (0..limits::REQUESTS_PER_CALLER_MAX).map(|_| acquire("192.0.2.1").expect("a place")).collect();
         assert!(acquire("192.0.2.1").is_err());
         assert!(acquire("192.0.2.2").is_ok(), "another's are its own");
         permits.pop();
@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn retained_callers_are_bounded() {
         let rate_limits = rate_limits(&Clock::manual(Timestamp::from_secs(1_000)));
-        for at in 0..u32::try_from(limits::RATES_REMEMBERED_MAX).expect("small") + 10_000 {
+        for at in 0..u32::try_from(limits::RATE_LIMITED_CALLERS_MAX).expect("small") + 10_000 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(at));
             assert!(rate_limits.acquire(Key::of_address(address)).permit.is_ok(), "{address}");
         }
         rate_limits.accounts.run_pending_tasks();
         let remembered = rate_limits.accounts.entry_count();
-        assert!((1..=limits::RATES_REMEMBERED_MAX).contains(&remembered), "{remembered}");
+        assert!((1..=limits::RATE_LIMITED_CALLERS_MAX).contains(&remembered), "{remembered}");
     }
 }

@@ -56,12 +56,12 @@ pub fn share(body: Body) -> (Body, UnreadBody) {
 }
 
 impl UnreadBody {
-    /// Reads to the end, or to [`limits::BODY_DISCARDED_MAX`], for at most [`limits::LINGER_TIMEOUT`].
+    /// Reads to the end, or to [`limits::BODY_DISCARDED_BYTES_MAX`], for at most [`limits::LINGER_TIMEOUT`].
     pub async fn discard(self) {
         let Some(mut rest) = self.0.filter(|rest| !rest.is_end_stream()) else { return };
         let reading = async {
             let mut discarded = 0;
-            while discarded <= limits::BODY_DISCARDED_MAX
+            while discarded <= limits::BODY_DISCARDED_BYTES_MAX
                 && let Some(Ok(frame)) = rest.frame().await
             {
                 discarded += frame.data_ref().map_or(0, Bytes::len);
@@ -115,9 +115,9 @@ mod tests {
 
     #[tokio::test]
     async fn endless_body_is_read_up_to_the_limit() {
-        let (body, read) = counted(10 * limits::BODY_DISCARDED_MAX / PIECE);
+        let (body, read) = counted(10 * limits::BODY_DISCARDED_BYTES_MAX / PIECE);
         share(body).1.discard().await;
-        let most = limits::BODY_DISCARDED_MAX + PIECE;
+        let most = limits::BODY_DISCARDED_BYTES_MAX + PIECE;
         assert_eq!(read.load(Ordering::Relaxed), most, "the piece that exceeds the limit is the last");
     }
 

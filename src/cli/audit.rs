@@ -113,7 +113,7 @@ impl Trail {
     ) -> Result<Option<String>, Error> {
         let (mut entries, mut cursor) = (Vec::<Entry>::new(), None);
         loop {
-            let limit = (most - entries.len()).clamp(1, limits::PAGE_MAX);
+            let limit = (most - entries.len()).clamp(1, limits::PAGE_ROWS_MAX);
             let (page, next) = page_of(&self.client, &self.path(), limit, cursor.as_deref()).await?;
             for row in page {
                 let entry: Entry = self.read(row)?;
@@ -175,7 +175,7 @@ async fn export(client: &NodeClient, tool: Option<&str>, out: &mut (dyn Write + 
     let (mut cursor, mut rows, mut pages) = (None, 0, 0_u32);
     let mut sequence = SequenceCheck::default();
     loop {
-        let (page, next) = page_of(client, path, limits::PAGE_MAX, cursor.as_deref()).await?;
+        let (page, next) = page_of(client, path, limits::PAGE_ROWS_MAX, cursor.as_deref()).await?;
         rows += page.len();
         for row in page {
             if let Some(gap) = sequence.gap_before(&row) {

@@ -15,7 +15,7 @@ const BLOCKS: [&str; 2] = ["v1", "blocks"];
 #[derive(Debug, Args)]
 pub(super) struct Blocks {
     /// Maximum blocks to list.
-    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
     server: Server,

@@ -48,7 +48,7 @@ async fn read(
 ) -> Result<(Vec<Value>, bool), Error> {
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     while rows.len() < most {
-        let limit = (most - rows.len()).min(limits::PAGE_MAX).to_string();
+        let limit = (most - rows.len()).min(limits::PAGE_ROWS_MAX).to_string();
         let mut query = [parameters, &[("limit", limit.as_str())]].concat();
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let (page, next) = client.page(path, &query).await?;

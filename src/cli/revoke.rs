@@ -105,7 +105,7 @@ pub(super) struct Revoke {
 #[derive(Debug, Args)]
 pub(super) struct Revocations {
     /// Maximum revocations to list.
-    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
     server: Server,
@@ -219,7 +219,7 @@ async fn show(
     format: Format,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Error> {
-    let limit = limits::PAGE_MAX.to_string();
+    let limit = limits::PAGE_ROWS_MAX.to_string();
     let (mut cursor, mut pages, mut rows) = (None::<String>, 0_u32, 0_usize);
     loop {
         let (page, next) = page(client, request, &limit, cursor.as_deref()).await?;

@@ -74,7 +74,7 @@ pub(super) struct Create {
 #[derive(Debug, Args)]
 pub(super) struct List {
     /// Maximum streams to list.
-    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
     server: Server,
@@ -124,7 +124,7 @@ pub(super) struct DeadLetters {
     /// The stream, by its ID in `stream list`.
     stream_id: String,
     /// Maximum events to list, oldest first.
-    #[arg(long, value_name = "N", default_value_t = limits::PAGE_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
     server: Server,

@@ -62,7 +62,8 @@ impl Agreement {
         let Some(median) = sorted.get(sorted.len().saturating_sub(1) / 2).copied() else {
             return Self::default();
         };
-        let close = sorted.iter().filter(|wall| wall.distance(median) <= limits::CLOCK_AGREEMENT).count();
+        let close =
+            sorted.iter().filter(|wall| wall.distance(median) <= limits::CLOCK_AGREEMENT_OFFSET_MAX).count();
         let offset = |wall: &Timestamp| wall.millis().saturating_sub(median.millis());
         Self {
             has_majority: sorted.len() >= majority,
@@ -139,7 +140,9 @@ impl ClockReport {
         match offset {
             Some(offset) if offset > limits::CLOCK_OFFSET_MAX => ClockVerdict::FarApart,
             _ if !self.is_agreed && self.spread > limits::CLOCK_OFFSET_MAX => ClockVerdict::FarApart,
-            Some(offset) if self.is_agreed && offset <= limits::CLOCK_AGREEMENT => ClockVerdict::Good,
+            Some(offset) if self.is_agreed && offset <= limits::CLOCK_AGREEMENT_OFFSET_MAX => {
+                ClockVerdict::Good
+            }
             _ => ClockVerdict::Apart,
         }
     }
@@ -304,7 +307,7 @@ mod tests {
             for clock in clocks.iter().flatten() {
                 prop_assert!(stamp.latest >= at(*clock), "a clock ahead of it was read");
             }
-            let tolerance = limits::CLOCK_AGREEMENT + Duration::from_millis(500);
+            let tolerance = limits::CLOCK_AGREEMENT_OFFSET_MAX + Duration::from_millis(500);
             prop_assert!(stamp.time <= NOON.plus(tolerance), "{stamp:?}");
             if found.is_agreed {
                 prop_assert!(found.has_majority);

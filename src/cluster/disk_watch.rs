@@ -84,16 +84,16 @@ pub(crate) fn watch() -> (WriterProbe, Watchdog) {
     let (running, writer) = channel();
     let disk = Arc::<DiskMonitor>::default();
     let watched = WriterProbe { disk: Arc::clone(&disk), _running: running };
-    let (hangs_after, lost_after) = (limits::DISK_HANGS_TICKS, limits::DISK_LOST_TICKS);
+    let (hangs_after, lost_after) = (limits::DISK_HUNG_TICKS, limits::DISK_LOST_TICKS);
     (watched, Watchdog { disk, writer, seen: 0, ticks: 0, hangs_after, lost_after })
 }
 
 impl Watchdog {
     /// Sets the thresholds for a heartbeat interval: they grow with slow heartbeats.
     pub(crate) fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
-        let heartbeats = heartbeat * limits::DISK_HANGS_HEARTBEATS;
+        let heartbeats = heartbeat * limits::DISK_HUNG_HEARTBEATS;
         let ticks = heartbeats.as_millis().div_ceil(limits::DISK_TICK.as_millis());
-        self.hangs_after = u32::try_from(ticks).unwrap_or(u32::MAX).max(limits::DISK_HANGS_TICKS);
+        self.hangs_after = u32::try_from(ticks).unwrap_or(u32::MAX).max(limits::DISK_HUNG_TICKS);
         self.lost_after = self.hangs_after.max(limits::DISK_LOST_TICKS);
         self
     }
@@ -160,7 +160,7 @@ impl<M: Machine> Handle<M> {
                         self.channels.local.stop(reason.to_owned());
                     }
                 }
-                tokio::time::sleep(limits::HAND_OVER_ATTEMPT).await;
+                tokio::time::sleep(limits::HAND_OVER_ATTEMPT_TIMEOUT).await;
             };
             tokio::select! {
                 changed = states.changed() => if changed.is_err() { return },
@@ -189,7 +189,7 @@ mod tests {
                 watchdog.tick();
                 let expected = match tick {
                     limits::DISK_LOST_TICKS.. => DiskState::Lost,
-                    limits::DISK_HANGS_TICKS.. => DiskState::Hangs,
+                    limits::DISK_HUNG_TICKS.. => DiskState::Hangs,
                     _ => DiskState::Answers,
                 };
                 assert_eq!(*state.borrow(), expected, "{tick}");
@@ -204,7 +204,7 @@ mod tests {
     fn slow_groups_that_finish_are_no_hang() {
         let (watched, mut watchdog) = watch();
         for _ in 0..limits::DISK_LOST_TICKS {
-            watched.group(|| (0..limits::DISK_HANGS_TICKS).for_each(|_| watchdog.tick()));
+            watched.group(|| (0..limits::DISK_HUNG_TICKS).for_each(|_| watchdog.tick()));
             assert!(!watchdog.disk().hangs());
         }
     }
@@ -215,7 +215,7 @@ mod tests {
             let watchdog = watch().1.with_heartbeat(Duration::from_millis(millis));
             (watchdog.hangs_after, watchdog.lost_after)
         };
-        assert_eq!(after(50), (limits::DISK_HANGS_TICKS, limits::DISK_LOST_TICKS));
+        assert_eq!(after(50), (limits::DISK_HUNG_TICKS, limits::DISK_LOST_TICKS));
         assert_eq!(after(101), (11, limits::DISK_LOST_TICKS));
         assert_eq!(after(5_000), (500, 500));
     }

@@ -91,12 +91,12 @@ impl<M: Machine> Handle<M> {
                         () = self.until_another_leads() => {}
                     }
                 };
-                if tokio::time::timeout(limits::HAND_OVER_ATTEMPT, elected).await.is_ok() {
+                if tokio::time::timeout(limits::HAND_OVER_ATTEMPT_TIMEOUT, elected).await.is_ok() {
                     return;
                 }
             }
         };
-        drop(tokio::time::timeout(limits::HAND_OVER_MAX, transferred).await);
+        drop(tokio::time::timeout(limits::HAND_OVER_TIMEOUT, transferred).await);
         self.is_deposed() || self.another_leads()
     }
 
@@ -129,7 +129,7 @@ impl<M: Machine> Handle<M> {
             let may_campaign = self.candidacy.may_campaign(self.clock.boot(), self.freshness().lapsed);
             // A vote needs a durable write.
             self.raft.runtime_config().elect(may_campaign && !self.disk.hangs());
-            tokio::time::sleep(limits::CANDIDACY_LOOK_INTERVAL).await;
+            tokio::time::sleep(limits::CANDIDACY_CHECK_INTERVAL).await;
         }
     }
 }

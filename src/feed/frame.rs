@@ -231,7 +231,7 @@ fn sanitized(text: &str) -> &str {
     if contains_token(text) {
         return "withheld, because it looks like a token";
     }
-    text.get(..text.floor_char_boundary(limits::FEED_TEXT_SHOWN_BYTES_MAX)).unwrap_or(text)
+    text.get(..text.floor_char_boundary(limits::FEED_FRAME_TEXT_BYTES_MAX)).unwrap_or(text)
 }
 
 /// Whether a text contains a JWT or its beginning: base64url up to a dot, some tail of which is a header. The begin is
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn long_text_is_cut_between_characters() {
-        let most = limits::FEED_TEXT_SHOWN_BYTES_MAX;
+        let most = limits::FEED_FRAME_TEXT_BYTES_MAX;
         for (bytes, sent) in [(most, most), (most + 1, most)] {
             assert_eq!(sanitized(&"x".repeat(bytes)).len(), sent);
         }

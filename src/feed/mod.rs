@@ -124,8 +124,8 @@ struct Hub {
 impl Feed {
     /// The feed and its broadcaster, which must run.
     pub fn new(parts: Parts) -> (Self, Broadcaster) {
-        let (broadcast, _) = broadcast::channel(limits::FEED_READER_QUEUE);
-        let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_AT_ONCE);
+        let (broadcast, _) = broadcast::channel(limits::FEED_QUEUED_EVENTS_MAX);
+        let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_QUEUED_MAX);
         let end = parts.table.end();
         let position = *end.borrow();
         let (limiter, replaying) = (SubscriberLimiter::default(), AtomicUsize::new(0));
@@ -195,7 +195,7 @@ impl Broadcaster {
     /// Broadcasts events until the node stops, then ends every subscription; never returns.
     pub async fn run(mut self) {
         let mut end = self.hub.end.clone();
-        let mut rounds = tokio::time::interval(limits::FEED_ACTIVITY_PAUSE);
+        let mut rounds = tokio::time::interval(limits::FEED_ACTIVITY_INTERVAL);
         rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let shutdown = self.hub.parts.shutdown.clone();
         loop {
@@ -240,7 +240,7 @@ impl Broadcaster {
             self.position = row.id.next();
             frames.extend(Frame::of_row(incarnation, &row, unit_id));
             rows += 1;
-            rows < limits::FEED_ROWS_AT_ONCE
+            rows < limits::FEED_ROWS_PER_READ
         });
         let gap = match read.and_then(|()| table.begin()) {
             Ok(begin) if begin > first => Some("overtaken"),
@@ -257,12 +257,12 @@ impl Broadcaster {
             return false;
         }
         frames.into_iter().map(Broadcast::Event).for_each(|event| self.hub.send(event));
-        rows >= limits::FEED_ROWS_AT_ONCE
+        rows >= limits::FEED_ROWS_PER_READ
     }
 
     fn broadcast_activities(&mut self, first: (Timestamp, Activity)) {
         let rest =
-            iter::from_fn(|| self.activities.try_recv().ok()).take(limits::FEED_ACTIVITIES_AT_ONCE - 1);
+            iter::from_fn(|| self.activities.try_recv().ok()).take(limits::FEED_ACTIVITIES_QUEUED_MAX - 1);
         for (at, activity) in iter::once(first).chain(rest) {
             self.hub.send(Broadcast::Event(Frame::of_activity(at, &activity, &self.hub.parts.unit_id)));
         }

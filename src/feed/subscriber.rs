@@ -83,7 +83,7 @@ impl Subscriber {
         if let Start::Reset(first_available) = start {
             greeting.push_str(&frame::reset(first_available.map(id)));
         }
-        let mut heartbeats = tokio::time::interval(limits::FEED_HEARTBEAT);
+        let mut heartbeats = tokio::time::interval(limits::FEED_HEARTBEAT_INTERVAL);
         heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Otherwise the first tick is immediate.
         heartbeats.reset();
@@ -175,7 +175,7 @@ impl Subscriber {
                 self.add(&mut page, &frame);
             }
             rows += 1;
-            is_full = rows >= limits::FEED_ROWS_AT_ONCE || page.is_full();
+            is_full = rows >= limits::FEED_ROWS_PER_READ || page.is_full();
             !is_full
         });
         match read.and_then(|()| hub.parts.table.begin()) {

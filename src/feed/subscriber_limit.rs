@@ -18,7 +18,7 @@ pub(super) struct SubscriberPermit {
 
 impl Default for SubscriberLimiter {
     fn default() -> Self {
-        Self(KeyedLimiter::new(limits::EVENT_READERS_PER_CALLER_MAX, limits::EVENT_READERS_MAX))
+        Self(KeyedLimiter::new(limits::FEED_SUBSCRIBERS_PER_CALLER_MAX, limits::FEED_SUBSCRIBERS_MAX))
     }
 }
 
@@ -55,12 +55,12 @@ mod tests {
         let acquire = || limiter.acquire(None, &metrics);
         assert!(!limiter.has_subscribers());
         let mut permits: Vec<_> =
-            (0..limits::EVENT_READERS_MAX).map(|_| acquire().expect("a permit")).collect();
+            (0..limits::FEED_SUBSCRIBERS_MAX).map(|_| acquire().expect("a permit")).collect();
         assert!(limiter.has_subscribers());
         assert!(matches!(acquire(), Err(Error::TooManySubscribers)));
         assert!(matches!(limiter.acquire(Some("a"), &metrics), Err(Error::TooManySubscribers)));
         let page = metrics.render().expect("page");
-        assert!(page.contains(&format!("svc_event_readers {}", limits::EVENT_READERS_MAX)), "{page}");
+        assert!(page.contains(&format!("svc_event_readers {}", limits::FEED_SUBSCRIBERS_MAX)), "{page}");
         permits.pop();
         let next = acquire().expect("released");
         drop((permits, next));
@@ -73,7 +73,7 @@ mod tests {
         let (limiter, metrics) = (SubscriberLimiter::default(), metrics());
         let acquire = |caller| limiter.acquire(Some(caller), &metrics);
         let mut permits: Vec<_> =
-            (0..limits::EVENT_READERS_PER_CALLER_MAX).map(|_| acquire("a").expect("a permit")).collect();
+            (0..limits::FEED_SUBSCRIBERS_PER_CALLER_MAX).map(|_| acquire("a").expect("a permit")).collect();
         assert!(matches!(acquire("a"), Err(Error::TooManySubscribersOfCaller)));
         let other = acquire("b").expect("another identity");
         permits.pop();

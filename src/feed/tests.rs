@@ -203,7 +203,7 @@ async fn subscriber_gets_resume_position_then_new_events() {
 #[tokio::test]
 async fn lagging_subscriber_replays_in_pages_and_joins_without_gap() {
     let (feed, broadcaster) = Harness::new();
-    let rows = 5 * limits::FEED_ROWS_AT_ONCE;
+    let rows = 5 * limits::FEED_ROWS_PER_READ;
     feed.append(&vec!["tool"; rows]);
     let mut subscriber = feed.subscribe(Some(id(10)));
     let mut live = feed.subscribe(None);
@@ -214,7 +214,7 @@ async fn lagging_subscriber_replays_in_pages_and_joins_without_gap() {
         // During the replay more is appended, and broadcast before the next page.
         while seen.len() < appended - 1 {
             let page = events(&next(&mut subscriber).await);
-            assert!(page.len() <= limits::FEED_ROWS_AT_ONCE, "{}", page.len());
+            assert!(page.len() <= limits::FEED_ROWS_PER_READ, "{}", page.len());
             seen.extend(page);
             pages += 1;
             if pages <= 20 {
@@ -235,17 +235,17 @@ async fn lagging_subscriber_replays_in_pages_and_joins_without_gap() {
 #[tokio::test(start_paused = true)]
 async fn broadcast_faster_than_replay_is_not_missed() {
     let (feed, broadcaster) = Harness::new();
-    feed.append(&vec!["tool"; 2 * limits::FEED_ROWS_AT_ONCE]);
+    feed.append(&vec!["tool"; 2 * limits::FEED_ROWS_PER_READ]);
     let mut subscriber = feed.subscribe(Some(id(10)));
     let mut live = feed.subscribe(None);
     next(&mut live).await;
     with_broadcaster(broadcaster, async {
         let mut seen = events(&next(&mut subscriber).await);
         seen.extend(events(&next(&mut subscriber).await));
-        let more = 3 * limits::FEED_READER_QUEUE;
+        let more = 3 * limits::FEED_QUEUED_EVENTS_MAX;
         feed.append(&vec!["key"; more]);
         receive(&mut live, more).await;
-        let all = 2 * limits::FEED_ROWS_AT_ONCE + more - 1;
+        let all = 2 * limits::FEED_ROWS_PER_READ + more - 1;
         seen.extend(receive(&mut subscriber, all - seen.len()).await);
         assert_eq!(seen, numbers((11..).take(all)));
         assert!(!feed.dropped("slow"));
@@ -255,7 +255,9 @@ async fn broadcast_faster_than_replay_is_not_missed() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_subscriber_is_disconnected_and_others_get_everything() {
-    for (events, is_cut) in [(limits::FEED_READER_QUEUE, false), (limits::FEED_READER_QUEUE + 1, true)] {
+    for (events, is_cut) in
+        [(limits::FEED_QUEUED_EVENTS_MAX, false), (limits::FEED_QUEUED_EVENTS_MAX + 1, true)]
+    {
         let (feed, broadcaster) = Harness::new();
         let (mut slow, mut subscriber) = (feed.subscribe(None), feed.subscribe(None));
         next(&mut slow).await;
@@ -281,7 +283,7 @@ async fn burst_disconnects_no_reading_subscriber() {
     let (feed, broadcaster) = Harness::new();
     let mut subscriber = feed.subscribe(None);
     next(&mut subscriber).await;
-    let burst = 10 * limits::FEED_READER_QUEUE;
+    let burst = 10 * limits::FEED_QUEUED_EVENTS_MAX;
     feed.append(&vec!["tool"; burst]);
     with_broadcaster(broadcaster, async {
         let mut seen = Vec::new();
@@ -359,7 +361,7 @@ async fn unavailable_position_is_reset_and_continues_from_now() {
 #[tokio::test]
 async fn subscriber_overtaken_by_drops_is_disconnected() {
     let (feed, _broadcaster) = Harness::new();
-    feed.append(&vec!["tool"; 3 * limits::FEED_ROWS_AT_ONCE]);
+    feed.append(&vec!["tool"; 3 * limits::FEED_ROWS_PER_READ]);
     let mut subscriber = feed.subscribe(Some(id(10)));
     next(&mut subscriber).await;
     let read = events(&next(&mut subscriber).await).len() as u64;
@@ -412,19 +414,19 @@ async fn heartbeat_is_periodic_and_has_the_resume_position() {
     let begun = now();
     with_broadcaster(broadcaster, async {
         assert_eq!(next(&mut subscriber).await, ": ping\n\n");
-        assert_eq!(now() - begun, limits::FEED_HEARTBEAT);
+        assert_eq!(now() - begun, limits::FEED_HEARTBEAT_INTERVAL);
         // Only other types were processed.
         feed.append(&["caep", "caep"]);
         assert_eq!(next(&mut subscriber).await, format!(": ping\nid: {}\n\n", id(12)));
-        assert_eq!(now() - begun, 2 * limits::FEED_HEARTBEAT);
+        assert_eq!(now() - begun, 2 * limits::FEED_HEARTBEAT_INTERVAL);
         // A sent event contains its position.
-        tokio::time::sleep(limits::FEED_HEARTBEAT / 2).await;
+        tokio::time::sleep(limits::FEED_HEARTBEAT_INTERVAL / 2).await;
         feed.append(&["tool"]);
         assert_eq!(receive(&mut subscriber, 1).await, numbers([13]));
         let heartbeat = subscriber.next().await.expect("a heartbeat");
         assert_eq!(text(&heartbeat), ": ping\n\n");
         assert!(heartbeat.needs_recheck, "the permission is checked");
-        assert_eq!(now() - begun, 3 * limits::FEED_HEARTBEAT);
+        assert_eq!(now() - begun, 3 * limits::FEED_HEARTBEAT_INTERVAL);
     })
     .await;
 }
@@ -432,11 +434,11 @@ async fn heartbeat_is_periodic_and_has_the_resume_position() {
 #[tokio::test(start_paused = true)]
 async fn replaying_subscriber_gets_heartbeats_too() {
     let (feed, _broadcaster) = Harness::new();
-    feed.append(&vec!["tool"; 4 * limits::FEED_ROWS_AT_ONCE]);
+    feed.append(&vec!["tool"; 4 * limits::FEED_ROWS_PER_READ]);
     let mut subscriber = feed.subscribe(Some(id(10)));
     next(&mut subscriber).await;
     let first = events(&next(&mut subscriber).await);
-    tokio::time::sleep(limits::FEED_HEARTBEAT).await;
+    tokio::time::sleep(limits::FEED_HEARTBEAT_INTERVAL).await;
     assert_eq!(next(&mut subscriber).await, ": ping\n\n");
     let page = events(&next(&mut subscriber).await);
     assert_eq!(page.first(), numbers([11 + first.len() as u64]).first());
@@ -449,19 +451,19 @@ async fn activity_beyond_the_queue_is_dropped_and_counted() {
     feed.feed.activity(|| panic!("no subscriber"));
     let mut subscriber = feed.subscribe(None);
     next(&mut subscriber).await;
-    for _ in 0..limits::FEED_ACTIVITIES_AT_ONCE + BEYOND {
+    for _ in 0..limits::FEED_ACTIVITIES_QUEUED_MAX + BEYOND {
         feed.publish(ActivityKind::Exchange);
     }
     let page = feed.metrics.render().expect("page");
     assert!(page.contains(&format!("svc_event_activities_dropped_total {BEYOND}")), "{page}");
     let begun = now();
     with_broadcaster(broadcaster, async {
-        let all = receive(&mut subscriber, limits::FEED_ACTIVITIES_AT_ONCE).await;
-        assert_eq!(all, vec!["exchange"; limits::FEED_ACTIVITIES_AT_ONCE]);
+        let all = receive(&mut subscriber, limits::FEED_ACTIVITIES_QUEUED_MAX).await;
+        assert_eq!(all, vec!["exchange"; limits::FEED_ACTIVITIES_QUEUED_MAX]);
         assert_eq!(now() - begun, Duration::ZERO, "the first at once");
         feed.publish(ActivityKind::Denial);
         assert_eq!(receive(&mut subscriber, 1).await, ["denial"]);
-        assert_eq!(now() - begun, limits::FEED_ACTIVITY_PAUSE, "the next after a pause");
+        assert_eq!(now() - begun, limits::FEED_ACTIVITY_INTERVAL, "the next after a pause");
     })
     .await;
 }
@@ -469,7 +471,7 @@ async fn activity_beyond_the_queue_is_dropped_and_counted() {
 #[tokio::test]
 async fn shutdown_ends_subscriptions_and_refuses_new_ones() {
     let (feed, broadcaster) = Harness::new();
-    feed.append(&vec!["tool"; 3 * limits::FEED_ROWS_AT_ONCE]);
+    feed.append(&vec!["tool"; 3 * limits::FEED_ROWS_PER_READ]);
     let (mut live, mut replaying) = (feed.subscribe(None), feed.subscribe(Some(id(10))));
     for subscriber in [&mut live, &mut replaying] {
         next(subscriber).await;

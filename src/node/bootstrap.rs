@@ -12,7 +12,7 @@ use crate::{keyring, limits, policy};
 
 /// Timeout of each step. A member waits long for the others; a cluster of one has none to wait for.
 pub(super) const fn patience(config: &Config) -> Duration {
-    if config.cluster.peers.is_some() { limits::RECOVERY_OF_MEMBER_MAX } else { limits::RECOVERY_MAX }
+    if config.cluster.peers.is_some() { limits::MEMBER_RECOVERY_TIMEOUT } else { limits::RECOVERY_TIMEOUT }
 }
 
 /// Waits until all entries that were in the log at startup are applied.

@@ -319,7 +319,7 @@ async fn assemble(
         own_tokens,
         rate_limits,
         health_rate_limits,
-        unread_body_permits: Semaphore::new(limits::LEFTOVERS_MAX),
+        unread_body_permits: Semaphore::new(limits::UNREAD_BODIES_MAX),
         min_index_permits: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
         load_shedder: LoadShedder::default(),
         issuer: config.fabric.issuer,
@@ -537,12 +537,13 @@ mod tests {
                 _ => Ok(()),
             }
         };
-        despite_elections(&node.state, limits::RECOVERY_MAX, write).await.expect("written");
+        despite_elections(&node.state, limits::RECOVERY_TIMEOUT, write).await.expect("written");
         assert_eq!(tries.get(), 3);
         for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Stopping)] {
-            let ended =
-                despite_elections(&node.state, limits::RECOVERY_MAX, || async { Err(error.clone().into()) })
-                    .await;
+            let ended = despite_elections(&node.state, limits::RECOVERY_TIMEOUT, || async {
+                Err(error.clone().into())
+            })
+            .await;
             assert!(matches!(ended, Err(Error::State(_))));
         }
         node.end().await;

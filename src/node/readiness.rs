@@ -23,7 +23,7 @@ pub(super) async fn log_readiness(front: Front, clock: Clock, shutdown: Cancella
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(limits::READINESS_LOOK_INTERVAL) => {}
+            () = tokio::time::sleep(limits::READINESS_CHECK_INTERVAL) => {}
             () = shutdown.cancelled() => return,
         }
     }
@@ -38,7 +38,7 @@ impl LastLogged {
     fn is_due(&mut self, missing: &[&'static str], waits_for: Option<&str>, now: Duration) -> bool {
         let is_logged = self.0.as_ref().is_some_and(|(last, of, at)| {
             let is_same = last == missing && of.as_deref() == waits_for;
-            is_same && (missing.is_empty() || now < *at + limits::NOT_READY_SAID_INTERVAL)
+            is_same && (missing.is_empty() || now < *at + limits::NOT_READY_LOG_INTERVAL)
         });
         if !is_logged {
             self.0 = Some((missing.to_vec(), waits_for.map(str::to_owned), now));
@@ -54,8 +54,8 @@ mod tests {
     #[test]
     fn reasons_are_logged_on_change_and_at_intervals() {
         let (mut last, begun) = (LastLogged::default(), Duration::from_secs(100));
-        let almost = (begun + limits::NOT_READY_SAID_INTERVAL).saturating_sub(Duration::from_nanos(1));
-        let again = begun + limits::NOT_READY_SAID_INTERVAL;
+        let almost = (begun + limits::NOT_READY_LOG_INTERVAL).saturating_sub(Duration::from_nanos(1));
+        let again = begun + limits::NOT_READY_LOG_INTERVAL;
         assert!(last.is_due(&["members"], None, begun));
         assert!(!last.is_due(&["members"], None, almost));
         assert!(last.is_due(&["members"], None, again));

@@ -63,7 +63,7 @@ impl Replica {
             // the process.
             self.background.abort_all();
         }
-        let limit = if hangs { limits::STOP_OF_HUNG_MAX } else { limits::STOP_MAX };
+        let limit = if hangs { limits::STOP_WITH_HUNG_DISK_TIMEOUT } else { limits::STOP_TIMEOUT };
         tokio::time::timeout(limit, self.end())
             .await
             .unwrap_or_else(|_| Err(Error::NotStopped { cause: "shutdown requested".to_owned() }))

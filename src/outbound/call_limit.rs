@@ -26,9 +26,9 @@ pub(super) struct CallPermit {
 impl CallLimiter {
     pub(super) fn new() -> Self {
         Self {
-            owners_at_host: KeyedLimiter::per_key(limits::PUSHES_PER_OWNER_AT_HOST_MAX),
-            owners: KeyedLimiter::per_key(limits::PUSHES_PER_OWNER_MAX),
-            hosts: KeyedLimiter::new(limits::OUTBOUND_PER_HOST_MAX, limits::OUTBOUND_CALLS_MAX),
+            owners_at_host: KeyedLimiter::per_key(limits::PUSHES_PER_CALLER_AND_HOST_MAX),
+            owners: KeyedLimiter::per_key(limits::PUSHES_PER_CALLER_MAX),
+            hosts: KeyedLimiter::new(limits::OUTBOUND_CALLS_PER_HOST_MAX, limits::OUTBOUND_CALLS_MAX),
         }
     }
 
@@ -57,7 +57,7 @@ mod tests {
     fn waiter_for_its_owner_holds_no_permit_of_the_host() {
         let limiter = CallLimiter::new();
         let acquire = |owner: &'static str| limiter.acquire_for(owner, "a".to_owned());
-        let held: Vec<_> = (0..limits::PUSHES_PER_OWNER_AT_HOST_MAX)
+        let held: Vec<_> = (0..limits::PUSHES_PER_CALLER_AND_HOST_MAX)
             .map(|_| acquire("greedy").now_or_never().flatten().expect("permit"))
             .collect();
         let mut waiting: Vec<_> = (0..50).map(|_| Box::pin(acquire("greedy"))).collect();
@@ -72,7 +72,7 @@ mod tests {
         let limiter = CallLimiter::new();
         let mut held = Vec::new();
         for call in 0..limits::OUTBOUND_CALLS_MAX {
-            let host = (call / limits::OUTBOUND_PER_HOST_MAX).to_string();
+            let host = (call / limits::OUTBOUND_CALLS_PER_HOST_MAX).to_string();
             held.push(limiter.acquire(host).now_or_never().flatten().expect("permit"));
         }
         assert!(limiter.acquire("other".to_owned()).now_or_never().is_none(), "the limit in all");

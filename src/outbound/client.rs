@@ -69,9 +69,9 @@ impl Default for CallLimits {
         Self {
             timeout: limits::FETCH_TIMEOUT,
             bytes_max: limits::FETCH_BYTES_MAX,
-            push_permit_wait: limits::PUSH_PLACE_WAIT_MAX,
+            push_permit_wait: limits::PUSH_PERMIT_WAIT_MAX,
             push_timeout: limits::PUSH_TIMEOUT,
-            response_bytes_max: limits::PUSH_ANSWER_BYTES_MAX,
+            response_bytes_max: limits::PUSH_RESPONSE_BYTES_MAX,
         }
     }
 }
@@ -244,7 +244,7 @@ fn http(resolver: GuardedResolver, certificate: Option<&[u8]>) -> Result<reqwest
         .retry(reqwest::retry::never())
         .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
         .pool_max_idle_per_host(limits::OUTBOUND_IDLE_PER_HOST_MAX)
-        .pool_idle_timeout(limits::OUTBOUND_IDLE_MAX)
+        .pool_idle_timeout(limits::OUTBOUND_IDLE_TIMEOUT)
         .dns_resolver(Arc::new(resolver));
     if let Some(pem) = certificate {
         http = http.identity(Identity::from_pem(pem).map_err(unprepared)?);

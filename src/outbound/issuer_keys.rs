@@ -1,11 +1,11 @@
 //! Keys of issuers: fetched, cached and refreshed, one set per issuer.
 //!
-//! * Fresh keys (`KEYS_FRESH`, or the hint of a SPIFFE bundle) are used without a fetch.
+//! * Fresh keys (`ISSUER_KEYS_REFRESH`, or the hint of a SPIFFE bundle) are used without a fetch.
 //! * Older keys are refreshed by one request; concurrent requests use the cached ones.
 //! * An unknown `kid` causes a fetch, because the issuer may have rotated.
-//! * A source is fetched at most once per `KEYS_NEGATIVE`, for any `kid` and after any failure: a negative cache whose
+//! * A source is fetched at most once per `ISSUER_KEYS_RETRY_PAUSE`, for any `kid` and after any failure: a negative cache whose
 //!   size does not depend on input.
-//! * A failed fetch or malformed document changes nothing until `KEYS_STALE_MAX`; then this issuer is refused.
+//! * A failed fetch or malformed document changes nothing until `ISSUER_KEYS_STALE_MAX`; then this issuer is refused.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -90,14 +90,14 @@ impl Fetched {
     }
 
     fn is_usable(&self, boot: Duration) -> bool {
-        self.age(boot) < limits::KEYS_STALE_MAX
+        self.age(boot) < limits::ISSUER_KEYS_STALE_MAX
     }
 }
 
 /// SPIFFE bundle §4.1.2: the refresh hint, within our own bounds.
 fn fresh_for(keys: &KeySet) -> Duration {
-    let hint = keys.refresh_hint().unwrap_or(limits::KEYS_FRESH);
-    hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::KEYS_FRESH)
+    let hint = keys.refresh_hint().unwrap_or(limits::ISSUER_KEYS_REFRESH);
+    hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::ISSUER_KEYS_REFRESH)
 }
 
 impl IssuerKeys {
@@ -183,7 +183,7 @@ impl IssuerKeys {
             return;
         }
         // If this request is cancelled, the next one waits only briefly.
-        *next_fetch = begun + limits::KEYS_ABANDONED;
+        *next_fetch = begun + limits::ISSUER_KEYS_ABANDONED_PAUSE;
         let outcome = self.fetch(source).await.and_then(|keys| {
             let current = source.current.load();
             let sequence = current.as_ref().and_then(|fetched| fetched.keys.sequence());
@@ -193,14 +193,14 @@ impl IssuerKeys {
         let ended = self.clock.boot();
         match outcome {
             Ok(keys) => {
-                *next_fetch = ended + fresh_for(&keys).min(limits::KEYS_NEGATIVE);
+                *next_fetch = ended + fresh_for(&keys).min(limits::ISSUER_KEYS_RETRY_PAUSE);
                 self.metrics.issuer_key_fetch("fetched");
                 tracing::debug!(issuer = source.iss, keys = keys.len(), "issuer keys fetched");
                 // The age counts from the start of the fetch: the document may have been created then.
                 source.current.store(Some(Arc::new(Fetched { keys, at: begun })));
             }
             Err(error) => {
-                *next_fetch = ended + limits::KEYS_NEGATIVE;
+                *next_fetch = ended + limits::ISSUER_KEYS_RETRY_PAUSE;
                 self.metrics.issuer_key_fetch("failed");
                 tracing::warn!(issuer = source.iss, %error, "failed to refresh issuer keys");
             }
@@ -362,7 +362,7 @@ mod tests {
             assert_eq!(harness.key("a").await, Ok(()));
         }
         assert_eq!(harness.requests().await, 1);
-        harness.clock.advance(limits::KEYS_FRESH);
+        harness.clock.advance(limits::ISSUER_KEYS_REFRESH);
         assert_eq!(harness.key("a").await, Ok(()));
         assert_eq!(harness.requests().await, 2);
     }
@@ -389,7 +389,7 @@ mod tests {
         }
         assert_eq!(harness.requests().await, 1);
         // The issuer rotates: its new key is found as soon as the next fetch is allowed.
-        harness.clock.advance(limits::KEYS_NEGATIVE);
+        harness.clock.advance(limits::ISSUER_KEYS_RETRY_PAUSE);
         harness.serves(&jwks(&["a", "b"])).await;
         assert_eq!(harness.key("b").await, Ok(()));
         assert_eq!(harness.key("c").await, Err(UNKNOWN));
@@ -402,7 +402,7 @@ mod tests {
         harness.serves(&jwks(&["a", "b"])).await;
         assert_eq!(harness.key("a").await, Ok(()));
         harness.serves(&jwks(&["b"])).await;
-        harness.clock.advance(limits::KEYS_FRESH);
+        harness.clock.advance(limits::ISSUER_KEYS_REFRESH);
         assert_eq!(harness.key("a").await, Err(UNKNOWN));
     }
 
@@ -421,11 +421,11 @@ mod tests {
             harness.serves(&jwks(&["a"])).await;
             assert_eq!(harness.key("a").await, Ok(()));
             harness.answers(wrong).await;
-            harness.clock.advance(limits::KEYS_FRESH);
+            harness.clock.advance(limits::ISSUER_KEYS_REFRESH);
             assert_eq!(harness.key("a").await, Ok(()));
             assert_eq!(harness.key("a").await, Ok(()));
             assert_eq!(harness.requests().await, 1);
-            harness.clock.advance(limits::KEYS_STALE_MAX.saturating_sub(limits::KEYS_FRESH));
+            harness.clock.advance(limits::ISSUER_KEYS_STALE_MAX.saturating_sub(limits::ISSUER_KEYS_REFRESH));
             assert_eq!(harness.key("a").await, Err(Error::Unavailable));
         }
     }
@@ -439,7 +439,7 @@ mod tests {
         }
         assert_eq!(harness.requests().await, 1);
         harness.serves(&jwks(&["a"])).await;
-        harness.clock.advance(limits::KEYS_NEGATIVE);
+        harness.clock.advance(limits::ISSUER_KEYS_RETRY_PAUSE);
         assert_eq!(harness.key("a").await, Ok(()));
     }
 
@@ -450,7 +450,7 @@ mod tests {
         let abandoned = tokio::time::timeout(Duration::from_millis(20), harness.key("a")).await;
         assert!(abandoned.is_err());
         harness.serves(&jwks(&["a"])).await;
-        harness.clock.advance(limits::KEYS_ABANDONED);
+        harness.clock.advance(limits::ISSUER_KEYS_ABANDONED_PAUSE);
         assert_eq!(harness.key("a").await, Ok(()));
     }
 
@@ -474,7 +474,7 @@ mod tests {
             publish(&other).await;
             assert_eq!(harness.key("a").await, Err(Error::Unavailable));
             assert_eq!(harness.requests().await, 1);
-            harness.clock.advance(limits::KEYS_NEGATIVE);
+            harness.clock.advance(limits::ISSUER_KEYS_RETRY_PAUSE);
         }
         publish(&uri).await;
         assert_eq!(harness.key("a").await, Ok(()));
@@ -500,7 +500,7 @@ mod tests {
                 .mount(&harness.server)
                 .await;
             assert_eq!(harness.key("a").await, outcome, "{stated}");
-            harness.clock.advance(limits::KEYS_NEGATIVE);
+            harness.clock.advance(limits::ISSUER_KEYS_RETRY_PAUSE);
         }
     }
 
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(harness.key("a").await, Ok(()));
         assert_eq!(harness.key("old").await, Err(UNKNOWN));
         assert_eq!(harness.requests().await, 1);
-        harness.clock.advance(limits::KEYS_NEGATIVE);
+        harness.clock.advance(limits::ISSUER_KEYS_RETRY_PAUSE);
         harness.serves(&bundle("b", 3)).await;
         assert_eq!(harness.key("b").await, Ok(()));
         assert_eq!(harness.key("a").await, Err(UNKNOWN));
@@ -561,12 +561,12 @@ mod tests {
         assert!(keys.key_for(iss, Some("a"), ES256).await.is_ok());
         std::fs::write(file.path(), jwks(&["b"]).to_string()).expect("written");
         assert_eq!(keys.key_for(iss, Some("b"), ES256).await.err(), Some(UNKNOWN));
-        clock.advance(limits::KEYS_NEGATIVE);
+        clock.advance(limits::ISSUER_KEYS_RETRY_PAUSE);
         assert!(keys.key_for(iss, Some("b"), ES256).await.is_ok());
         std::fs::write(file.path(), vec![b' '; limits::FETCH_BYTES_MAX + 1]).expect("written");
-        clock.advance(limits::KEYS_FRESH);
+        clock.advance(limits::ISSUER_KEYS_REFRESH);
         assert!(keys.key_for(iss, Some("b"), ES256).await.is_ok());
-        clock.advance(limits::KEYS_STALE_MAX);
+        clock.advance(limits::ISSUER_KEYS_STALE_MAX);
         assert_eq!(keys.key_for(iss, Some("b"), ES256).await.err(), Some(Error::Unavailable));
     }
 }

@@ -172,7 +172,7 @@ async fn add_tools(
 ) -> Result<(), Error> {
     loop {
         let query =
-            ToolQuery { after: after.as_deref(), protocol: None, limit: limits::AGENT_SCAN_ROWS_AT_ONCE };
+            ToolQuery { after: after.as_deref(), protocol: None, limit: limits::AGENT_SCAN_ROWS_PER_STEP };
         let page_of_tools = state.tools(query)?;
         for row in
             page_of_tools.rows.into_iter().filter(|row| is_same_name(&row.registered_by, registered_by))
@@ -205,7 +205,7 @@ async fn each_agent(
         return Ok(());
     }
     loop {
-        let (agents, next) = state.agents(None, after.as_deref(), limits::AGENT_SCAN_ROWS_AT_ONCE)?;
+        let (agents, next) = state.agents(None, after.as_deref(), limits::AGENT_SCAN_ROWS_PER_STEP)?;
         for agent in agents.into_iter().filter(|agent| covers(agent, fact)) {
             if is_covered(&agent)? && !visit(agent) {
                 return Ok(());

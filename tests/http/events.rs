@@ -500,7 +500,7 @@ async fn slow_subscriber_is_disconnected_and_others_get_every_event() {
     let test = async {
         let mut stalled = get(&node, &mut client, EVENTS).await;
         // The window of the client, our buffer, the queue behind it, and more.
-        let count = limits::FEED_READER_QUEUE + 600;
+        let count = limits::FEED_QUEUED_EVENTS_MAX + 600;
         let register = register_all(&node, (0..count).map(|at| format!("t{at}")));
         let read = async {
             let mut events = Vec::new();
@@ -535,7 +535,7 @@ async fn subscribers_are_limited_per_identity() {
     let node = secure().await;
     let gateway = node.certified("gateway");
     let mut readers = Vec::new();
-    for _ in 0..limits::EVENT_READERS_PER_CALLER_MAX {
+    for _ in 0..limits::FEED_SUBSCRIBERS_PER_CALLER_MAX {
         readers.push(assert_subscribed(node.feed(&gateway, "", &[]).await));
     }
     let refused = node.call_over(&gateway, "GET", EVENTS, &[], "").await;

@@ -95,7 +95,7 @@ impl<S: AsyncRead + Unpin> Framed<S> {
         let discarding = async {
             let mut bytes = [0; limits::HEAD_BYTES_PER_READ_MAX];
             let mut discarded = 0;
-            while discarded <= limits::BODY_DISCARDED_MAX
+            while discarded <= limits::BODY_DISCARDED_BYTES_MAX
                 && let Ok(read @ 1..) = self.stream.read(&mut bytes).await
             {
                 discarded += read;

@@ -118,7 +118,7 @@ pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handl
             );
         }
         local.wait_for(missing.join("; "));
-        tokio::time::sleep(limits::FOUNDING_PAUSE).await;
+        tokio::time::sleep(limits::BOOTSTRAP_POLL_INTERVAL).await;
     }
     local.wait_for(String::new());
 }

@@ -61,7 +61,7 @@ fn change_of(tls: &Tls) -> Ended {
 /// No delay for small messages; and a dead connection is detected without traffic from the other end.
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    SockRef::from(socket).set_tcp_user_timeout(Some(limits::PEER_SILENCE_MAX))
+    SockRef::from(socket).set_tcp_user_timeout(Some(limits::PEER_STALL_TIMEOUT))
 }
 
 /// Connects to the node with this SPIFFE ID, within [`limits::PEER_CONNECT_TIMEOUT`].
@@ -103,8 +103,8 @@ pub(crate) fn incoming(
     (tls, trust_domain): (Tls, TrustDomain),
     stopped: CancellationToken,
 ) -> impl Stream<Item = io::Result<Incoming>> + Send {
-    let handshakes = KeyedLimiter::new(limits::PEER_HANDSHAKES_OF_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
-    let nodes = KeyedLimiter::new(limits::PEER_CONNECTIONS_OF_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
+    let handshakes = KeyedLimiter::new(limits::PEER_HANDSHAKES_PER_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
+    let nodes = KeyedLimiter::new(limits::PEER_CONNECTIONS_PER_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
     let acceptor = NodeAcceptor { tls, trust_domain, stopped, handshakes, nodes };
     futures::stream::unfold((listener, acceptor, FuturesUnordered::new()), |state| async move {
         let (listener, acceptor, mut handshakes) = state;

@@ -161,7 +161,7 @@ impl LocalNode {
         // The wait cannot fail: this node holds the sender.
         let ours = contradiction.wait_for(Option::is_some).await.ok().and_then(|ours| *ours);
         if let Some(ours) = ours {
-            tokio::time::sleep(limits::CONTRADICTION_TOLD_FOR).await;
+            tokio::time::sleep(limits::CONTRADICTION_REPORT_TIME).await;
             self.stop(CallRejection::Contradiction(ours, self.node_id).to_string());
         }
     }

@@ -89,7 +89,7 @@ async fn concurrent_replays_share_a_bounded_pace() {
     const PAGES: usize = 3;
     const PAUSES: usize = 10;
     let (feed, _broadcaster) = Harness::new();
-    let rows = PAGES * limits::FEED_ROWS_AT_ONCE;
+    let rows = PAGES * limits::FEED_ROWS_PER_READ;
     feed.append(&vec!["tool"; rows + 1]);
     let pages = || *feed.rows.reads.lock().expect("lock");
     let past = || {
@@ -121,14 +121,14 @@ async fn concurrent_replays_share_a_bounded_pace() {
     // All of them get there, in time for a heartbeat.
     let expected = format!(": ping\nid: {}\n\n", id(10 + rows as u64));
     assert!(subscribers.await.iter().all(|text| *text == expected));
-    assert!(now() - begun <= limits::FEED_HEARTBEAT);
+    assert!(now() - begun <= limits::FEED_HEARTBEAT_INTERVAL);
 }
 
 #[tokio::test(start_paused = true)]
 async fn replay_pauses_before_each_page() {
     const PAGES: u32 = 3;
     let (feed, _broadcaster) = Harness::new();
-    let rows = PAGES as usize * limits::FEED_ROWS_AT_ONCE;
+    let rows = PAGES as usize * limits::FEED_ROWS_PER_READ;
     feed.append(&vec!["tool"; rows + 1]);
     let mut subscriber = feed.subscribe(Some(id(10)));
     next(&mut subscriber).await;

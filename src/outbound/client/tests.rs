@@ -212,9 +212,10 @@ async fn document_is_read_to_the_limit() {
 
 #[tokio::test]
 async fn push_response_is_read_to_the_limit() {
-    for (length, outcome) in
-        [(limits::PUSH_ANSWER_BYTES_MAX, Ok(400)), (limits::PUSH_ANSWER_BYTES_MAX + 1, Err(Error::TooLarge))]
-    {
+    for (length, outcome) in [
+        (limits::PUSH_RESPONSE_BYTES_MAX, Ok(400)),
+        (limits::PUSH_RESPONSE_BYTES_MAX + 1, Err(Error::TooLarge)),
+    ] {
         let server = answering(ResponseTemplate::new(400).set_body_bytes(vec![b' '; length])).await;
         assert_eq!(push(&client(patient()), &server.uri()).await.map(|response| response.status), outcome);
     }
@@ -249,7 +250,8 @@ async fn unresponsive_host_delays_no_other() {
     let alive = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
     let client = client(patient());
     let dead_url = format!("http://127.0.0.1:{port}/");
-    let owners: Vec<_> = (0..2 * limits::OUTBOUND_PER_HOST_MAX).map(|owner| owner.to_string()).collect();
+    let owners: Vec<_> =
+        (0..2 * limits::OUTBOUND_CALLS_PER_HOST_MAX).map(|owner| owner.to_string()).collect();
     let unanswered = future::join_all(owners.iter().map(|owner| push_of(&client, owner, &dead_url)));
     let other = format!("http://localhost:{}/", alive.address().port());
     let others = async {
@@ -264,7 +266,7 @@ async fn unresponsive_host_delays_no_other() {
         _ = unanswered => panic!("answered"),
         () = others => {}
     }
-    assert_eq!(arrived(&dead), limits::OUTBOUND_PER_HOST_MAX);
+    assert_eq!(arrived(&dead), limits::OUTBOUND_CALLS_PER_HOST_MAX);
 }
 
 /// A client whose names never resolve.
@@ -278,12 +280,12 @@ async fn push_timeout_starts_with_its_permit() {
     let patience = SHORT * 3 / 2;
     let client =
         silent(CallLimits { push_timeout: SHORT, push_permit_wait: patience, ..CallLimits::default() });
-    let count = 3 * limits::PUSHES_PER_OWNER_AT_HOST_MAX;
+    let count = 3 * limits::PUSHES_PER_CALLER_AND_HOST_MAX;
     let pushes = (0..count).map(|_| push(&client, "https://receiver.example/"));
     let outcomes = tokio::time::timeout(SHORT * 3, future::join_all(pushes)).await.expect("in time");
     let (timed_out, limited): (Vec<_>, Vec<_>) =
         outcomes.into_iter().partition(|outcome| *outcome == Err(Error::TimedOut));
-    assert_eq!(timed_out.len(), 2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX);
+    assert_eq!(timed_out.len(), 2 * limits::PUSHES_PER_CALLER_AND_HOST_MAX);
     assert!(limited.iter().all(|outcome| *outcome == Err(Error::LimitReached)), "{limited:?}");
 }
 
@@ -297,19 +299,19 @@ async fn slow_receivers_of_one_owner_use_its_permits_only() {
     };
     let mut held = Vec::new();
     for stream in 0..100 {
-        for _ in 0..2 * limits::PUSHES_PER_OWNER_AT_HOST_MAX {
+        for _ in 0..2 * limits::PUSHES_PER_CALLER_AND_HOST_MAX {
             held.extend(permit("greedy", &format!("{stream}.greedy.example")).await.ok());
         }
-        let of_host = limits::PUSHES_PER_OWNER_AT_HOST_MAX * (stream + 1);
-        assert_eq!(held.len(), of_host.min(limits::PUSHES_PER_OWNER_MAX));
+        let of_host = limits::PUSHES_PER_CALLER_AND_HOST_MAX * (stream + 1);
+        assert_eq!(held.len(), of_host.min(limits::PUSHES_PER_CALLER_MAX));
     }
     assert!(permit("other", "receiver.example").await.is_ok());
     // Nor does it exhaust the permits of a host that others push to.
     held.clear();
-    for _ in 0..limits::OUTBOUND_PER_HOST_MAX {
+    for _ in 0..limits::OUTBOUND_CALLS_PER_HOST_MAX {
         held.extend(permit("greedy", "shared.example").await.ok());
     }
-    assert_eq!(held.len(), limits::PUSHES_PER_OWNER_AT_HOST_MAX);
+    assert_eq!(held.len(), limits::PUSHES_PER_CALLER_AND_HOST_MAX);
     assert!(permit("other", "shared.example").await.is_ok());
 }
 

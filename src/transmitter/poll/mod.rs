@@ -197,7 +197,7 @@ impl Poller {
         loop {
             let dead = cursor::open_events(&cursor, &scan.matching).filter(|id| letters.contains_key(id));
             // Dead letters may be large: limited per command.
-            let dead: BTreeSet<EventId> = dead.take(limits::DEAD_LETTERS_AT_ONCE_MAX).collect();
+            let dead: BTreeSet<EventId> = dead.take(limits::DEAD_LETTERS_PER_WRITE_MAX).collect();
             let advanced =
                 cursor::advance_with_dead_letters(&cursor, &scan.matching, scan.up_to, acknowledged, &dead);
             let delivered = advanced.delivered.saturating_sub(cursor.delivered);
@@ -327,7 +327,7 @@ impl Poller {
                 return ControlFlow::Continue(());
             }
             let is_full = batch.events.len() >= events_max.min(capacity)
-                || batch.bytes >= limits::POLL_ANSWER_BYTES_FULL;
+                || batch.bytes >= limits::POLL_RESPONSE_BYTES_FULL;
             if is_full {
                 batch.has_more = true;
                 return ControlFlow::Break(());
@@ -345,7 +345,7 @@ impl Poller {
     /// Moves the cursor past events of other streams, so that they are not scanned repeatedly; a few rows cost less
     /// than a write. Best effort: after a failed write the next poll tries.
     async fn skip(&self, stream: &Stream, cursor: &StreamCursor, scan: &Scan, rows_before: usize) {
-        if rows_before < limits::POLL_ROWS_PASSED_MIN {
+        if rows_before < limits::POLL_CURSOR_ADVANCE_ROWS_MIN {
             return;
         }
         let stream_id = &stream.config.stream_id;
@@ -393,12 +393,12 @@ impl Poller {
     }
 }
 
-/// Retries while concurrent polls win, up to [`limits::POLL_ADVANCES_MAX`] times.
+/// Retries while concurrent polls win, up to [`limits::POLL_ADVANCE_ATTEMPTS_MAX`] times.
 async fn retry_if_overtaken<F>(attempt: impl Fn() -> F) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>>,
 {
-    for _ in 0..limits::POLL_ADVANCES_MAX {
+    for _ in 0..limits::POLL_ADVANCE_ATTEMPTS_MAX {
         match attempt().await {
             Err(Error::State(state::Error::StreamChanged)) => tokio::task::yield_now().await,
             Err(Error::State(state::Error::UnknownStream)) => return Err(Error::UnknownStream),

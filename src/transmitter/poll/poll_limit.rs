@@ -16,7 +16,7 @@ pub(super) struct PollLimiter {
 impl Default for PollLimiter {
     fn default() -> Self {
         Self {
-            scans: KeyedLimiter::new(limits::POLL_LOOKS_PER_CALLER_MAX, limits::POLL_LOOKS_MAX),
+            scans: KeyedLimiter::new(limits::POLL_SCANS_PER_CALLER_MAX, limits::POLL_SCANS_MAX),
             waits: KeyedLimiter::new(limits::POLLS_WAITING_PER_CALLER_MAX, limits::POLLS_WAITING_MAX),
         }
     }
@@ -27,10 +27,10 @@ impl PollLimiter {
     /// wait for each other.
     ///
     /// # Errors
-    /// [`Error::Busy`] after [`limits::POLL_LOOK_WAIT`].
+    /// [`Error::Busy`] after [`limits::POLL_SCAN_WAIT`].
     pub(super) async fn scan(&self, caller: Option<&str>) -> Result<PollPermit, Error> {
         let permit = self.scans.acquire(caller.map(str::to_owned));
-        tokio::time::timeout(limits::POLL_LOOK_WAIT, permit).await.ok().flatten().ok_or(Error::Busy)
+        tokio::time::timeout(limits::POLL_SCAN_WAIT, permit).await.ok().flatten().ok_or(Error::Busy)
     }
 
     /// A permit to wait for events.
@@ -52,14 +52,14 @@ mod tests {
     async fn scan_beyond_the_limit_waits_then_is_busy() {
         let limiter = PollLimiter::default();
         let mut scanning = Vec::new();
-        for _ in 0..limits::POLL_LOOKS_MAX {
+        for _ in 0..limits::POLL_SCANS_MAX {
             scanning.push(limiter.scan(None).now_or_never().expect("no wait").expect("a permit"));
         }
         let mut waiting = Box::pin(limiter.scan(None));
         assert!((&mut waiting).now_or_never().is_none());
         scanning.pop();
         let taken = waiting.await.expect("the next permit");
-        let almost = limits::POLL_LOOK_WAIT.mul_f64(0.999);
+        let almost = limits::POLL_SCAN_WAIT.mul_f64(0.999);
         assert!(tokio::time::timeout(almost, limiter.scan(None)).await.is_err(), "it still waits");
         assert!(matches!(limiter.scan(None).await, Err(Error::Busy)));
         drop((taken, scanning));
@@ -89,7 +89,7 @@ mod tests {
             scanning.push(((&mut scan).now_or_never(), scan));
         }
         let permitted = scanning.iter().filter(|(permit, _)| permit.is_some()).count();
-        assert_eq!(permitted, limits::POLL_LOOKS_PER_CALLER_MAX);
+        assert_eq!(permitted, limits::POLL_SCANS_PER_CALLER_MAX);
         assert!(limiter.wait(Some("other")).is_ok());
         assert!(limiter.scan(Some("other")).now_or_never().is_some_and(|permit| permit.is_ok()));
         drop((scanning, waiting));

@@ -39,7 +39,7 @@ impl Scan {
     }
 }
 
-/// Scans until `take` breaks, the outbox ends or [`limits::POLL_ROWS_SEEN_MAX`] more rows are scanned. `take` gets each
+/// Scans until `take` breaks, the outbox ends or [`limits::POLL_SCAN_ROWS_MAX`] more rows are scanned. `take` gets each
 /// of the stream's events with the number of rows before it. Yields between steps.
 pub async fn scan(
     outbox: &(impl Outbox + Sync),
@@ -47,10 +47,10 @@ pub async fn scan(
     state: &mut Scan,
     take: &mut (dyn FnMut(usize, OutboxEvent) -> ControlFlow<()> + Send),
 ) -> Result<(), Corrupt> {
-    let rows_max = state.rows.saturating_add(limits::POLL_ROWS_SEEN_MAX);
+    let rows_max = state.rows.saturating_add(limits::POLL_SCAN_ROWS_MAX);
     state.is_at_end = false;
     while state.rows < rows_max {
-        let step = limits::POLL_ROWS_AT_ONCE.min(rows_max - state.rows);
+        let step = limits::POLL_SCAN_ROWS_PER_STEP.min(rows_max - state.rows);
         let mut seen = 0;
         let mut flow = ControlFlow::Continue(());
         let Scan { matching, up_to, rows, .. } = state;
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn rows_per_scan_are_limited() {
-        let most = limits::POLL_ROWS_SEEN_MAX;
+        let most = limits::POLL_SCAN_ROWS_MAX;
         let mut rows = Rows(vec![false; most]);
         rows.0.push(true);
         let mut state = start();
@@ -205,7 +205,7 @@ mod tests {
             }
             turns
         };
-        assert_eq!(turns(limits::POLL_ROWS_AT_ONCE - 1), 0);
-        assert_eq!(turns(3 * limits::POLL_ROWS_AT_ONCE), 3);
+        assert_eq!(turns(limits::POLL_SCAN_ROWS_PER_STEP - 1), 0);
+        assert_eq!(turns(3 * limits::POLL_SCAN_ROWS_PER_STEP), 3);
     }
 }

@@ -251,7 +251,7 @@ async fn large_events_are_split_over_responses() {
     let most = limits::POLL_EVENTS_MAX;
     harness.append((0..most).map(|_| large()).collect()).await;
     let first = harness.poll(&json!({})).await;
-    let expected = limits::POLL_ANSWER_BYTES_FULL.div_ceil(limits::EVENT_SAID_BYTES_MAX);
+    let expected = limits::POLL_RESPONSE_BYTES_FULL.div_ceil(limits::EVENT_SAID_BYTES_MAX);
     assert!((expected..expected + 5).contains(&first.sets.len()), "{}", first.sets.len());
     assert_eq!(first.more_available, Some(true));
     let second = harness.poll(&json!({"ack": jtis(&first)})).await;
@@ -262,7 +262,7 @@ async fn large_events_are_split_over_responses() {
 #[tokio::test]
 async fn cursor_passes_other_events_once() {
     let harness = start().await;
-    let few = limits::POLL_ROWS_PASSED_MIN - 1;
+    let few = limits::POLL_CURSOR_ADVANCE_ROWS_MIN - 1;
     let start = harness.cursor();
     harness.append_many(OTHER, few).await;
     assert!(harness.poll(&json!({})).await.sets.is_empty());
@@ -350,7 +350,7 @@ async fn poll_of_a_paused_stream_waits_until_enabled() {
 #[tokio::test]
 async fn scan_with_old_filter_does_not_move_the_cursor() {
     let harness = start().await;
-    let many = limits::POLL_ROWS_PASSED_MIN;
+    let many = limits::POLL_CURSOR_ADVANCE_ROWS_MIN;
     harness.append_many(OTHER, many).await;
     let (stream, cursor) = (harness.stream(), harness.cursor());
     let mut config = stream.config.clone();
@@ -376,7 +376,7 @@ async fn attack_with_future_event_ids_causes_no_scan() {
     let forged =
         SetBuilder::jti(harness.poller.sets.incarnation().expect("bootstrapped"), &harness.stream_id, end);
     let mut permits = Vec::new();
-    for _ in 0..limits::POLL_LOOKS_MAX {
+    for _ in 0..limits::POLL_SCANS_MAX {
         permits.push(harness.poller.limiter.scan(None).await.expect("a permit"));
     }
     let only = |fields: &Value| {
@@ -397,7 +397,7 @@ async fn attack_with_future_event_ids_causes_no_scan() {
 #[tokio::test]
 async fn refusals_beyond_one_command_are_all_recorded() {
     let harness = start().await;
-    let most = limits::DEAD_LETTERS_AT_ONCE_MAX;
+    let most = limits::DEAD_LETTERS_PER_WRITE_MAX;
     harness.append_many(WANTED, most + 5).await;
     let batch = harness.poll(&json!({})).await;
     let names = jtis(&batch);
@@ -481,7 +481,7 @@ async fn overtaken_poll_retries_a_limited_number_of_times() {
         let outcome = outcome.await;
         (outcome, attempts.into_inner())
     };
-    let most = limits::POLL_ADVANCES_MAX;
+    let most = limits::POLL_ADVANCE_ATTEMPTS_MAX;
     assert!(matches!(overtaken_until(1).await, (Ok(()), 1)));
     let (outcome, attempts) = overtaken_until(most).await;
     assert_eq!((outcome.is_ok(), attempts), (true, most));

@@ -217,7 +217,7 @@ impl Dispatcher {
     /// Passes the position to workers occasionally: a stream without matching events has no other way to advance, and
     /// the next leader would read all of it again.
     fn publish_position(&mut self) {
-        if self.rows < limits::POLL_ROWS_PASSED_MIN || !self.catch_up.is_idle() {
+        if self.rows < limits::POLL_CURSOR_ADVANCE_ROWS_MIN || !self.catch_up.is_idle() {
             return;
         }
         self.rows = 0;
@@ -309,7 +309,7 @@ impl Turn {
     }
 
     const fn is_exhausted(&self) -> bool {
-        self.rows >= limits::OUTBOX_ROWS_PER_TURN || self.dispatched >= limits::OUTBOX_TOLD_PER_TURN
+        self.rows >= limits::OUTBOX_ROWS_PER_STEP || self.dispatched >= limits::OUTBOX_MATCHES_PER_STEP
     }
 }
 

@@ -82,18 +82,18 @@ pub struct PushLimits {
 impl Default for PushLimits {
     fn default() -> Self {
         Self {
-            backoff: Backoff { min: limits::PUSH_WAIT_MIN, max: limits::PUSH_WAIT_MAX },
+            backoff: Backoff { min: limits::PUSH_BACKOFF_MIN, max: limits::PUSH_BACKOFF_MAX },
             failing_max: limits::PUSH_FAILING_MAX,
             in_flight_max: limits::PUSHES_PER_STREAM_MAX,
             advance_interval: limits::PUSH_ADVANCE_INTERVAL,
             advance_events: limits::PUSH_ADVANCE_EVENTS,
             retention: Retention {
-                events_max: limits::STREAM_BACKLOG_MAX as u64,
+                events_max: limits::STREAM_BACKLOG_EVENTS_MAX as u64,
                 events_slack: limits::STREAM_BACKLOG_SLACK,
-                age_max: limits::STREAM_HELD_MAX,
-                age_slack: limits::STREAM_HELD_SLACK,
+                age_max: limits::STREAM_RETENTION,
+                age_slack: limits::STREAM_RETENTION_SLACK,
             },
-            sweep_interval: limits::STREAM_LOOK_INTERVAL,
+            sweep_interval: limits::STREAM_CHECK_INTERVAL,
         }
     }
 }

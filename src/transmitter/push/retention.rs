@@ -82,9 +82,9 @@ impl Enforcement {
                 is_done = !dropping.visit(event.id, event.elapsed, matches);
                 from = event.id.next();
                 rows += 1;
-                !is_done && rows < limits::OUTBOX_ROWS_PER_TURN
+                !is_done && rows < limits::OUTBOX_ROWS_PER_STEP
             })?;
-            is_done |= rows < limits::OUTBOX_ROWS_PER_TURN;
+            is_done |= rows < limits::OUTBOX_ROWS_PER_STEP;
             tokio::task::yield_now().await;
         }
         Ok((dropping, first))

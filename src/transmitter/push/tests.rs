@@ -88,7 +88,7 @@ impl Harness {
     /// All permits of an owner at one host.
     async fn all_permits(&self, url: &str) -> Vec<PushPermit> {
         let mut permits = Vec::new();
-        for _ in 0..limits::PUSHES_PER_OWNER_AT_HOST_MAX {
+        for _ in 0..limits::PUSHES_PER_CALLER_AND_HOST_MAX {
             let url = self.client.guard().push_url(url).expect("url");
             permits.push(self.client.push_permit(url, "").await.expect("permit"));
         }

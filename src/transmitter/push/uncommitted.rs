@@ -105,7 +105,7 @@ impl Uncommitted {
     /// The proposal, with `open` open events. Dead letters may be large and are limited per command.
     pub fn proposal(&self, open: impl Iterator<Item = EventId>) -> Proposal {
         let completed: BTreeSet<_> = self.delivered.union(&self.lost).copied().collect();
-        let letters: Vec<_> = self.dead.values().take(limits::DEAD_LETTERS_AT_ONCE_MAX).cloned().collect();
+        let letters: Vec<_> = self.dead.values().take(limits::DEAD_LETTERS_PER_WRITE_MAX).cloned().collect();
         let dead: BTreeSet<_> = letters.iter().map(|letter| letter.id).collect();
         let open_events = open.chain(self.dead.keys().copied());
         let all: BTreeSet<_> =
@@ -221,13 +221,13 @@ mod tests {
 
     #[test]
     fn dead_letters_per_proposal_are_limited() {
-        let most = limits::DEAD_LETTERS_AT_ONCE_MAX as u64;
+        let most = limits::DEAD_LETTERS_PER_WRITE_MAX as u64;
         let mut uncommitted = Uncommitted::new(StreamCursor::default());
         uncommitted.set_scanned_to(id(most + 3));
         (0..most + 2).for_each(|index| uncommitted.dead(letter(index)));
         uncommitted.delivered(id(most + 2));
         let proposal = uncommitted.proposal(std::iter::empty());
-        assert_eq!(proposal.dead.len(), limits::DEAD_LETTERS_AT_ONCE_MAX);
+        assert_eq!(proposal.dead.len(), limits::DEAD_LETTERS_PER_WRITE_MAX);
         assert_eq!((proposal.cursor.next, proposal.cursor.done), (id(most), ids(&[most + 2])));
         uncommitted.committed(StreamCursor {
             next: id(most),

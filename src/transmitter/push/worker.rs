@@ -225,9 +225,9 @@ impl Worker {
             }
             uncommitted.set_scanned_to(event.id.next());
             rows += 1;
-            capacity > 0 && rows < limits::OUTBOX_ROWS_PER_TURN
+            capacity > 0 && rows < limits::OUTBOX_ROWS_PER_STEP
         })?;
-        if capacity > 0 && rows < limits::OUTBOX_ROWS_PER_TURN {
+        if capacity > 0 && rows < limits::OUTBOX_ROWS_PER_STEP {
             uncommitted.set_scanned_to(end);
         }
         Ok(())

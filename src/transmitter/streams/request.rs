@@ -349,8 +349,8 @@ fn check_issuer(iss: Option<&str>, terms: &Terms<'_>) -> Result<(), Error> {
 fn validate_requested(events: Option<Vec<String>>) -> Result<Vec<String>, Error> {
     const FIELD: &str = "events_requested";
     let events = events.ok_or_else(|| Error::invalid(FIELD, "is required"))?;
-    if !(1..=limits::STREAM_EVENTS_REQUESTED_MAX).contains(&events.len()) {
-        let max = limits::STREAM_EVENTS_REQUESTED_MAX;
+    if !(1..=limits::STREAM_EVENT_TYPES_MAX).contains(&events.len()) {
+        let max = limits::STREAM_EVENT_TYPES_MAX;
         return Err(Error::invalid(FIELD, format!("must be 1 to {max} event types")));
     }
     match events.iter().position(|event| !is_event_type(event)) {

@@ -378,7 +378,7 @@ async fn silent_connections_time_out_and_block_no_node() {
     }
     let at = address(&played.site.members[&played.victim]);
     let mut silent = Vec::new();
-    for _ in 0..limits::PEER_HANDSHAKES_OF_ADDRESS_MAX {
+    for _ in 0..limits::PEER_HANDSHAKES_PER_ADDRESS_MAX {
         silent.push(TcpStream::connect(at).await.expect("connects"));
     }
     // Connections beyond the limit are closed at once.

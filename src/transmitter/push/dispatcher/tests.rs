@@ -55,7 +55,7 @@ async fn dispatch_to_many_streams_yields_after_a_few_events() {
     read_all(&mut dispatcher);
     dispatcher.rows = 0;
     harness.append(&["a"; 60]).await;
-    let turn = limits::OUTBOX_TOLD_PER_TURN.div_ceil(streams);
+    let turn = limits::OUTBOX_MATCHES_PER_STEP.div_ceil(streams);
     assert!(dispatcher.read().expect("read"));
     assert_eq!(dispatcher.rows, turn);
     // The same for the catch-up, in which the other streams take no part.

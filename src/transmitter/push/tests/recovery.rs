@@ -157,7 +157,7 @@ async fn stream_without_matching_events_advances() {
     let stream = harness.node.state.stream(&idle).expect("there");
     let config = StreamConfig { events_delivered: Vec::new(), ..stream.config.clone() };
     harness.node.state.as_node().update_stream(config, stream.revision).await.expect("updated");
-    let rows = limits::POLL_ROWS_PASSED_MIN;
+    let rows = limits::POLL_CURSOR_ADVANCE_ROWS_MIN;
     let some = vec!["a"; 100];
     for round in 0..2 {
         // The first round is appended without a running transmitter.

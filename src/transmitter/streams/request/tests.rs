@@ -255,7 +255,7 @@ fn secret_of_a_receiver_is_refused() {
 fn event_type_is_a_limited_absolute_uri() {
     let with = |events: &[&str]| StreamInput { events_requested: Some(texts(events)), ..ssf() };
     refused(with(&[]), "events_requested: must be 1 to 64 event types");
-    let most = vec![REVOKED; limits::STREAM_EVENTS_REQUESTED_MAX];
+    let most = vec![REVOKED; limits::STREAM_EVENT_TYPES_MAX];
     assert_eq!(created(with(&most)).expect("valid").events_delivered, [REVOKED]);
     refused(with(&[most, vec![REVOKED]].concat()), "events_requested: must be 1 to 64 event types");
     for wrong in [
