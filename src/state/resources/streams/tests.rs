@@ -78,7 +78,6 @@ impl StateHarness {
         Arc::clone(&self.machine.index().stream_cursors["s"])
     }
 
-    /// Outbox events about the stream itself, as type and claims.
     fn undelivered(&self) -> Vec<(String, Value)> {
         let events = self.events_from(EventId::default()).into_iter();
         let own = events.filter(|event| event.stream_id.is_some()).map(|event| {
@@ -157,7 +156,6 @@ fn streams_over_the_limits_are_refused() {
 #[test]
 fn deletion_removes_the_rows_of_that_stream_only() {
     let mut harness = StateHarness::default();
-    // One id is a prefix of the other.
     harness.apply(START, vec![create_stream("s", "alice"), create_stream("s0", "bob")]);
     for stream_id in ["s", "s0"] {
         let id = Some(EventId { index: 1, number: 0 }.into());
