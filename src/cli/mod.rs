@@ -122,6 +122,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// Writes the help of a subcommand.
 fn write_help(name: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut cli = Cli::command();
+    // Completes the names in the usage line.
+    cli.build();
     let help = cli.find_subcommand_mut(name).map(|command| command.render_long_help().to_string());
     write!(out, "{}", help.unwrap_or_default())
 }
