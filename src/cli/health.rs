@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     server: Server,
     /// Query the node with this data directory through its admin.sock: works without a lease, shows all details.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["url", "ca", "cert", "key", "token_file"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["urls", "ca", "cert", "key", "token_file"])]
     data_dir: Option<PathBuf>,
     /// Show the node's view of the cluster, as JSON.
     #[arg(long, requires = "data_dir", conflicts_with = "metrics")]
