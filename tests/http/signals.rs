@@ -469,7 +469,7 @@ async fn unsigned_signal_needs_a_caller_that_may_act_for_the_issuer() {
     let set = valid_set(&node);
     let (gateway, second) = (node.certified("gateway"), node.certified("second"));
     // Over HTTP without TLS; without a certificate; with one that may not send; and with a bearer token.
-    send_over(&node, &node.plain(), &set).await.is_refused(403, "access_denied", "served on 8694");
+    send_over(&node, &node.plain(), &set).await.is_refused(403, "access_denied", "served over TLS only");
     send_over(&node, &node.anonymous(), &set).await.is_refused(401, "access_denied", "certificate");
     for name in ["stranger", "operator"] {
         let answer = send_over(&node, &node.certified(name), &set).await;

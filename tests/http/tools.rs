@@ -269,7 +269,11 @@ async fn mcp_routes_list_and_accept_only_mcp_tools() {
     assert_eq!(ids(&node.get("/v1/tools?protocol=http").await), ["a", "h", "m"]);
     assert_eq!(ids(&node.get("/v1/tools?protocol=a2a%2F2025-draft-01").await), ["a"]);
     node.get("/v1/tools?protocol=a2a").await.is_refused(400, "invalid_request", "protocol: must be");
-    node.get("/v1/mcp/tools?protocol=http").await.is_refused(400, "invalid_request", "query knows only");
+    node.get("/v1/mcp/tools?protocol=http").await.is_refused(
+        400,
+        "invalid_request",
+        "the query parameters are",
+    );
 
     node.get("/v1/mcp/tools/h").await.is_refused(404, "not_found", "no tool");
     node.call("DELETE", "/v1/mcp/tools/h", &[], "").await.is_refused(404, "not_found", "no tool");
