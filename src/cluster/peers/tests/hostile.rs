@@ -284,7 +284,8 @@ async fn entries_without_their_predecessor_conflict() {
             vote: Some(vote(term, me, true)),
             prev_log_id: Some(log_id(at_term, me, at)),
             entries: vec![entry],
-            leader_commit: Some(log_id(term, me, at + 1)),
+            // A follower believes the commit index of a leader, and would wait for the entries up to it.
+            leader_commit: None,
             memories: Vec::new(),
         };
         let answer = client.peer().append(client.request(append)).await.expect("an answer").into_inner();
