@@ -70,6 +70,7 @@ docs: ## build the documentation as a book with search, without network, and che
 lint: checkout ## check format, lints, dependencies and links of documents; changes nothing
 	@scripts/install.sh lint
 	@scripts/links.py
+	@scripts/metrics_used.py
 	@scripts/reference.py configuration --check
 	@cargo fmt --all --check
 	@cargo clippy --workspace $(PROFILE) --all-targets -- -D warnings

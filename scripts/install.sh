@@ -3,7 +3,7 @@
 #
 #   build   compiler, libclang (RocksDB's bindings), Rust
 #   test    build, cargo-nextest, openssl, Python with the independent libraries
-#   lint    build, rustfmt and clippy, cargo-deny, Python for the links of documents
+#   lint    build, rustfmt and clippy, cargo-deny, promtool, Python for the links of documents
 #   docs    build, mdBook, Python
 #   containers  Docker and docker-compose
 #
@@ -116,6 +116,19 @@ install_lints() {
   done
 }
 
+# Only the program of Debian's package: the package itself would start a Prometheus.
+install_promtool() {
+  local bin="$HOME/.cache/trust-fabric/bin" scratch
+  if has promtool || [ -x "$bin/promtool" ]; then return 0; fi
+  has apt-get || fail "please install promtool, a part of Prometheus"
+  say "extracting promtool from Debian's package of Prometheus"
+  as_root apt-get update -q >&2
+  scratch=$(mktemp -d)
+  (cd "$scratch" && apt-get -q -o APT::Sandbox::User=root download prometheus >&2 && dpkg-deb --extract prometheus_*.deb .)
+  install -D "$scratch/usr/bin/promtool" "$bin/promtool"
+  rm -rf "$scratch"
+}
+
 install_cargo_tool() { # name, version, options of cargo install
   local name=$1 version=$2
   shift 2
@@ -145,6 +158,7 @@ for wanted in "$@"; do
       ;;
     lint)
       install_lints
+      install_promtool
       install_cargo_tool cargo-deny "$deny_version"
       ;;
     # The book is read from files: no server, no file watcher.
