@@ -19,6 +19,8 @@ use crate::{json, limits};
 const BLOCKS: [&str; 3] = ["v1", "audit", "blocks"];
 /// Pages of an export between two lines of progress.
 const PAGES_PER_WORD: u32 = 50;
+/// Lines of a verification between two lines of progress.
+const LINES_PER_WORD: u64 = 100_000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -153,6 +155,7 @@ impl Trail {
                 continue;
             }
             let text = |member: &Option<String>| member.as_deref().map_or_else(|| "-".to_owned(), printable);
+            let subject = Some(entry.subject.clone()).filter(|subject| !subject.is_empty());
             writeln!(
                 out,
                 "{} {:<5} {:<10} {} {} {}",
@@ -160,7 +163,7 @@ impl Trail {
                 printable(&entry.decision),
                 text(&entry.action),
                 text(&entry.check),
-                text(if self.tool_id.is_some() { &entry.subject } else { &entry.actor }),
+                text(if self.tool_id.is_some() { &subject } else { &entry.actor }),
                 printable(&entry.notes),
             )?;
         }
@@ -258,6 +261,9 @@ fn verify(path: &Path, out: &mut dyn Write) -> Result<Summary, Error> {
         (ChainVerifier::default(), Vec::new(), 0_u64, 0_u64);
     while read_line(&mut file, &mut line).map_err(failed)? {
         number += 1;
+        if number.is_multiple_of(LINES_PER_WORD) {
+            writeln!(io::stderr(), "{number} lines so far")?;
+        }
         let faults: Vec<String> = match line.strip_suffix(b"\n") {
             None => {
                 skip_line(&mut file).map_err(failed)?;

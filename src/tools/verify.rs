@@ -291,7 +291,7 @@ fn draft(request: &VerifyRequest, caller: &Caller, now: Timestamp) -> Draft {
 
 /// Only after the signature is verified: an entry names no subject that an attacker could have written.
 fn record_subject(draft: &mut Draft, credential: &Credential) {
-    draft.subject = Some(credential.sub().to_string());
+    draft.subject = credential.sub().to_string();
     draft.actor = credential.act().map(|act| act.sub.clone());
     draft.jti = credential.jti().map(str::to_owned);
     draft.txn = credential.txn().map(str::to_owned);

@@ -192,7 +192,7 @@ mod tests {
             node: node.into(),
             notes: notes.into(),
             prev_hash: prev_hash.into(),
-            subject: Some("wimse://a.example/\"\u{1}\u{7f}é\u{2028}😀".into()),
+            subject: "wimse://a.example/\"\u{1}\u{7f}é\u{2028}😀".into(),
             timestamp: "2026-11-20T00:00:00.000Z".into(),
             tool_id: tool_id.into(),
             ..Entry::default()
@@ -400,7 +400,6 @@ mod tests {
             hash: "h".into(),
             jti: Some(String::new()),
             protocol: Some(String::new()),
-            subject: Some(String::new()),
             txn: Some(String::new()),
             ..Entry::default()
         };

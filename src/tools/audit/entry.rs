@@ -53,9 +53,9 @@ pub struct Entry {
     pub protocol: Option<String>,
     /// `X-Request-Id` of the request; empty in an entry about the audit itself.
     pub request_id: String,
-    /// `sub` of a verified token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
+    /// `sub` of the presented token, empty if check 1 failed. Of a write to the registry or an administrative act: the
+    /// caller. Empty in an entry about the audit itself.
+    pub subject: String,
     /// RFC 3339, UTC, milliseconds.
     pub timestamp: String,
     /// The tool; empty in an entry about an administrative act or the audit itself.

@@ -74,8 +74,8 @@ pub struct Draft {
     pub notes: String,
     /// Protocol of a tool call.
     pub protocol: Option<String>,
-    /// `sub` of a verified token.
-    pub subject: Option<String>,
+    /// `sub` of a verified token, empty if its signature is not verified; of any other action, the caller.
+    pub subject: String,
     /// Its current actor; of an administrative act, the acting identity.
     pub actor: Option<String>,
     /// Its `jti`.
@@ -94,6 +94,10 @@ impl Draft {
     /// Draft with the outcome still unknown.
     #[must_use]
     pub fn undecided(action: Action, tool_id: &str, caller: &Caller, now: Timestamp) -> Self {
+        let subject = match action {
+            Action::Verify => String::new(),
+            _ => caller.id.clone().unwrap_or_default(),
+        };
         Self {
             timestamp: now,
             tool_id: tool_id.to_owned(),
@@ -102,7 +106,7 @@ impl Draft {
             check: None,
             notes: String::new(),
             protocol: None,
-            subject: None,
+            subject,
             actor: None,
             jti: None,
             txn: None,

@@ -114,7 +114,7 @@ fn draft(tool_id: &str, notes: &str) -> Draft {
         check: notes.starts_with("deny").then_some("audience"),
         notes: notes.into(),
         protocol: Some("mcp".into()),
-        subject: Some("wimse://a.example/agent".into()),
+        subject: "wimse://a.example/agent".into(),
         actor: None,
         jti: Some("j".into()),
         txn: None,

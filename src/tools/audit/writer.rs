@@ -301,7 +301,7 @@ mod tests {
             check: None,
             notes: String::new(),
             protocol: None,
-            subject: None,
+            subject: String::new(),
             actor: None,
             jti: None,
             txn: None,
