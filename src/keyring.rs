@@ -67,6 +67,15 @@ pub enum Error {
     /// The state refused the write, or could not be written.
     #[error(transparent)]
     State(#[from] state::Error),
+    /// The successor of a key is not old enough to sign, or this node has none.
+    #[error(
+        "no successor of this signing key is old enough to sign{}",
+        .usable_at.map(|at| format!(": the next one is from {}", at.to_rfc3339())).unwrap_or_default()
+    )]
+    SuccessorTooYoung {
+        /// Log time from which the next successor signs.
+        usable_at: Option<Timestamp>,
+    },
     /// No key of this node for an algorithm is active.
     #[error("this node has no active {0} signing key")]
     NoUsableKey(SigningAlgorithm),
@@ -276,7 +285,7 @@ impl Keyring {
     /// `kid` of the retired key.
     ///
     /// # Errors
-    /// [`state::Error::NoAgedSuccessor`] if the successor is still pending; [`Error::DoesNotTransmit`] if there is no
+    /// [`Error::SuccessorTooYoung`] if the successor is still pending; [`Error::DoesNotTransmit`] if there is no
     /// key to rotate.
     pub async fn rotate(
         &self,
@@ -292,11 +301,19 @@ impl Keyring {
         let retired = self.signing_kid(algorithm, elapsed).ok_or(Error::NoUsableKey(algorithm))?;
         // `apply` checks the same, but cannot know which private halves this node has lost.
         if self.own(algorithm).filter(|key| key.state(elapsed) == SigningKeyState::Active).count() < 2 {
-            return Err(state::Error::NoAgedSuccessor.into());
+            return Err(self.successor_too_young(algorithm, elapsed));
         }
-        self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await?;
+        match self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await {
+            Err(state::Error::NoAgedSuccessor) => return Err(self.successor_too_young(algorithm, elapsed)),
+            retired => retired?,
+        };
         self.replace_keys().await;
         Ok(retired)
+    }
+
+    fn successor_too_young(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> Error {
+        let pending = self.own(algorithm).filter(|key| key.state(elapsed) == SigningKeyState::Pending);
+        Error::SuccessorTooYoung { usable_at: pending.map(|key| key.usable_at()).min() }
     }
 
     /// Taints a key of any node: none of its signatures is accepted any more.

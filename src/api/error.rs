@@ -455,7 +455,7 @@ impl From<keyring::Error> for Error {
         match error {
             keyring::Error::State(error) => error.into(),
             keyring::Error::NoUsableKey(_) => Self::unavailable(error.to_string()),
-            keyring::Error::DoesNotTransmit(_) => {
+            keyring::Error::DoesNotTransmit(_) | keyring::Error::SuccessorTooYoung { .. } => {
                 Self::new(StatusCode::CONFLICT, Code::InvalidRequest, error.to_string())
             }
             other => Self::internal(other),

@@ -56,8 +56,6 @@ pub(super) enum Error {
     BrokenAudit(String),
     #[error("there is no earlier policy")]
     NoEarlierPolicy,
-    #[error("{description}{}", .usable_from.as_deref().map(|at| format!(": its successor may sign from {at}")).unwrap_or_default())]
-    NoSuccessor { description: String, usable_from: Option<String> },
     #[error("the node is not ready: {0}")]
     NotReady(String),
     #[error("trust-fabric-bench was not found")]

@@ -18,6 +18,8 @@ const REVOCATIONS: [&str; 2] = ["v1", "revocations"];
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
 /// Pages of a dry run between two lines of progress.
 const PAGES_PER_WORD: u32 = 50;
+/// Lists of a dry run, and the label of their rows.
+const COVERED: [(&str, &str); 3] = [("agents", "agent "), ("tools", "tool  "), ("streams", "stream")];
 /// Status of a node that cannot scan its agents now.
 const BUSY: u16 = 503;
 /// Maximum bytes of an answer on the terminal.
@@ -226,8 +228,9 @@ async fn show(
         if format == Format::Json {
             writeln!(out, "{page}")?;
         } else {
-            rows += write_page(out, &page, cursor.is_none())?;
+            write_page(out, &page, cursor.is_none())?;
         }
+        rows += COVERED.iter().filter_map(|(field, _)| Some(page[field].as_array()?.len())).sum::<usize>();
         if next.is_none() {
             return Ok(out.flush()?);
         }
@@ -238,25 +241,23 @@ async fn show(
         cursor = next;
         pages += 1;
         if pages.is_multiple_of(PAGES_PER_WORD) {
-            writeln!(io::stderr(), "{rows} agents and tools so far")?;
+            writeln!(io::stderr(), "{rows} agents, tools and streams so far")?;
         }
     }
 }
 
-/// Writes a page, after a summary if it is the first; returns its number of rows.
-fn write_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<usize> {
+/// Writes a page, after a summary if it is the first.
+fn write_page(out: &mut dyn Write, page: &Value, is_first: bool) -> io::Result<()> {
     if is_first {
         writeln!(out, "dry run: revoking {} would affect", target(page))?;
         writeln!(out, "  {}", affected(page))?;
     }
-    let mut rows = 0;
-    for (member, name) in [("agents", "agent "), ("tools", "tool  "), ("streams", "stream")] {
-        for id in page[member].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for (field, name) in COVERED {
+        for id in page[field].as_array().into_iter().flatten().filter_map(Value::as_str) {
             writeln!(out, "{name}  {}", printable(id))?;
-            rows += 1;
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn write_receipt(out: &mut dyn Write, format: Format, receipt: &Value) -> io::Result<()> {
@@ -418,7 +419,7 @@ mod tests {
             "streams": ["s"],
         });
         let mut output = Vec::new();
-        assert_eq!(write_page(&mut output, &page, true).expect("written"), 4);
+        write_page(&mut output, &page, true).expect("written");
         let output = String::from_utf8(output).expect("text");
         assert_eq!(output.lines().count(), 6, "{output}");
         assert!(!output.contains(['\u{1b}', '\u{7}']), "{output:?}");

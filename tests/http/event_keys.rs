@@ -260,7 +260,7 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
     let (first, token) = (first.expect("signs").kid().to_owned(), token.expect("signs").kid().to_owned());
     node.advance_secs(599);
     let early = keyring.rotate(RS256, now(), &CallerFacts::ANONYMOUS).await;
-    assert!(matches!(early, Err(Error::State(state::Error::NoAgedSuccessor))), "{early:?}");
+    assert!(matches!(early, Err(Error::SuccessorTooYoung { usable_at: Some(_) })), "{early:?}");
     node.advance_secs(1);
     assert_eq!(keyring.rotate(RS256, now(), &CallerFacts::ANONYMOUS).await.expect("rotated"), first);
     let next = keyring.set_signing_key(now()).expect("signs").kid().to_owned();

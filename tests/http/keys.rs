@@ -88,7 +88,11 @@ async fn jwk_set_media_type_is_returned_on_request() {
 #[tokio::test]
 async fn a_rotation_waits_for_the_successor_and_old_tokens_live_on() {
     let node = Node::start().await;
-    node.post("/v1/sys/keys/rotate", &json!({})).await.is_refused(409, "invalid_request", "old enough");
+    node.post("/v1/sys/keys/rotate", &json!({})).await.is_refused(
+        409,
+        "invalid_request",
+        "the next one is from 20",
+    );
     node.advance_secs(599);
     node.post("/v1/sys/keys/rotate", &json!({})).await.is_refused(409, "invalid_request", "");
     node.advance_secs(1);
