@@ -79,7 +79,10 @@ fn without_value(rule: &str) -> String {
         Some((_, expected)) if begins(&names_a_field) && rule.len() - expected.len() > NAME_BYTES_MAX => {
             format!("unknown field, expected {expected}")
         }
-        _ => rule.to_owned(),
+        _ => match rule.strip_prefix("unknown variant ") {
+            Some(value) => format!("unknown value {value}"),
+            None => rule.to_owned(),
+        },
     }
 }
 
@@ -88,13 +91,19 @@ fn in_json_words(expected: &str) -> &str {
     match expected {
         "a sequence" => "an array",
         "a map" => "an object",
+        "any valid JSON value" => "a value",
+        "option" => "a value or null",
+        "a string or bytes" | "a borrowed string" | "a character" => "a string",
         "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
         "u32" => "a whole number from 0 to 4294967295",
         "u64" | "usize" => "a whole number of 0 or more",
-        "i64" => "a whole number",
-        "f64" => "a number",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
         "unit" => "null",
         _ if expected.starts_with("struct ") => "an object",
+        _ if expected.starts_with("a tuple of ") => "an array",
+        _ if expected.starts_with("enum ") || expected.starts_with("variant ") => "one of the known values",
         _ => expected,
     }
 }
@@ -392,6 +401,11 @@ mod tests {
         assert_eq!(
             read::<Scope>(br#"{"htm":"x"}"#).expect_err("refused").to_string(),
             "htm: must be a whole number from 0 to 255"
+        );
+        assert_eq!(without_value("unknown variant `x`, expected `y`"), "unknown value `x`, expected `y`");
+        assert_eq!(
+            without_value("invalid type: null, expected enum Kind"),
+            "must be one of the known values"
         );
         let unknown = read::<Scope>(br#"{"htx":1}"#).expect_err("refused").to_string();
         assert!(unknown.contains("htx"), "{unknown}");
