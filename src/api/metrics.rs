@@ -25,6 +25,7 @@ pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Res
 pub fn render(app: &App) -> Result<Response, Error> {
     let core = app.state.cluster();
     app.metrics.set_raft(core.applied(), core.confirmed_leader() == Some(core.node_id()));
+    app.metrics.set_leadership(core.term(), core.leader_changes());
     app.metrics.set_log_disk_hangs(core.disk_hangs());
     let freshness = core.freshness();
     app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);

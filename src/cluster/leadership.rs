@@ -1,5 +1,7 @@
 //! Leader and membership as this node knows them, and the `ReadIndex` protocol.
 
+use std::sync::atomic::Ordering;
+
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::vote::RaftLeaderId as _;
@@ -29,7 +31,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Current term of this node.
-    pub(super) fn term(&self) -> u64 {
+    pub(crate) fn term(&self) -> u64 {
         self.raft.metrics().borrow_watched().current_term
     }
 
@@ -52,7 +54,12 @@ impl<M: Machine> Handle<M> {
         self.known_leader().filter(|_| !self.disk.hangs())
     }
 
-    /// Logs every change of the known leader and of the term. Runs for ever.
+    /// Number of times that this process learned of a leader.
+    pub(crate) fn leader_changes(&self) -> u64 {
+        self.leader_changes.load(Ordering::Relaxed)
+    }
+
+    /// Logs and counts the changes of the known leader and of the term. Runs for ever.
     pub(super) async fn log_leader_changes(self) {
         let mut metrics = self.raft.server_metrics();
         let mut known = (None, 0);
@@ -63,7 +70,10 @@ impl<M: Machine> Handle<M> {
             };
             if now != known {
                 match now {
-                    (Some(leader), term) => tracing::info!(leader, term, "leader changed"),
+                    (Some(leader), term) => {
+                        self.leader_changes.fetch_add(1, Ordering::Relaxed);
+                        tracing::info!(leader, term, "leader changed");
+                    }
                     (None, term) => tracing::info!(term, "no leader is known"),
                 }
                 known = now;

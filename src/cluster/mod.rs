@@ -36,6 +36,7 @@ mod torn_tail;
 mod type_config;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -254,6 +255,8 @@ pub struct Handle<M: Machine> {
     reads: ReadIndex,
     clock: Clock,
     clocks: Arc<Clocks>,
+    /// Leaders in new terms of which this process learned.
+    leader_changes: Arc<AtomicU64>,
     node_id: u64,
 }
 
@@ -274,6 +277,7 @@ impl<M: Machine> Clone for Handle<M> {
             reads: self.reads.clone(),
             clock: self.clock.clone(),
             clocks: Arc::clone(&self.clocks),
+            leader_changes: Arc::clone(&self.leader_changes),
             node_id: self.node_id,
         }
     }

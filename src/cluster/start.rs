@@ -196,6 +196,7 @@ pub(crate) async fn start<M: Machine>(
         reads,
         clock,
         clocks,
+        leader_changes: Arc::default(),
         channels: Arc::clone(&channels),
         node_id,
     };

@@ -170,6 +170,12 @@ impl Metrics {
         self.families.raft_is_leader.set(i64::from(is_leader));
     }
 
+    /// The term, and the total of leaders in new terms since the start.
+    pub fn set_leadership(&self, term: u64, leader_changes: u64) {
+        self.families.raft_term.set(i64::try_from(term).unwrap_or(i64::MAX));
+        self.raise(&self.families.raft_leader_changes, leader_changes);
+    }
+
     /// Whether the log's disk hangs.
     pub fn set_log_disk_hangs(&self, hangs: bool) {
         self.families.log_disk_hangs.set(i64::from(hangs));
@@ -318,6 +324,8 @@ mod tests {
         metrics.tls_reload("callers", "ok");
         metrics.set_tls_certificate_not_after("callers", 1_800_000_000);
         metrics.set_raft(7, true);
+        metrics.set_leadership(4, 2);
+        metrics.set_leadership(5, 3);
         metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
         metrics.set_log_disk_hangs(true);
         metrics.set_acknowledgements(4, 0);
@@ -368,6 +376,8 @@ mod tests {
             r#"svc_audit_blocks_dropped_total{reason="age"} 6"#,
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
+            "svc_raft_term 5",
+            "svc_raft_leader_changes_total 3",
             "svc_clock_agreement 1",
             r#"svc_clock_offset_seconds{node="3"} -1.5"#,
             "svc_log_disk_hangs 1",

@@ -144,6 +144,10 @@ metrics! {
         "Index of the last log entry that this node applied.";
     raft_is_leader: IntGauge = "svc_raft_is_leader" []
         "1 if this node leads the cluster.";
+    raft_term: IntGauge = "svc_raft_term" []
+        "Current Raft term of this node.";
+    raft_leader_changes: IntCounter = "svc_raft_leader_changes_total" []
+        "Times that this node learned of a new leader, or of the same leader in a new term.";
     freshness_lease_held: IntGauge = "svc_freshness_lease_held" []
         "1 if this node holds a freshness lease.";
     freshness_waits: IntCounter = "svc_freshness_waits_total" []
