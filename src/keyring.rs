@@ -306,7 +306,7 @@ impl Keyring {
         match self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await {
             Err(state::Error::NoAgedSuccessor) => return Err(self.successor_too_young(algorithm, elapsed)),
             retired => retired?,
-        };
+        }
         self.replace_keys().await;
         Ok(retired)
     }

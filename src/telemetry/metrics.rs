@@ -295,6 +295,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn leader_changes_are_raised_to_their_total() {
+        let metrics = Metrics::new().expect("metrics");
+        metrics.set_leadership(4, 2);
+        metrics.set_leadership(5, 3);
+        let page = metrics.render().expect("page");
+        for line in ["svc_raft_term 5", "svc_raft_leader_changes_total 3"] {
+            assert!(page.lines().any(|metric| metric == line), "{page}");
+        }
+    }
+
+    #[test]
     fn every_metric_is_rendered_with_its_labels() {
         let metrics = Metrics::new().expect("metrics");
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
@@ -324,8 +335,6 @@ mod tests {
         metrics.tls_reload("callers", "ok");
         metrics.set_tls_certificate_not_after("callers", 1_800_000_000);
         metrics.set_raft(7, true);
-        metrics.set_leadership(4, 2);
-        metrics.set_leadership(5, 3);
         metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
         metrics.set_log_disk_hangs(true);
         metrics.set_acknowledgements(4, 0);
@@ -376,8 +385,6 @@ mod tests {
             r#"svc_audit_blocks_dropped_total{reason="age"} 6"#,
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
-            "svc_raft_term 5",
-            "svc_raft_leader_changes_total 3",
             "svc_clock_agreement 1",
             r#"svc_clock_offset_seconds{node="3"} -1.5"#,
             "svc_log_disk_hangs 1",

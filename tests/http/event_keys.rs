@@ -12,7 +12,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use trust_fabric::clock::Clock;
 use trust_fabric::keyring::{Error, GenerateSetKey, Keyring};
-use trust_fabric::state::{self, CallerFacts};
+use trust_fabric::state::CallerFacts;
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::{KeySet, Purpose};
 use trust_fabric::token::lineage;
