@@ -109,6 +109,16 @@ FAULTS_ROUNDS ?= 20
 faults: build ## wrong clocks, hung disks and old directories under three nodes, 20 rounds of each (two hours)
 	@tests/faults.py --rounds $(FAULTS_ROUNDS)
 
+.PHONY: dist
+dist: build ## make a tarball and a Debian package of the program built here
+	@scripts/install.sh dist
+	@scripts/dist.sh
+
+.PHONY: dist-test
+dist-test: dist ## install, start, upgrade and remove the package on a clean root; needs root and a Debian mirror
+	@scripts/install.sh dist-test
+	@scripts/dist_test.sh "$$CARGO_TARGET_DIR"/dist/*.deb
+
 .PHONY: attack
 attack: build ## attack a node of this build over the wire while a good client goes on (2 minutes)
 	@scripts/bench.sh attacks

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs missing tools: `scripts/install.sh [build] [test] [lint] [docs] [containers]`.
+# Installs missing tools: `scripts/install.sh [build] [test] [lint] [docs] [containers] [dist] [dist-test]`.
 #
 #   build   compiler, libclang (RocksDB's bindings), Rust
 #   test    build, cargo-nextest, openssl, Python with the independent libraries
 #   lint    build, rustfmt and clippy, cargo-deny, promtool, Python for the links of documents
 #   docs    build, mdBook, Python
 #   containers  Docker and docker-compose
+#   dist        build, cargo-deb
+#   dist-test   debootstrap, for a clean root
 #
 # Runs as root or with sudo, without prompts, and names the remedy if an installation is impossible. A second run
 # installs nothing.
@@ -18,6 +20,7 @@ export PATH="$HOME/.cargo/bin:$PATH"
 nextest_version=0.9.143
 deny_version=0.20.2
 mdbook_version=0.5.4
+cargo_deb_version=3.8.0
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 
 say() { printf '%s\n' "$*" >&2; }
@@ -39,7 +42,7 @@ has_libclang() {
 # Debian splits the module: `import venv` succeeds although creating one fails.
 has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
-missing_packages() { # what is wanted: build | test | lint | docs | containers
+missing_packages() { # the parts of the command line
   has c++ && has cc || echo build-essential
   has make || echo make
   has pkg-config || echo pkg-config
@@ -53,6 +56,10 @@ missing_packages() { # what is wanted: build | test | lint | docs | containers
   if [[ " $* " == *" test "* ]] && ! has openssl; then echo openssl; fi
   # tests/storage_failures.rs injects failures into system calls.
   if [[ " $* " == *" test "* ]] && ! has strace; then echo strace; fi
+  if [[ " $* " == *" dist-test "* ]]; then
+    has debootstrap || echo debootstrap
+    has ip || echo iproute2
+  fi
   if [[ " $* " == *" containers "* ]]; then
     # The client alone cannot start an engine.
     has dockerd || docker version >/dev/null 2>&1 || echo docker.io
@@ -143,8 +150,8 @@ install_cargo_tool() { # name, version, options of cargo install
 [ $# -gt 0 ] || set -- build
 for wanted in "$@"; do
   case "$wanted" in
-    build | test | lint | docs | containers) ;;
-    *) fail "unknown: $wanted (build, test, lint, docs or containers)" ;;
+    build | test | lint | docs | containers | dist | dist-test) ;;
+    *) fail "unknown: $wanted (build, test, lint, docs, containers, dist or dist-test)" ;;
   esac
 done
 
@@ -162,6 +169,7 @@ for wanted in "$@"; do
       install_cargo_tool cargo-deny "$deny_version"
       ;;
     # The book is read from files: no server, no file watcher.
+    dist) install_cargo_tool cargo-deb "$cargo_deb_version" ;;
     docs) install_cargo_tool mdbook "$mdbook_version" --no-default-features --features search ;;
   esac
 done
