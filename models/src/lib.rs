@@ -7,3 +7,4 @@
 pub mod clocks;
 pub mod disks;
 pub mod lease;
+pub mod membership;
