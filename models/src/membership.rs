@@ -516,6 +516,10 @@ impl Members {
         }
         for node in &mut world.nodes {
             let leads = node.leads() && !world.is_acknowledged;
+            if let Role::Leader(acknowledged) = &mut node.role {
+                let is_used = |len: u8| usize::from(len) > node.committed;
+                acknowledged.iter_mut().for_each(|len| *len = if is_used(*len) { *len } else { 0 });
+            }
             node.is_new &= leads;
             node.has_recorded &= leads && !reader_has_applied;
             node.has_waited &= leads && !reader_has_applied;
