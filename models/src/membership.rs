@@ -517,8 +517,9 @@ impl Members {
         for node in &mut world.nodes {
             let leads = node.leads() && !world.is_acknowledged;
             if let Role::Leader(acknowledged) = &mut node.role {
-                let is_used = |len: u8| usize::from(len) > node.committed;
-                acknowledged.iter_mut().for_each(|len| *len = if is_used(*len) { *len } else { 0 });
+                for len in acknowledged {
+                    *len = if usize::from(*len) > node.committed { *len } else { 0 };
+                }
             }
             node.is_new &= leads;
             node.has_recorded &= leads && !reader_has_applied;
