@@ -33,7 +33,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 #[serde(default)]
 pub struct AgentIdentityRequest {
     /// Human-readable, 1 to 256 bytes without control characters; not unique.
-    #[schema(required = true, value_type = String)]
+    #[schema(required = true, value_type = String, min_length = 1)]
     agent_name: Option<String>,
     /// The platform of the agent.
     #[schema(required = true, value_type = values::Platform)]

@@ -28,7 +28,7 @@ pub struct ExchangeRequest {
     #[schema(required = true, value_type = values::GrantType)]
     grant_type: Option<String>,
     /// The subject token, at most 16 KiB.
-    #[schema(required = true, value_type = String)]
+    #[schema(required = true, value_type = String, min_length = 1)]
     subject_token: Option<String>,
     /// The type of `subject_token`.
     #[schema(required = true, value_type = values::SubjectTokenType)]

@@ -18,13 +18,16 @@ use crate::exchange::GRANT_TYPE;
 pub struct Metadata {
     /// The `iss` of the tokens.
     issuer: String,
+    /// The token endpoint, which refuses authorization requests: there is no authorization endpoint, but clients require
+    /// the field.
+    authorization_endpoint: String,
     /// The token exchange endpoint.
     token_endpoint: String,
     /// The JWK Set.
     jwks_uri: String,
     /// Token exchange only.
     grant_types_supported: Vec<&'static str>,
-    /// Required by RFC 8414; empty, because there is no authorization endpoint.
+    /// `none`: no authorization response contains a code or a token. Clients require a value.
     response_types_supported: Vec<&'static str>,
     /// `tls_client_auth` (RFC 8705 §2.1), or `none` in development mode.
     token_endpoint_auth_methods_supported: Vec<&'static str>,
@@ -51,10 +54,11 @@ pub async fn get(
     let issuer = &app.issuer;
     let metadata = Metadata {
         issuer: issuer.clone(),
+        authorization_endpoint: format!("{issuer}/v1/exchange/token"),
         token_endpoint: format!("{issuer}/v1/exchange/token"),
         jwks_uri: format!("{issuer}/v1/identity/jwks"),
         grant_types_supported: vec![GRANT_TYPE],
-        response_types_supported: Vec::new(),
+        response_types_supported: vec!["none"],
         token_endpoint_auth_methods_supported: vec![if app.requires_tls {
             "tls_client_auth"
         } else {

@@ -29,6 +29,8 @@ use super::{
         contact(name = "The maintainers of Trust Fabric"),
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
+    // Named by a parameter only, so that it is not found by itself.
+    components(schemas(values::PolicyPoint)),
     paths(
         exchange::post,
         agents::issue,

@@ -21,10 +21,10 @@ use crate::{json, limits};
 #[serde(default)]
 pub struct VerifyRequest {
     /// The called tool.
-    #[schema(required = true, value_type = String)]
+    #[schema(required = true, value_type = String, min_length = 1)]
     tool_id: Option<String>,
     /// The token of the call.
-    #[schema(required = true, value_type = String)]
+    #[schema(required = true, value_type = String, min_length = 1)]
     token: Option<String>,
     /// The protocol of the call; the default is `mcp`.
     #[schema(value_type = Option<values::Protocol>)]

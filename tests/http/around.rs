@@ -10,6 +10,9 @@ async fn rfc_8414_metadata_lists_existing_endpoints() {
     let metadata = node.get("/.well-known/oauth-authorization-server").await.json();
     assert_eq!(metadata["issuer"], FABRIC);
     assert_eq!(metadata["grant_types_supported"], json!([GRANT]));
+    // Clients such as Authlib and the JavaScript MCP SDK require both.
+    assert_eq!(metadata["response_types_supported"], json!(["none"]));
+    assert_eq!(metadata["authorization_endpoint"], metadata["token_endpoint"]);
     for (name, path) in [("token_endpoint", "/v1/exchange/token"), ("jwks_uri", "/v1/identity/jwks")] {
         assert_eq!(metadata[name], format!("{FABRIC}{path}"));
     }

@@ -228,3 +228,33 @@ async fn an_idempotency_key_is_well_formed_and_given_once() {
         node.exchange_with(&good, headers).await.is_refused(400, "invalid_request", "Idempotency-Key");
     }
 }
+
+#[tokio::test]
+async fn wrong_types_are_refused_in_words_of_json() {
+    let node = Node::start().await;
+    let cases: [(&str, &[&str]); 6] = [
+        (PATH, &["grant_type", "subject_token", "execution_scope", "req_cnf", "resource"]),
+        ("/v1/mcp/verify", &["tool_id", "token", "cnf"]),
+        ("/v1/mcp/tools", &["tool_id", "protocols", "requires_execution"]),
+        ("/v1/identity/agent", &["agent_name", "capabilities", "metadata", "delegation_depth"]),
+        ("/v1/signals/stream", &["delivery", "events_requested"]),
+        ("/v1/revocations", &["reason", "block"]),
+    ];
+    let words = [
+        "struct ", "u8", "u32", "u64", "usize", "i64", "sequence", "variant", "enum ", "Option", "tuple",
+        "unit",
+    ];
+    for (path, fields) in cases {
+        for field in fields {
+            for value in ["1", "-1", "1.5", "true", "\"x\"", "[]", "[[]]", "{}", "{\"x\":[1]}", "1e99"] {
+                let body = format!("{{\"{field}\":{value}}}");
+                let answer = node.call("POST", path, &JSON, body.clone()).await;
+                let (status, _, description) = answer.refusal();
+                assert_eq!(status, 400, "{path} {body}: {description}");
+                for word in words {
+                    assert!(!description.contains(word), "{path} {body}: {description}");
+                }
+            }
+        }
+    }
+}

@@ -209,6 +209,12 @@ fn complete_schema(schema: &mut Value, is_of_responses: bool) {
         if is_of_responses && !required.iter().any(|required| required == name) {
             remove_null(property);
         }
+        // A field without a value is absent: null is a default for no type.
+        if let Some(fields) = property.as_object_mut()
+            && fields.get("default").is_some_and(Value::is_null)
+        {
+            fields.remove("default");
+        }
         if name.ends_with("_at") && property["type"] == "string" {
             property["format"] = json!("date-time");
         }
