@@ -801,6 +801,13 @@ pub const DESCRIPTORS_RESERVED: usize = 1024;
 /// Maximum wait for the log index in `Svc-Min-Index` or `Last-Event-ID`; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
+/// Maximum wait for the cause of a failure after a task of the node has ended; beyond it, the cause is unknown.
+pub const FAILURE_CAUSE_WAIT: Duration = Duration::from_millis(500);
+/// Minimum time between two log lines about failures of the same action with the same peer or disk; in between, they are
+/// counted.
+pub const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum failing peers or disks that are counted per action; beyond it, the one whose last line is oldest is forgotten.
+pub const FAILURE_LOG_KEYS_MAX: usize = 256;
 /// Pause after a connection could not be accepted.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum callers with a retained request rate; beyond it the least recently used starts anew.

@@ -163,8 +163,13 @@ pub(crate) async fn start<M: Machine>(
     let life =
         disk_identity::record_start(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
     let rows = (database, opened.disk_records, open);
-    let local =
-        LocalNode::open((node_id, identity.disk_id, life), trust_domain.clone(), initial_members, rows)?;
+    let local = LocalNode::open(
+        (node_id, identity.disk_id, life),
+        trust_domain.clone(),
+        initial_members,
+        rows,
+        &clock,
+    )?;
 
     let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(local), tls.clone()));

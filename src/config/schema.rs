@@ -214,7 +214,10 @@ pub(super) struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { format: LogFormat::default(), filter: "info,openraft=error".to_owned() }
+        Self {
+            format: LogFormat::default(),
+            filter: "info,openraft=error,openraft::raft=off,openraft::storage=off".to_owned(),
+        }
     }
 }
 

@@ -66,7 +66,10 @@ fn unset_settings_have_documented_defaults() {
     assert_eq!(config.listen.http.to_string(), "127.0.0.1:8693");
     assert_eq!(config.cluster.heartbeat, std::time::Duration::from_millis(50));
     assert!(!config.outbound.allow_loopback_http);
-    assert_eq!((config.log.format, config.log.filter.as_str()), (LogFormat::Json, "info,openraft=error"));
+    assert_eq!(
+        (config.log.format, config.log.filter.as_str()),
+        (LogFormat::Json, "info,openraft=error,openraft::raft=off,openraft::storage=off")
+    );
     assert!(config.issuers.is_empty());
     let fits = |value: &str, limit: &str| {
         config.blast_radius.fits(&value.parse().expect("value"), &limit.parse().expect("limit"))

@@ -406,7 +406,12 @@ impl Running {
             },
             ended = self.replica.background.join_next() => match ended {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
-                _ => Err(Error::ReplicaFailed("a task ended before the node".to_owned())),
+                _ => {
+                    // Tasks end with the replica: its failure is the cause.
+                    let failure = tokio::time::timeout(limits::FAILURE_CAUSE_WAIT, cluster.until_failed()).await;
+                    let failure = failure.unwrap_or_else(|_| "a task ended before the node".to_owned());
+                    Err(Error::ReplicaFailed(failure))
+                }
             },
         };
         self.shutdown.cancel();

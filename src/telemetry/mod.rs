@@ -3,10 +3,12 @@
 //! No token, credential or request header is written. Labels have small fixed sets of values, never a subject, tool,
 //! agent, `jti` or issuer (contract §4).
 
+mod failure_log;
 mod logging;
 mod metrics;
 mod trace;
 
+pub use self::failure_log::FailureLog;
 pub use self::logging::{LogFormat, Logs, check_filter, init_logs};
 pub use self::metrics::{GaugeGuard, Metrics};
 pub use self::trace::TraceContext;

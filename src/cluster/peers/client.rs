@@ -21,6 +21,7 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use tonic::{Code, Status};
 
 use super::channels::{Channels, Client, NoTransport};
+use super::local_node::LocalNode;
 use super::{proto, wire};
 use crate::clock::Timestamp;
 use crate::cluster::apply::snapshot::SnapshotFiles;
@@ -43,15 +44,15 @@ pub(crate) struct RaftConnection {
     to: u64,
     /// Whether each append has its own response, as heartbeats do: they count when their response has ended.
     is_for_heartbeats: bool,
-    /// The last replication error, if replication is failing.
-    down: Option<String>,
+    local: Arc<LocalNode>,
     clocks: Arc<Clocks>,
 }
 
 impl Network {
     fn connection(&self, target: u64, node: &MemberRecord, is_for_heartbeats: bool) -> RaftConnection {
         let client = self.channels.own(target, &node.address, Some(node.disk_id));
-        RaftConnection { client, to: target, is_for_heartbeats, down: None, clocks: Arc::clone(&self.clocks) }
+        let (local, clocks) = (Arc::clone(&self.channels.local), Arc::clone(&self.clocks));
+        RaftConnection { client, to: target, is_for_heartbeats, local, clocks }
     }
 }
 
@@ -101,19 +102,6 @@ impl RaftConnection {
     fn record_clock(&self, wall_millis: Option<i64>, sent: Duration) {
         if let Some(millis) = wall_millis {
             self.clocks.record_reading(self.to, Timestamp::from_millis(millis), sent);
-        }
-    }
-
-    /// Logs the start and the end of a replication failure, not each attempt.
-    fn log_replication(&mut self, failure: Option<&Failure>) {
-        let down = failure.map(ToString::to_string);
-        if down != self.down {
-            if let Some(reason) = &down {
-                tracing::warn!(node = self.to, reason, "log replication to a node fails");
-            } else {
-                tracing::info!(node = self.to, "log replication to a node has recovered");
-            }
-            self.down = down;
         }
     }
 }
@@ -292,10 +280,14 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
             let pipeline = Pipeline::new(input);
             let requests = client.request(pipeline.requests());
             let opened = within(option.hard_ttl(), peer.append_stream(requests)).await;
-            self.log_replication(opened.as_ref().err());
+            let failures = &self.local.failures.replication;
             let responses = match opened {
-                Ok(responses) => responses,
+                Ok(responses) => {
+                    failures.succeeded(&self.to);
+                    responses
+                }
                 Err(failure) => {
+                    failures.failed(&self.to, &failure);
                     // openraft backs off only after errors inside the stream.
                     tokio::time::sleep(limits::PEER_RETRY_PAUSE).await;
                     return Err(failure);

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::stream::FuturesUnordered;
@@ -18,9 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 use super::call_metadata;
+use crate::clock::Clock;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limiter::{KeyedLimiter, KeyedPermit};
 use crate::limits;
+use crate::telemetry::FailureLog;
 use crate::tls::{self, Tls};
 
 /// Server name for TLS; the node is authenticated by its SPIFFE ID instead.
@@ -94,38 +97,47 @@ struct NodeAcceptor {
     handshakes: KeyedLimiter<IpAddr>,
     /// Connections of nodes, by node id.
     nodes: KeyedLimiter<u64>,
+    /// Failed handshakes, by address.
+    failures: Arc<FailureLog<IpAddr>>,
 }
+
+/// Name of the peer listener in log lines.
+const PEER_LISTENER: &str = "peer listener";
 
 /// Accepted connections of nodes. A failed handshake is logged. All connections are closed when `stopped` is cancelled:
 /// the server would otherwise wait for the last call of each, and some never end.
 pub(crate) fn incoming(
     listener: TcpListener,
     (tls, trust_domain): (Tls, TrustDomain),
+    clock: Clock,
     stopped: CancellationToken,
 ) -> impl Stream<Item = io::Result<Incoming>> + Send {
     let handshakes = KeyedLimiter::new(limits::PEER_HANDSHAKES_PER_ADDRESS_MAX, limits::PEER_HANDSHAKES_MAX);
     let nodes = KeyedLimiter::new(limits::PEER_CONNECTIONS_PER_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
-    let acceptor = NodeAcceptor { tls, trust_domain, stopped, handshakes, nodes };
-    futures::stream::unfold((listener, acceptor, FuturesUnordered::new()), |state| async move {
-        let (listener, acceptor, mut handshakes) = state;
+    let failures = Arc::new(FailureLog::new(clock.clone(), "handshake of a peer connection"));
+    let accepts = FailureLog::new(clock, "accepting a peer connection");
+    let acceptor = NodeAcceptor { tls, trust_domain, stopped, handshakes, nodes, failures };
+    futures::stream::unfold((listener, acceptor, accepts, FuturesUnordered::new()), |state| async move {
+        let (listener, acceptor, accepts, mut handshakes) = state;
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((socket, address)) => {
+                        accepts.succeeded(&PEER_LISTENER);
                         if let Ok(permit) = acceptor.handshakes.try_acquire(Some(address.ip())) {
                             handshakes.push(acceptor.clone().handshake(socket, address, permit));
                         } else {
-                            tracing::warn!(%address, "peer handshake limit reached");
+                            acceptor.failures.failed(&address.ip(), &"limit of handshakes reached");
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "failed to accept a peer connection");
+                        accepts.failed(&PEER_LISTENER, &error);
                         tokio::time::sleep(limits::ACCEPT_PAUSE).await;
                     }
                 },
                 Some(connected) = handshakes.next(), if !handshakes.is_empty() => {
                     if let Some(connection) = connected {
-                        return Some((Ok(connection), (listener, acceptor, handshakes)));
+                        return Some((Ok(connection), (listener, acceptor, accepts, handshakes)));
                     }
                 }
             }
@@ -142,7 +154,7 @@ impl NodeAcceptor {
         address: SocketAddr,
         _permit: KeyedPermit<IpAddr>,
     ) -> Option<Incoming> {
-        let Self { tls, trust_domain, stopped, nodes, .. } = self;
+        let Self { tls, trust_domain, stopped, nodes, failures, .. } = self;
         let connected = async {
             prepare(&socket)?;
             let changed = change_of(&tls);
@@ -168,13 +180,16 @@ impl NodeAcceptor {
             })
         };
         match timeout(limits::HANDSHAKE_TIMEOUT, connected).await {
-            Ok(Ok(connection)) => Some(connection),
+            Ok(Ok(connection)) => {
+                failures.succeeded(&address.ip());
+                Some(connection)
+            }
             Ok(Err(reason)) => {
-                tracing::warn!(%address, %reason, "rejected a peer connection");
+                failures.failed(&address.ip(), &reason);
                 None
             }
             Err(_) => {
-                tracing::warn!(%address, "peer TLS handshake timed out");
+                failures.failed(&address.ip(), &"timeout");
                 None
             }
         }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::call_metadata;
 use super::call_metadata::{CallMetadata, CallRejection};
+use crate::clock::Clock;
 use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::disk_records;
 use crate::cluster::disk_records::DiskRecords;
@@ -18,6 +19,7 @@ use crate::cluster::type_config::{ClusterId, DiskId, LogId, StoredMembership};
 use crate::cluster::{Corrupt, DatabaseGuard};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
+use crate::telemetry::FailureLog;
 
 /// Addresses of the initial members, by node id.
 pub type InitialMembers = BTreeMap<u64, String>;
@@ -35,6 +37,8 @@ pub(crate) struct LocalNode {
     pub(crate) trust_domain: Option<TrustDomain>,
     /// The configured initial members, this node included.
     pub(crate) initial_members: InitialMembers,
+    /// Failures of other nodes, by node id.
+    pub(crate) failures: PeerFailures,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
     /// The reason why this node must stop, if it must.
@@ -45,6 +49,26 @@ pub(crate) struct LocalNode {
     contradiction: watch::Sender<Option<LogId>>,
     /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
     _open: DatabaseGuard,
+}
+
+/// Failures of other nodes, by node id.
+pub(crate) struct PeerFailures {
+    /// Log replication to a node.
+    pub(crate) replication: FailureLog<u64>,
+    /// Admission of the calls of a node.
+    pub(crate) calls: FailureLog<u64>,
+    /// Verification of the responses of a node.
+    pub(crate) responses: FailureLog<u64>,
+}
+
+impl PeerFailures {
+    fn new(clock: &Clock) -> Self {
+        Self {
+            replication: FailureLog::new(clock.clone(), "log replication to a node"),
+            calls: FailureLog::new(clock.clone(), "admission of the call of a node"),
+            responses: FailureLog::new(clock.clone(), "verification of the response of a node"),
+        }
+    }
 }
 
 /// Kind of a call, for admission.
@@ -63,6 +87,7 @@ impl LocalNode {
         trust_domain: Option<TrustDomain>,
         initial_members: InitialMembers,
         (database, disk_records, open): (Arc<DB>, Arc<DiskRecords>, DatabaseGuard),
+        clock: &Clock,
     ) -> Result<Self, Corrupt> {
         disk_records.record_own_life((node_id, disk_id), &life);
         let cluster_id = OnceLock::new();
@@ -80,6 +105,7 @@ impl LocalNode {
             disk_records,
             trust_domain,
             initial_members,
+            failures: PeerFailures::new(clock),
             cluster_id,
             database,
             stops,

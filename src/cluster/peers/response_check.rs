@@ -82,9 +82,10 @@ impl VerifiedChannel {
             (Some(life), Some(disk_id)) => {
                 self.local.disk_records.record_life((self.to, disk_id), &life).map_err(|why| {
                     let rejection = CallRejection::DiskRollback { node: self.to, why };
-                    tracing::warn!(%rejection, "rejected the response of a node");
+                    self.local.failures.responses.failed(&self.to, &rejection);
                     Status::failed_precondition(rejection.to_string())
                 })?;
+                self.local.failures.responses.succeeded(&self.to);
             }
             (None, Some(_)) if status.is_none() => {
                 return Err(Status::failed_precondition(

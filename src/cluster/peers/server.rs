@@ -54,6 +54,7 @@ pub(crate) async fn serve<M: Machine>(
     (tls, trust_domain): (Tls, TrustDomain),
 ) {
     let life = stating(&peers.local.life);
+    let clock = peers.handle.clock.clone();
     let service = PeerServer::new(peers)
         .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
@@ -68,7 +69,7 @@ pub(crate) async fn serve<M: Machine>(
         .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
         .layer(life)
         .add_service(service)
-        .serve_with_incoming(connection::incoming(listener, (tls, trust_domain), stopped));
+        .serve_with_incoming(connection::incoming(listener, (tls, trust_domain), clock, stopped));
     match served.await {
         Ok(()) => tracing::error!("peer listener stopped"),
         Err(error) => tracing::error!(%error, "peer listener failed"),
@@ -88,15 +89,23 @@ fn stopped(error: impl std::fmt::Display) -> Status {
 impl<M: Machine> Peers<M> {
     /// Admits the caller. The first admitted member call determines the cluster id of a node that has none.
     fn admit<T>(&self, request: &Request<T>, kind: CallKind) -> Result<CallMetadata, Status> {
+        let certified = request.extensions().get::<Certified>();
+        // The node that the certificate names; 0 is no node.
+        let certified_id = certified
+            .zip(self.local.trust_domain.as_ref())
+            .and_then(|(certified, trust_domain)| super::call_metadata::node_of(trust_domain, &certified.0))
+            .unwrap_or_default();
+        let failures = &self.local.failures.calls;
         let admitted = CallMetadata::read(request.metadata()).and_then(|call| {
-            let certified = request.extensions().get::<Certified>().ok_or(CallRejection::Unstated)?;
+            let certified = certified.ok_or(CallRejection::Unstated)?;
             self.local.admit(&call, &certified.0, kind, &self.handle.membership())?;
             Ok(call)
         });
         let call = admitted.map_err(|rejection| {
-            tracing::warn!(%rejection, "rejected the call of a node");
+            failures.failed(&certified_id, &rejection);
             refused(&rejection)
         })?;
+        failures.succeeded(&certified_id);
         if let (CallKind::Member, None, Some(id)) = (kind, self.local.cluster_id(), call.cluster_id) {
             self.local.join(id).map_err(stopped)?;
             tracing::info!(

@@ -16,6 +16,7 @@ use crate::cluster::peers::{Channels, Purpose, proto};
 use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{ProposerId, Submission};
 use crate::limits;
+use crate::telemetry::FailureLog;
 
 type OutcomeSender = oneshot::Sender<Result<AppliedCommand, SubmitError>>;
 
@@ -66,6 +67,7 @@ impl Forwarder {
 }
 
 async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiver<ForwardRequest>) {
+    let failures = FailureLog::new(clock.clone(), "forwarding to the leader");
     let mut stream: Option<Stream> = None;
     // A node that was unreachable, and when the next attempt is allowed: each attempt may take long, and other commands
     // wait.
@@ -83,7 +85,7 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
                 if stream.as_ref().is_none_or(|stream| stream.to != item.to) && !is_unreached {
                     // Ends the wait of all commands on the previous stream.
                     drop(stream.take());
-                    stream = Stream::open(&channels, &item).await;
+                    stream = Stream::open(&channels, &item, &failures).await;
                     let until = clock.boot() + limits::PEER_RETRY_PAUSE;
                     unreached = stream.is_none().then_some((item.to, until));
                 }
@@ -96,8 +98,8 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
             answer = next(&mut stream) => match answer {
                 Some(Ok(proposed)) => stream.iter_mut().for_each(|stream| stream.take(&proposed)),
                 Some(Err(status)) => {
-                    tracing::info!(reason = status.message(), "forwarding stream to the leader ended");
-                    stream = None;
+                    let ended = stream.take();
+                    ended.iter().for_each(|ended| failures.failed(&ended.to, &status.message()));
                 }
                 None => stream = None,
             }
@@ -114,7 +116,7 @@ async fn next(stream: &mut Option<Stream>) -> Option<Result<proto::Proposed, Sta
 }
 
 impl Stream {
-    async fn open(channels: &Channels, item: &ForwardRequest) -> Option<Self> {
+    async fn open(channels: &Channels, item: &ForwardRequest, failures: &FailureLog<u64>) -> Option<Self> {
         let client = channels.shared(Purpose::Commands, item.to, &item.member).ok()?;
         // Room for all commands in flight, so that sending never waits for a response.
         let (commands, sent) = mpsc::channel(limits::PROPOSALS_QUEUED_MAX);
@@ -122,18 +124,15 @@ impl Stream {
         let opened = peer.forward(client.request(ReceiverStream::new(sent)));
         match tokio::time::timeout(limits::PEER_CONNECT_TIMEOUT, opened).await {
             Ok(Ok(answers)) => {
+                failures.succeeded(&item.to);
                 Some(Self { to: item.to, commands, answers: answers.into_inner(), waiting: HashMap::new() })
             }
             Ok(Err(status)) => {
-                tracing::info!(
-                    leader = item.to,
-                    reason = status.message(),
-                    "failed to open the forwarding stream to the leader"
-                );
+                failures.failed(&item.to, &status.message());
                 None
             }
             Err(_) => {
-                tracing::info!(leader = item.to, "timeout while opening the forwarding stream to the leader");
+                failures.failed(&item.to, &"timeout");
                 None
             }
         }

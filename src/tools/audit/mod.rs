@@ -30,7 +30,7 @@ use crate::id::Digest128;
 use crate::journal::{self, Directory, Opened};
 use crate::limits;
 use crate::state::{self, State};
-use crate::telemetry::Metrics;
+use crate::telemetry::{FailureLog, Metrics};
 
 /// Audited kind of action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
@@ -178,6 +178,7 @@ pub struct Audit {
     shipments: Arc<AtomicU64>,
     /// Limits concurrent reads.
     readers: Arc<Semaphore>,
+    failures: Arc<FailureLog<&'static str>>,
     state: State,
 }
 
@@ -195,6 +196,7 @@ impl Audit {
         let heads = heads_of(&directory, done, last, &backlog)?;
         let journal = journal::Writer::after(directory.clone(), last);
         let of_state = state.clone();
+        let failures = Arc::new(FailureLog::new(clock.clone(), "shipping audit entries"));
         let writer = Writer::new(writer::Parts {
             journal,
             heads,
@@ -215,7 +217,7 @@ impl Audit {
         }
         let shipper = Arc::new(Mutex::new(shipper));
         let readers = Arc::new(Semaphore::new(limits::AUDIT_READS_MAX));
-        let audit = Self { queue, backlog, shipper, shipments: Arc::default(), readers, state };
+        let audit = Self { queue, backlog, shipper, shipments: Arc::default(), readers, failures, state };
         Ok((audit, move || writer.run(jobs)))
     }
 
@@ -256,9 +258,12 @@ impl Audit {
         while !self.queue.is_closed() {
             tokio::time::sleep(pause).await;
             pause = match self.ship().await {
-                Ok(()) => limits::AUDIT_SHIP_INTERVAL,
+                Ok(()) => {
+                    self.failures.succeeded(&writer::JOURNAL);
+                    limits::AUDIT_SHIP_INTERVAL
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "failed to ship audit entries; retrying");
+                    self.failures.failed(&writer::JOURNAL, &error);
                     (pause * 2).min(limits::AUDIT_SHIP_PAUSE_MAX)
                 }
             };

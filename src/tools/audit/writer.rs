@@ -15,7 +15,7 @@ use crate::id::{Digest128, DigestKind};
 use crate::journal::{self, Writer as Journal};
 use crate::limits;
 use crate::state::AuditHash;
-use crate::telemetry::Metrics;
+use crate::telemetry::{FailureLog, Metrics};
 
 /// Reply channel of a job.
 pub type Done<T> = oneshot::Sender<Result<T, Error>>;
@@ -71,7 +71,11 @@ pub struct Writer {
     last: Timestamp,
     /// Number of ids drawn.
     ids: u64,
+    failures: FailureLog<&'static str>,
 }
+
+/// Name of the journal in log lines.
+pub(super) const JOURNAL: &str = "audit journal";
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,7 +95,8 @@ impl Writer {
     /// Constructs a writer.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { parts, last: Timestamp::default(), ids: 0 }
+        let failures = FailureLog::new(parts.clock.clone(), "writing audit entries");
+        Self { parts, last: Timestamp::default(), ids: 0, failures }
     }
 
     /// Runs until [`Job::End`], or until no sender is left.
@@ -207,8 +212,9 @@ impl Writer {
         }
         let written = self.append(&framed);
         if let Err(error) = &written {
-            tracing::error!(%error, "failed to write audit entries");
+            self.failures.failed(&JOURNAL, error);
         } else {
+            self.failures.succeeded(&JOURNAL);
             let segment = self.parts.journal.number();
             let heads = heads.into_iter().map(|(tool, hash)| (tool, Head { hash, segment }));
             self.parts.heads.extend(heads);
