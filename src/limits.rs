@@ -414,6 +414,8 @@ pub const FEED_ACTIVITIES_QUEUED_MAX: usize = 64;
 /// Minimum time between two publications of them.
 /// Metric: `svc_event_activities_dropped_total`.
 pub const FEED_ACTIVITY_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two attempts of a node with subscribers of the live feed to observe another member.
+pub const FEED_OBSERVE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum length of a text in a published event of the live feed; beyond it: truncated.
 pub const FEED_FRAME_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Maximum subscribers of the live feed per node; beyond it: 503.
@@ -803,6 +805,11 @@ pub const DESCRIPTORS_RESERVED: usize = 1024;
 pub const MIN_INDEX_WAIT: Duration = Duration::from_secs(2);
 /// Maximum wait for the cause of a failure after a task of the node has ended; beyond it, the cause is unknown.
 pub const FAILURE_CAUSE_WAIT: Duration = Duration::from_millis(500);
+/// Maximum members that observe a node; beyond it, the call is refused.
+pub const OBSERVERS_MAX: usize = 64;
+/// Maximum published messages queued per observer of a node; beyond it, the oldest are dropped and counted.
+/// Metric: `svc_event_activities_dropped_total`.
+pub const OBSERVED_MESSAGES_QUEUED_MAX: usize = 256;
 /// Minimum time between two log lines about failures of the same action with the same peer or disk; in between, they are
 /// counted.
 pub const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);

@@ -91,7 +91,7 @@ impl Site {
             directory = "{policies}"
             [[callers]]
             id = "spiffe://{TRUST_DOMAIN}/operator"
-            capabilities = ["tools.manage", "tools.read"]
+            capabilities = ["tools.manage", "tools.read", "events.read"]
             [[issuers]]
             issuer = "http://127.0.0.1:8698"
             subject = "kubernetes"
@@ -303,5 +303,46 @@ async fn tool_changes_wait_for_the_lease_of_a_paused_member() {
         assert_eq!(answer.status(), status, "{method}: {}", answer.text().await.expect("text"));
         // The member renewed its lease a moment before it was paused.
         assert!(waited >= limits::FRESHNESS_LEASE / 2, "{method}: {waited:?}");
+    }
+}
+
+/// Posts an exchange that is denied to `member` until `denied`, the feed of another one, shows it.
+async fn denial_shown(member: &Member, operator: &Client, feed: &mut Response) -> Value {
+    let token = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImEifQ.eyJpc3MiOiJodHRwczovL2EuZXhhbXBsZSJ9.AAAA";
+    let body = json!({
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": token,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "audience": "https://tools.example",
+    });
+    let url = format!("{}/v1/exchange/token", member.https);
+    let mut read = String::new();
+    loop {
+        let posted = operator.post(&url).header("content-type", "application/json").body(body.to_string());
+        assert_eq!(posted.send().await.expect("answer").status(), 400);
+        let Ok(chunk) = tokio::time::timeout(limits::FEED_ACTIVITY_INTERVAL, feed.chunk()).await else {
+            continue;
+        };
+        read.push_str(&String::from_utf8_lossy(&chunk.expect("the feed").expect("a chunk")));
+        let unit_id = format!("\"unit_id\":\"node-{}\"", member.id);
+        let data = read.lines().filter_map(|line| line.strip_prefix("data: "));
+        if let Some(data) = data.clone().find(|data| data.contains(&unit_id)) {
+            assert!(!data.contains("\"id\":"), "{data}");
+            return serde_json::from_str(data).expect("JSON");
+        }
+    }
+}
+
+#[tokio::test]
+async fn live_feed_shows_the_denials_of_every_member() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (members, _) = ready(&site, &operator).await;
+    let read = operator.get(format!("{}/v1/events?types=denial,exchange", members[0].https));
+    let mut feed = read.header("accept", "text/event-stream").send().await.expect("answer");
+    assert_eq!(feed.status(), 200);
+    for member in &members {
+        let shown = denial_shown(member, &operator, &mut feed).await;
+        assert_eq!((&shown["type"], &shown["result"]), (&json!("denial"), &json!("denied")), "{shown}");
     }
 }

@@ -59,7 +59,7 @@ use apply::state_machine::{Shared, StateMachine};
 use clocks::Clocks;
 use disk_watch::DiskMonitor;
 use leader_transfer::Candidacy;
-use peers::Channels;
+use peers::{Channels, Publisher};
 use propose::SequenceAllocator;
 use propose::batcher::Batcher;
 use propose::forwarding::Forwarder;
@@ -255,6 +255,7 @@ pub struct Handle<M: Machine> {
     reads: ReadIndex,
     clock: Clock,
     clocks: Arc<Clocks>,
+    publisher: Publisher,
     /// Leaders in new terms of which this process learned.
     leader_changes: Arc<AtomicU64>,
     node_id: u64,
@@ -277,6 +278,7 @@ impl<M: Machine> Clone for Handle<M> {
             reads: self.reads.clone(),
             clock: self.clock.clone(),
             clocks: Arc::clone(&self.clocks),
+            publisher: self.publisher.clone(),
             leader_changes: Arc::clone(&self.leader_changes),
             node_id: self.node_id,
         }

@@ -201,6 +201,7 @@ pub(crate) async fn start<M: Machine>(
         reads,
         clock,
         clocks,
+        publisher: peers::Publisher::default(),
         leader_changes: Arc::default(),
         channels: Arc::clone(&channels),
         node_id,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Error;
 use crate::clock::Timestamp;
@@ -76,7 +76,7 @@ impl FromStr for FeedId {
     }
 }
 
-/// An exchange or denial on this node; in no log, without an id.
+/// An exchange or denial on one node; in no log, without an id.
 #[derive(Clone, Debug)]
 pub struct Activity {
     pub kind: ActivityKind,
@@ -90,7 +90,8 @@ pub struct Activity {
     pub duration: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ActivityKind {
     /// A token was minted, or could not be.
     Exchange,
@@ -108,7 +109,8 @@ impl ActivityKind {
 }
 
 /// Result of an activity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ActivityResult {
     Ok,
     Denied,

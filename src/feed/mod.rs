@@ -3,9 +3,11 @@
 //! Events of the replicated table have ids that are equal on every node, so that a subscriber that resumes with its
 //! last id misses none. One task, [`Broadcaster::run`], reads each new row and renders it once; subscribers share the
 //! bytes. A [`Subscriber`] first replays missed events from the table, then receives the broadcast. Exchanges and
-//! verifications are [`Activity`]: broadcast best-effort and not stored.
+//! verifications are [`Activity`]: broadcast best-effort and not stored, and gathered from the other members by
+//! [`Gatherer::run`].
 
 mod frame;
+mod gathering;
 mod subscriber;
 mod subscriber_limit;
 
@@ -17,6 +19,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use frame::{Activity, ActivityKind, ActivityResult, FeedId, KINDS, Kinds};
+pub use gathering::{FeedPeers, Gatherer};
 pub use subscriber::Subscriber;
 
 use self::frame::Frame;
@@ -103,6 +106,8 @@ pub struct Feed(Arc<Hub>);
 pub struct Parts {
     /// Source of events with ids.
     pub table: Arc<dyn FeedTable>,
+    /// The other members, whose activities are gathered.
+    pub peers: Arc<dyn FeedPeers>,
     /// Name of this node.
     pub unit_id: String,
     pub clock: Clock,
@@ -122,25 +127,26 @@ struct Hub {
 }
 
 impl Feed {
-    /// The feed and its broadcaster, which must run.
-    pub fn new(parts: Parts) -> (Self, Broadcaster) {
+    /// The feed, and its broadcaster and gatherer, which must run.
+    pub fn new(parts: Parts) -> (Self, Broadcaster, Gatherer) {
         let (broadcast, _) = broadcast::channel(limits::FEED_QUEUED_EVENTS_MAX);
         let (activities, queue) = mpsc::channel(limits::FEED_ACTIVITIES_QUEUED_MAX);
         let end = parts.table.end();
         let position = *end.borrow();
         let (limiter, replaying) = (SubscriberLimiter::default(), AtomicUsize::new(0));
         let hub = Arc::new(Hub { parts, end, broadcast, activities, limiter, replaying });
-        (Self(Arc::clone(&hub)), Broadcaster { hub, position, activities: queue })
+        let gatherer = Gatherer { hub: Arc::clone(&hub) };
+        (Self(Arc::clone(&hub)), Broadcaster { hub, position, activities: queue }, gatherer)
     }
 
-    /// Publishes an activity, if there is a subscriber; otherwise it is not even built. Never waits: beyond the queue,
+    /// Publishes an activity, if there is a subscriber on any node; otherwise it is not even built. Never waits: beyond the queue,
     /// activities are dropped and counted.
     pub fn activity(&self, activity: impl FnOnce() -> Activity) {
-        if !self.0.limiter.has_subscribers() {
+        if !self.0.limiter.has_subscribers() && !self.0.parts.peers.is_observed() {
             return;
         }
         if self.0.activities.try_send((self.0.parts.clock.now(), activity())).is_err() {
-            self.0.parts.metrics.event_activity_dropped();
+            self.0.parts.metrics.event_activities_dropped(1);
         }
     }
 
@@ -263,8 +269,12 @@ impl Broadcaster {
     fn broadcast_activities(&mut self, first: (Timestamp, Activity)) {
         let rest =
             iter::from_fn(|| self.activities.try_recv().ok()).take(limits::FEED_ACTIVITIES_QUEUED_MAX - 1);
+        let Parts { unit_id, peers, .. } = &self.hub.parts;
         for (at, activity) in iter::once(first).chain(rest) {
-            self.hub.send(Broadcast::Event(Frame::of_activity(at, &activity, &self.hub.parts.unit_id)));
+            if peers.is_observed() {
+                peers.publish(gathering::encode(at, &activity, unit_id));
+            }
+            self.hub.send(Broadcast::Event(Frame::of_activity(at, &activity, unit_id)));
         }
     }
 }

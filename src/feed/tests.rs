@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
+use self::gathering::Members;
 use super::subscriber::Chunk;
 use super::*;
 
 mod edges;
+mod gathering;
 
 const INCARNATION: Incarnation = Incarnation::from_bytes([0xab; 16]);
 const OTHER_INCARNATION: Incarnation = Incarnation::from_bytes([0xac; 16]);
@@ -55,10 +57,16 @@ struct Harness {
     feed: Feed,
     metrics: Metrics,
     shutdown: CancellationToken,
+    members: Arc<Members>,
 }
 
 impl Harness {
     fn new() -> (Self, Broadcaster) {
+        let (harness, broadcaster, _) = Self::with_gatherer();
+        (harness, broadcaster)
+    }
+
+    fn with_gatherer() -> (Self, Broadcaster, Gatherer) {
         let end = watch::Sender::new(EventId::default());
         let rows = Rows {
             events: Mutex::default(),
@@ -67,16 +75,17 @@ impl Harness {
             reads: Mutex::default(),
             is_corrupt: Mutex::default(),
         };
-        let (rows, shutdown) = (Arc::new(rows), CancellationToken::new());
+        let (rows, shutdown, members) = (Arc::new(rows), CancellationToken::new(), Arc::<Members>::default());
         let metrics = Metrics::new().expect("metrics");
-        let (feed, broadcaster) = Feed::new(Parts {
+        let (feed, broadcaster, gatherer) = Feed::new(Parts {
+            peers: Arc::<Members>::clone(&members),
             table: Arc::<Rows>::clone(&rows),
             unit_id: "unit-1".to_owned(),
             clock: Clock::manual(Timestamp::from_secs(1_800_000_000)),
             metrics: metrics.clone(),
             shutdown: shutdown.clone(),
         });
-        (Self { rows, feed, metrics, shutdown }, broadcaster)
+        (Self { rows, feed, metrics, shutdown, members }, broadcaster, gatherer)
     }
 
     /// Appends one event per type, each in its own log entry, in one change.

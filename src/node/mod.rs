@@ -285,8 +285,9 @@ async fn assemble(
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
     let streams = streams(&config, &state, &clock);
-    let (feed, broadcaster) = feed(&config, &state, clock.clone(), metrics, shutdown);
+    let (feed, broadcaster, gatherer) = feed(&config, &state, clock.clone(), metrics, shutdown);
     replica.background.spawn(broadcaster.run());
+    replica.background.spawn(gatherer.run());
     let sets = SetBuilder::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
     if transmits {
         let transmitter = transmitter(&config, sets.clone(), outbound.clone(), &state, &clock, metrics)?;

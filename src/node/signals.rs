@@ -32,9 +32,10 @@ pub(super) fn feed(
     clock: Clock,
     metrics: &Metrics,
     shutdown: &CancellationToken,
-) -> (Feed, feed::Broadcaster) {
+) -> (Feed, feed::Broadcaster, feed::Gatherer) {
     Feed::new(feed::Parts {
         table: Arc::new(state.clone()),
+        peers: Arc::new(state.clone()),
         unit_id: config.node.unit_id.clone(),
         clock,
         metrics: metrics.clone(),

@@ -159,9 +159,9 @@ impl Metrics {
         }
     }
 
-    /// The live feed dropped an exchange or a denial.
-    pub fn event_activity_dropped(&self) {
-        self.families.event_activities_dropped.inc();
+    /// The live feed dropped exchanges or denials.
+    pub fn event_activities_dropped(&self, activities: u64) {
+        self.families.event_activities_dropped.inc_by(activities);
     }
 
     /// The applied log index, and whether this node leads.
@@ -346,7 +346,7 @@ mod tests {
         metrics.set_audit_blocks_dropped(6, 1);
         let reader = metrics.event_reader();
         metrics.event_reader_dropped("slow");
-        metrics.event_activity_dropped();
+        metrics.event_activities_dropped(1);
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,

@@ -38,6 +38,8 @@ pub(crate) enum Purpose {
     Reads,
     /// Barriers, each of which may wait for the duration of a lease.
     Barriers,
+    /// Messages that a node publishes.
+    Observation,
 }
 
 /// A channel to one node, connected at first use and reconnected after a loss.

@@ -194,6 +194,7 @@ impl<M: Machine> Appends<M> {
 impl<M: Machine> Peer for Peers<M> {
     type AppendStreamStream = ResponseStream<proto::AppendResponse>;
     type ForwardStream = ResponseStream<proto::Proposed>;
+    type ObserveStream = ResponseStream<proto::ObservedMessage>;
 
     async fn hello(
         &self,
@@ -386,5 +387,13 @@ impl<M: Machine> Peer for Peers<M> {
             }
         });
         Ok(Response::new(Box::pin(answers.buffer_unordered(limits::PROPOSALS_QUEUED_MAX))))
+    }
+
+    async fn observe(
+        &self,
+        request: Request<proto::ObserveRequest>,
+    ) -> Result<Response<Self::ObserveStream>, Status> {
+        self.admit(&request, CallKind::Member)?;
+        Ok(Response::new(Box::pin(self.handle.publisher.observe()?)))
     }
 }
