@@ -236,9 +236,7 @@ async fn assemble(
     replica.background.spawn(keyring.clone().run());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
     policy.activate_current().await;
-    if policy.current().is_none() {
-        return Err(Error::NoPolicy);
-    }
+    policy.current().ok_or(Error::NoPolicy)?;
     replica.background.spawn(policy.clone().follow());
     replica.background.spawn(compare_state_hashes(state.clone()));
     let audit = replica.start_audit(&config, &clock, metrics)?;
@@ -405,14 +403,13 @@ impl Running {
                 Some(Err(panic)) => Err(Error::TaskFailed(panic)),
                 _ => Ok(()),
             },
-            ended = self.replica.background.join_next() => match ended {
-                Some(Err(panic)) => Err(Error::TaskFailed(panic)),
-                _ => {
-                    // Tasks end with the replica: its failure is the cause.
-                    let failure = tokio::time::timeout(limits::FAILURE_CAUSE_WAIT, cluster.until_failed()).await;
-                    let failure = failure.unwrap_or_else(|_| "a task ended before the node".to_owned());
-                    Err(Error::ReplicaFailed(failure))
-                }
+            ended = self.replica.background.join_next() => if let Some(Err(panic)) = ended {
+                Err(Error::TaskFailed(panic))
+            } else {
+                // Tasks end with the replica: its failure is the cause.
+                let failure = tokio::time::timeout(limits::FAILURE_CAUSE_WAIT, cluster.until_failed()).await;
+                let failure = failure.unwrap_or_else(|_| "a task ended before the node".to_owned());
+                Err(Error::ReplicaFailed(failure))
             },
         };
         self.shutdown.cancel();

@@ -98,8 +98,9 @@ async fn work((channels, clock): (Arc<Channels>, Clock), mut items: mpsc::Receiv
             answer = next(&mut stream) => match answer {
                 Some(Ok(proposed)) => stream.iter_mut().for_each(|stream| stream.take(&proposed)),
                 Some(Err(status)) => {
-                    let ended = stream.take();
-                    ended.iter().for_each(|ended| failures.failed(&ended.to, &status.message()));
+                    if let Some(ended) = stream.take() {
+                        failures.failed(&ended.to, &status.message());
+                    }
                 }
                 None => stream = None,
             }

@@ -235,7 +235,9 @@ impl Site {
         let trust_domain = Some(TRUST_DOMAIN.parse().expect("trust domain"));
         let disk_records = Arc::new(DiskRecords::decode(None).expect("records"));
         let opened = (database, disk_records, open);
-        let local = LocalNode::open((from, from_disk, life), trust_domain, InitialMembers::new(), opened)
+        let clock = Clock::system();
+        let members = InitialMembers::new();
+        let local = LocalNode::open((from, from_disk, life), trust_domain, members, opened, &clock)
             .expect("local node");
         if let Some(id) = cluster_id {
             local.join(id).expect("joined");
