@@ -138,7 +138,8 @@ pub(crate) async fn start<M: Machine>(
 
     let machine = Arc::new(machine);
     let generations = Generations::new(data.join("state")).map_err(|error| failed(&error))?;
-    let snapshots = Snapshots::new(data.join("snapshots"), M::TABLES).map_err(|error| failed(&error))?;
+    let snapshots = Snapshots::new(data.join("snapshots"), M::TABLES, open.clone());
+    let snapshots = snapshots.map_err(|error| failed(&error))?;
     let durable = opened.durable.clone();
     let (state, shared) = StateMachine::open(
         Arc::clone(&machine),

@@ -11,8 +11,8 @@ use openraft::RaftSnapshotBuilder;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 
 use super::database::Database;
-use crate::cluster::Corrupt;
 use crate::cluster::type_config::TypeConfig;
+use crate::cluster::{Corrupt, DatabaseGuard};
 
 /// Prefix of a complete snapshot's directory; its number follows, and the newest has the largest.
 const COMPLETE: &str = "complete-";
@@ -62,17 +62,24 @@ pub(crate) struct Snapshots {
     next: Arc<AtomicU64>,
     /// The newest complete snapshot, once it was read.
     current: Arc<Mutex<Option<Snapshot>>>,
+    /// [`crate::cluster::Closed`] waits until no snapshot is being built: a later process in the directory would remove
+    /// files that this one still publishes.
+    _open: DatabaseGuard,
 }
 
 /// Turns a checkpoint into the current snapshot.
 pub(crate) struct Builder {
-    snapshots: Snapshots,
     checkpoint: SnapshotFiles,
+    snapshots: Snapshots,
 }
 
 impl Snapshots {
     /// In `root`, which is created if it is missing. All but the newest complete snapshot are removed.
-    pub(crate) fn new(root: PathBuf, tables: &'static [&'static str]) -> io::Result<Self> {
+    pub(crate) fn new(
+        root: PathBuf,
+        tables: &'static [&'static str],
+        open: DatabaseGuard,
+    ) -> io::Result<Self> {
         fs::create_dir_all(&root)?;
         let newest = newest_in(&root)?;
         for item in fs::read_dir(&root)? {
@@ -82,7 +89,7 @@ impl Snapshots {
             }
         }
         let next = newest.map_or(1, |(number, _)| number.saturating_add(1));
-        Ok(Self { root, tables, next: Arc::new(AtomicU64::new(next)), current: Arc::default() })
+        Ok(Self { root, tables, next: Arc::new(AtomicU64::new(next)), current: Arc::default(), _open: open })
     }
 
     fn next_directory(&self, begin: &str) -> PathBuf {
@@ -137,11 +144,12 @@ impl Snapshots {
         let meta = self.describe(made)?;
         // Before the lock, for which readers wait.
         let before = self.current()?;
-        let complete = self.next_directory(COMPLETE);
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(newer) = current.as_ref().filter(|current| current.meta.last_log_id > meta.last_log_id) {
             return Ok(newer.clone());
         }
+        // Under the lock: after a crash the largest number wins, so numbers must follow the order of replacement.
+        let complete = self.next_directory(COMPLETE);
         fs::rename(made, &complete)?;
         fs::File::open(&self.root)?.sync_all()?;
         let snapshot = Snapshot { meta, snapshot: SnapshotFiles::in_directory(complete, true) };
@@ -195,6 +203,7 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
 mod tests {
     use openraft::alias::CommittedLeaderIdOf;
     use openraft::vote::RaftLeaderId as _;
+    use tokio::sync::mpsc;
 
     use super::*;
     use crate::cluster::Write;
@@ -203,6 +212,57 @@ mod tests {
 
     const TABLES: &[&str] = &["table"];
 
+    fn snapshots_in(root: PathBuf) -> Snapshots {
+        Snapshots::new(root, TABLES, mpsc::channel(1).0).expect("snapshots")
+    }
+
+    fn commit(database: &Database, index: u64) {
+        let write = Write::Put { table: "table", key: vec![1], value: index.to_be_bytes().to_vec() };
+        let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
+        database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("written");
+    }
+
+    /// A number allocated before the lock let an older snapshot have a larger one than its successor; after a crash
+    /// the older one was the current one.
+    #[test]
+    fn newest_of_concurrent_snapshots_has_the_largest_number() {
+        let place = tempfile::tempdir().expect("directory");
+        let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
+        let root = place.path().join("snapshots");
+        let snapshots = snapshots_in(root.clone());
+        for round in 0..10 {
+            let builders = (1..=8).map(|offset| {
+                commit(&database, 8 * round + offset);
+                snapshots.begin(&database).expect("begun")
+            });
+            let builders: Vec<_> = builders.collect();
+            let published: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    builders.iter().map(|builder| scope.spawn(|| builder.finish().expect("made"))).collect();
+                threads.into_iter().map(|thread| thread.join().expect("publishes")).collect()
+            });
+            let current = snapshots.current().expect("readable").expect("there");
+            let (_, newest) = newest_in(&root).expect("readable").expect("there");
+            assert_eq!(current.snapshot.directory(), newest);
+            drop(published);
+        }
+    }
+
+    /// A stopped node published a snapshot that the next start in the directory had removed.
+    #[test]
+    fn directory_is_not_closed_while_a_snapshot_is_built() {
+        let place = tempfile::tempdir().expect("directory");
+        let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
+        let (open, mut closed) = mpsc::channel(1);
+        let snapshots = Snapshots::new(place.path().join("snapshots"), TABLES, open).expect("snapshots");
+        let builder = snapshots.begin(&database).expect("begun");
+        drop(snapshots);
+        assert_eq!(closed.try_recv(), Err(mpsc::error::TryRecvError::Empty));
+        builder.finish().expect("made");
+        drop(builder);
+        assert_eq!(closed.try_recv(), Err(mpsc::error::TryRecvError::Disconnected));
+    }
+
     /// A request for the current snapshot during its replacement found none or a part of one; openraft took that for a
     /// storage error and stopped the leader.
     #[test]
@@ -210,11 +270,9 @@ mod tests {
         let place = tempfile::tempdir().expect("directory");
         let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
         let root = place.path().join("snapshots");
-        let snapshots = Snapshots::new(root.clone(), TABLES).expect("snapshots");
+        let snapshots = snapshots_in(root.clone());
         let make = |index: u64| {
-            let write = Write::Put { table: "table", key: vec![1], value: index.to_be_bytes().to_vec() };
-            let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
-            database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("written");
+            commit(&database, index);
             snapshots.begin(&database).expect("begun").finish().expect("made");
         };
         assert!(snapshots.current().expect("readable").is_none());
@@ -245,7 +303,7 @@ mod tests {
         assert_eq!(fs::read_dir(&root).expect("directory").count(), 1, "unused snapshots are removed");
         // A new process finds the newest snapshot and removes incomplete ones.
         fs::create_dir(root.join("making-99")).expect("directory");
-        let reopened = Snapshots::new(root.clone(), TABLES).expect("snapshots");
+        let reopened = snapshots_in(root.clone());
         let current = reopened.current().expect("readable").expect("there");
         assert_eq!(current.meta.last_log_id.map(|last| last.index), Some(40));
         assert_eq!(fs::read_dir(&root).expect("directory").count(), 1);
@@ -255,14 +313,10 @@ mod tests {
     fn older_snapshot_does_not_replace_a_newer_one() {
         let place = tempfile::tempdir().expect("directory");
         let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
-        let snapshots = Snapshots::new(place.path().join("snapshots"), TABLES).expect("snapshots");
-        let commit = |index: u64| {
-            let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
-            database.commit(&[], &AppliedEntry { log_id, membership: None }).expect("written");
-        };
-        commit(1);
+        let snapshots = snapshots_in(place.path().join("snapshots"));
+        commit(&database, 1);
         let slow = snapshots.begin(&database).expect("begun");
-        commit(2);
+        commit(&database, 2);
         snapshots.begin(&database).expect("begun").finish().expect("made");
         slow.finish().expect("made");
         let current = snapshots.current().expect("readable").expect("there");

@@ -287,7 +287,7 @@ mod tests {
             let machine = Arc::new(Woken::default());
             let generations = Generations::new(data.path().join(name).join("state")).expect("state");
             let snapshots = data.path().join(name).join("snapshots");
-            let snapshots = Snapshots::new(snapshots, Woken::TABLES).expect("snapshots");
+            let snapshots = Snapshots::new(snapshots, Woken::TABLES, still_open.clone()).expect("snapshots");
             let (_, durable) = watch::channel(u64::MAX);
             let (open, clock) = (still_open.clone(), Clock::system());
             let opened =

@@ -57,7 +57,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let opened = open(Arc::new(database), crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
         self.0.lock().expect("writers").push(std::thread::spawn(opened.writer));
         let generations = Generations::new(data.path().join("state")).expect("state");
-        let snapshots = Snapshots::new(data.path().join("snapshots"), Nothing::TABLES).expect("snapshots");
+        let snapshots = data.path().join("snapshots");
+        let snapshots = Snapshots::new(snapshots, Nothing::TABLES, still_open.clone()).expect("snapshots");
         // The suite applies entries that are in no log, so every index is reported as durable.
         let (_, durable) = watch::channel(u64::MAX);
         let clock = crate::clock::Clock::system();
