@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn each_mistake_has_its_own_line() {
         let mistake =
-            |key: &str| config::Mistake { key: key.into(), rule: "must be set".into(), origin: None };
+            |key: &str| config::Mistake { setting: key.into(), rule: "must be set".into(), origin: None };
         let text = written(&Error::Config(config::Error::Mistakes(vec![mistake("a"), mistake("b")])));
         assert_eq!(text.lines().filter(|line| line.starts_with("error: ")).count(), 2, "{text}");
     }

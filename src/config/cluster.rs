@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Fabric;
 use super::schema;
-use super::schema::{Keys, Mode};
+use super::schema::{Mode, Settings};
 use super::validation::{Checker, duration};
 use crate::cluster::FreshnessMode;
 use crate::limits;
@@ -35,8 +35,8 @@ pub struct Peers {
     pub members: BTreeMap<u64, String>,
 }
 
-pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Cluster> {
-    let cluster = &keys.cluster;
+pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Cluster> {
+    let cluster = &settings.cluster;
     let heartbeat = duration(&cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX);
     let heartbeat = checker.keep("cluster.heartbeat", heartbeat);
     let freshness = match cluster.freshness {
@@ -47,21 +47,21 @@ pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker)
     if is_alone {
         return Some(Cluster { heartbeat: heartbeat?, freshness, peers: None });
     }
-    if keys.node.mode == Mode::Development {
+    if settings.node.mode == Mode::Development {
         let rule = "not allowed in development mode, which is one node: remove it, or node.mode";
         return checker.keep("cluster.listen", Err(rule));
     }
-    let peers = peers(cluster, keys.node.id, fabric, checker);
+    let peers = peers(cluster, settings.node.id, fabric, checker);
     Some(Cluster { heartbeat: heartbeat?, freshness, peers: Some(peers?) })
 }
 
 fn peers(
-    keys: &schema::Cluster,
+    settings: &schema::Cluster,
     node_id: u64,
     fabric: Option<&Fabric>,
     checker: &mut Checker,
 ) -> Option<Peers> {
-    let listen = checker.require("cluster.listen", keys.listen.as_deref());
+    let listen = checker.require("cluster.listen", settings.listen.as_deref());
     let listen = listen.and_then(|text| {
         let rule = "must be an IP address and a port, such as 0.0.0.0:8695";
         checker.keep("cluster.listen", text.parse().map_err(|_| rule))
@@ -69,10 +69,10 @@ fn peers(
     let mut file = |name: &str, path: &Option<PathBuf>| {
         checker.require(&format!("cluster.{name}"), path.as_deref()).map(Path::to_owned)
     };
-    let certificate = file("certificate", &keys.certificate);
-    let private_key = file("private_key", &keys.private_key);
-    let ca = file("ca", &keys.ca);
-    let members = members(&keys.members, node_id, checker);
+    let certificate = file("certificate", &settings.certificate);
+    let private_key = file("private_key", &settings.private_key);
+    let ca = file("ca", &settings.ca);
+    let members = members(&settings.members, node_id, checker);
     Some(Peers {
         listen: listen?,
         files: Files {
@@ -80,7 +80,7 @@ fn peers(
             authorities: vec![Authorities {
                 trust_domain: fabric?.trust_domain.clone(),
                 ca: ca?,
-                crl: keys.crl.clone(),
+                crl: settings.crl.clone(),
             }],
         },
         members: members?,
@@ -91,20 +91,21 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
     let mut members = BTreeMap::new();
     let mut all_good = true;
     for (index, row) in rows.iter().enumerate() {
-        let key = |name: &str| format!("cluster.members[{index}].{name}");
-        let id = checker.keep(&key("id"), if row.id == 0 { Err("must be 1 or more") } else { Ok(row.id) });
-        let address = checker.require(&key("address"), row.address.as_deref());
-        let address = address.and_then(|text| checker.keep(&key("address"), address_of(text)));
+        let setting = |name: &str| format!("cluster.members[{index}].{name}");
+        let id =
+            checker.keep(&setting("id"), if row.id == 0 { Err("must be 1 or more") } else { Ok(row.id) });
+        let address = checker.require(&setting("address"), row.address.as_deref());
+        let address = address.and_then(|text| checker.keep(&setting("address"), address_of(text)));
         let (Some(id), Some(address)) = (id, address) else {
             all_good = false;
             continue;
         };
         if members.values().any(|known| *known == address) {
-            checker.keep(&key("address"), Err::<(), _>("duplicate"));
+            checker.keep(&setting("address"), Err::<(), _>("duplicate"));
             all_good = false;
         }
         if members.insert(id, address).is_some() {
-            checker.keep(&key("id"), Err::<(), _>("duplicate"));
+            checker.keep(&setting("id"), Err::<(), _>("duplicate"));
             all_good = false;
         }
     }

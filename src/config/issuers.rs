@@ -19,38 +19,39 @@ pub(super) fn check(
     checker: &mut Checker,
 ) -> Vec<Issuer> {
     let mut issuers = Vec::new();
-    for (index, keys) in all.iter().enumerate() {
-        let section = Section { keys, name: format!("issuers[{index}]"), own_issuer, guard };
+    for (index, settings) in all.iter().enumerate() {
+        let section = Section { settings, name: format!("issuers[{index}]"), own_issuer, guard };
         issuers.extend(section.check(checker));
     }
     issuers
 }
 
 struct Section<'k> {
-    keys: &'k schema::Issuer,
+    settings: &'k schema::Issuer,
     name: String,
     own_issuer: Option<&'k str>,
     guard: &'k Guard,
 }
 
 impl Section<'_> {
-    fn key(&self, name: &str) -> String {
+    fn setting(&self, name: &str) -> String {
         format!("{}.{name}", self.name)
     }
 
     fn check(&self, checker: &mut Checker) -> Option<Issuer> {
-        let iss = checker.require(&self.key("issuer"), self.keys.issuer.as_deref());
-        let iss = iss.and_then(|iss| checker.keep(&self.key("issuer"), self.foreign(iss)));
-        let kind = checker.keep(&self.key("subject"), self.kind());
+        let iss = checker.require(&self.setting("issuer"), self.settings.issuer.as_deref());
+        let iss = iss.and_then(|iss| checker.keep(&self.setting("issuer"), self.foreign(iss)));
+        let kind = checker.keep(&self.setting("subject"), self.kind());
         let keys = self.key_source(checker);
-        let algorithms = checker.keep(&self.key("algorithms"), algorithms(&self.keys.algorithms));
-        let audiences =
-            checker.keep(&self.key("audiences"), audiences(self.keys.audiences.as_deref(), self.own_issuer));
-        let trust_domains = checker.keep(&self.key("trust_domains"), self.trust_domains());
+        let algorithms = checker.keep(&self.setting("algorithms"), algorithms(&self.settings.algorithms));
+        let audiences = checker
+            .keep(&self.setting("audiences"), audiences(self.settings.audiences.as_deref(), self.own_issuer));
+        let trust_domains = checker.keep(&self.setting("trust_domains"), self.trust_domains());
         // Nonces are retained as long as a credential of the maximum age could repeat one
         // (limits::NONCE_RETENTION), so no issuer may exceed it.
-        let age = duration(&self.keys.max_credential_age, Duration::from_secs(1), limits::CREDENTIAL_AGE_MAX);
-        let max_credential_age = checker.keep(&self.key("max_credential_age"), age);
+        let age =
+            duration(&self.settings.max_credential_age, Duration::from_secs(1), limits::CREDENTIAL_AGE_MAX);
+        let max_credential_age = checker.keep(&self.setting("max_credential_age"), age);
         Some(Issuer {
             iss: iss?,
             kind: kind?,
@@ -59,7 +60,7 @@ impl Section<'_> {
             audiences: audiences?,
             trust_domains: trust_domains?,
             max_credential_age: max_credential_age?,
-            verified_email: self.keys.verified_email,
+            verified_email: self.settings.verified_email,
         })
     }
 
@@ -74,12 +75,12 @@ impl Section<'_> {
     }
 
     fn kind(&self) -> Result<IssuerKind, &'static str> {
-        let subject = self.keys.subject.map(|subject| match subject {
+        let subject = self.settings.subject.map(|subject| match subject {
             schema::Subject::Kubernetes => SubjectMapping::Kubernetes,
             schema::Subject::Identifier => SubjectMapping::Identifier,
             schema::Subject::Opaque => SubjectMapping::Opaque,
         });
-        match (self.keys.kind, subject) {
+        match (self.settings.kind, subject) {
             (schema::IssuerKind::Jwt, Some(subject)) => Ok(IssuerKind::Jwt { subject }),
             (schema::IssuerKind::Jwt, None) => Err("must be \"kubernetes\", \"identifier\" or \"opaque\""),
             (schema::IssuerKind::Spiffe, None) => Ok(IssuerKind::Spiffe),
@@ -91,36 +92,40 @@ impl Section<'_> {
 
     /// Exactly one of five settings.
     fn key_source(&self, checker: &mut Checker) -> Option<KeySource> {
-        let keys = self.keys;
+        let settings = self.settings;
         let file = |path: &PathBuf, source: fn(PathBuf) -> KeySource| Ok(source(path.clone()));
-        let discovery = keys.discovery.then(|| match &keys.issuer {
+        let discovery = settings.discovery.then(|| match &settings.issuer {
             Some(iss) => self.fetchable(iss).map(|_| KeySource::Discovery),
             None => Ok(KeySource::Discovery),
         });
         let mut sources: Vec<(&str, schema::IssuerKind, Result<KeySource, String>)> = Vec::new();
         sources.extend(
-            keys.keys_file
+            settings
+                .keys_file
                 .iter()
                 .map(|path| ("keys_file", schema::IssuerKind::Jwt, file(path, KeySource::File))),
         );
         sources.extend(
-            keys.keys_url
+            settings
+                .keys_url
                 .iter()
                 .map(|url| ("keys_url", schema::IssuerKind::Jwt, self.fetchable(url).map(KeySource::Url))),
         );
         sources.extend(discovery.map(|source| ("discovery", schema::IssuerKind::Jwt, source)));
-        sources.extend(keys.bundle_file.iter().map(|path| {
+        sources.extend(settings.bundle_file.iter().map(|path| {
             ("bundle_file", schema::IssuerKind::Spiffe, file(path, KeySource::SpiffeBundleFile))
         }));
-        sources.extend(keys.bundle_endpoint.iter().map(|url| {
+        sources.extend(settings.bundle_endpoint.iter().map(|url| {
             let source = self.fetchable(url).map(KeySource::SpiffeBundleEndpoint);
             ("bundle_endpoint", schema::IssuerKind::Spiffe, source)
         }));
         let mut sources = sources.into_iter();
         match (sources.next(), sources.next()) {
-            (Some((name, kind, source)), None) if kind == keys.kind => checker.keep(&self.key(name), source),
+            (Some((name, kind, source)), None) if kind == settings.kind => {
+                checker.keep(&self.setting(name), source)
+            }
             _ => {
-                let rule = match keys.kind {
+                let rule = match settings.kind {
                     schema::IssuerKind::Jwt => "needs exactly one of keys_file, keys_url, discovery = true",
                     schema::IssuerKind::Spiffe => "needs exactly one of bundle_file, bundle_endpoint",
                 };
@@ -134,8 +139,8 @@ impl Section<'_> {
     }
 
     fn trust_domains(&self) -> Result<Vec<TrustDomain>, String> {
-        let trust_domains = trust_domains(&self.keys.trust_domains)?;
-        match (self.keys.kind, trust_domains.len()) {
+        let trust_domains = trust_domains(&self.settings.trust_domains)?;
+        match (self.settings.kind, trust_domains.len()) {
             (_, 0) => Err("must name at least one".to_owned()),
             (schema::IssuerKind::Spiffe, 2..) => {
                 Err("must name exactly one: a bundle is of one trust domain".to_owned())

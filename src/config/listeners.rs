@@ -10,9 +10,9 @@ use std::path::Path;
 use url::{Host, Url};
 
 use super::schema;
-use super::schema::{Keys, Mode};
+use super::schema::{Mode, Settings};
 use super::validation::Checker;
-use super::{Fabric, Limits, Listen, Tls};
+use super::{ClientLimits, Fabric, Listen, Tls};
 use crate::api::caller::{Callers, Capability, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::id::{TrustDomain, WorkloadId};
@@ -20,18 +20,22 @@ use crate::limits;
 use crate::tls::{Authorities, Files, KeyPairFiles};
 
 /// Values that are checked together.
-pub(super) struct Edge {
+pub(super) struct Listeners {
     pub listen: Listen,
     pub tls: Option<Tls>,
     pub callers: Callers,
-    pub limits: Limits,
+    pub limits: ClientLimits,
     pub metrics_access: MetricsAccess,
 }
 
-pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Edge> {
-    let is_development = keys.node.mode == Mode::Development;
-    let http = checker.keep("listen.http", address(&keys.listen.http, is_development));
-    let tls = match (&keys.tls, is_development) {
+pub(super) fn check(
+    settings: &Settings,
+    fabric: Option<&Fabric>,
+    checker: &mut Checker,
+) -> Option<Listeners> {
+    let is_development = settings.node.mode == Mode::Development;
+    let http = checker.keep("listen.http", address(&settings.listen.http, is_development));
+    let tls = match (&settings.tls, is_development) {
         (None, true) => Some(None),
         (Some(_), true) => {
             let rule = "not allowed in development mode, which has no TLS: remove it, or node.mode";
@@ -41,17 +45,17 @@ pub(super) fn check(keys: &Keys, fabric: Option<&Fabric>, checker: &mut Checker)
             let rule = "must be set: outside development mode (node.mode), TLS is required";
             checker.keep("tls", Err(rule))
         }
-        (Some(tls), false) => self::tls(tls, &keys.listen.https, fabric, checker).map(Some),
+        (Some(tls), false) => self::tls(tls, &settings.listen.https, fabric, checker).map(Some),
     };
-    let hosts = hosts(&keys.listen.hosts, fabric, checker);
-    let callers = callers(&keys.callers, checker);
-    let limits = limits(&keys.limits, checker);
-    let metrics_access = match keys.metrics.access {
+    let hosts = hosts(&settings.listen.hosts, fabric, checker);
+    let callers = callers(&settings.callers, checker);
+    let limits = limits(&settings.limits, checker);
+    let metrics_access = match settings.metrics.access {
         schema::MetricsAccess::Loopback => MetricsAccess::Loopback,
         schema::MetricsAccess::Authenticated => MetricsAccess::Authenticated,
         schema::MetricsAccess::Public => MetricsAccess::Public,
     };
-    Some(Edge {
+    Some(Listeners {
         listen: Listen { http: http?, hosts: hosts? },
         tls: tls?,
         callers: callers?,
@@ -73,21 +77,21 @@ fn address(text: &str, must_be_loopback: bool) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-fn tls(keys: &schema::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Tls> {
+fn tls(settings: &schema::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Tls> {
     let address = checker.keep("listen.https", address(https, false));
     let mut file = |name: &str, path: &Option<std::path::PathBuf>| {
         checker.require(&format!("tls.{name}"), path.as_deref()).map(Path::to_owned)
     };
-    let certificate = file("certificate", &keys.certificate);
-    let private_key = file("private_key", &keys.private_key);
-    let client_ca = file("client_ca", &keys.client_ca);
-    let client_trust_domain = match &keys.client_trust_domain {
+    let certificate = file("certificate", &settings.certificate);
+    let private_key = file("private_key", &settings.private_key);
+    let client_ca = file("client_ca", &settings.client_ca);
+    let client_trust_domain = match &settings.client_trust_domain {
         Some(name) => checker.keep("tls.client_trust_domain", name.parse()),
         None => fabric.map(|fabric| fabric.trust_domain.clone()),
     };
-    let more = trust_domains(keys, client_trust_domain.as_ref(), checker);
+    let more = trust_domains(settings, client_trust_domain.as_ref(), checker);
     let own =
-        Authorities { trust_domain: client_trust_domain?, ca: client_ca?, crl: keys.client_crl.clone() };
+        Authorities { trust_domain: client_trust_domain?, ca: client_ca?, crl: settings.client_crl.clone() };
     let authorities = std::iter::once(own).chain(more?).collect();
     let own = KeyPairFiles { certificate: certificate?, private_key: private_key? };
     let files = Files { own, authorities };
@@ -96,27 +100,27 @@ fn tls(keys: &schema::Tls, https: &str, fabric: Option<&Fabric>, checker: &mut C
 
 /// The trust domains besides `own`, each with its own CAs.
 fn trust_domains(
-    keys: &schema::Tls,
+    settings: &schema::Tls,
     own: Option<&TrustDomain>,
     checker: &mut Checker,
 ) -> Option<Vec<Authorities>> {
     let mut found: Vec<Authorities> = Vec::new();
-    for (index, row) in keys.trust_domains.iter().enumerate() {
-        let key = |name: &str| format!("tls.trust_domains[{index}].{name}");
-        let name = checker.require(&key("name"), row.name.as_deref());
-        let name: Option<TrustDomain> = name.and_then(|name| checker.keep(&key("name"), name.parse()));
-        let ca = checker.require(&key("ca"), row.ca.as_deref());
+    for (index, row) in settings.trust_domains.iter().enumerate() {
+        let setting = |name: &str| format!("tls.trust_domains[{index}].{name}");
+        let name = checker.require(&setting("name"), row.name.as_deref());
+        let name: Option<TrustDomain> = name.and_then(|name| checker.keep(&setting("name"), name.parse()));
+        let ca = checker.require(&setting("ca"), row.ca.as_deref());
         let (Some(trust_domain), Some(ca)) = (name, ca) else { continue };
         if own == Some(&trust_domain) || found.iter().any(|known| known.trust_domain == trust_domain) {
-            checker.keep(&key("name"), Err::<(), _>("duplicate"));
+            checker.keep(&setting("name"), Err::<(), _>("duplicate"));
             continue;
         }
         found.push(Authorities { trust_domain, ca: ca.to_owned(), crl: row.crl.clone() });
     }
     let rule = format!("must be at most {}", limits::CLIENT_TRUST_DOMAINS_MAX);
-    let is_short = keys.trust_domains.len() < limits::CLIENT_TRUST_DOMAINS_MAX;
+    let is_short = settings.trust_domains.len() < limits::CLIENT_TRUST_DOMAINS_MAX;
     checker.keep("tls.trust_domains", is_short.then_some(()).ok_or(rule))?;
-    (found.len() == keys.trust_domains.len()).then_some(found)
+    (found.len() == settings.trust_domains.len()).then_some(found)
 }
 
 /// Host of our `iss`, and the additional host names of this node.
@@ -148,16 +152,16 @@ fn callers(rows: &[schema::Caller], checker: &mut Checker) -> Option<Callers> {
     let mut table = BTreeMap::new();
     let mut all_good = true;
     for (index, row) in rows.iter().enumerate() {
-        let key = |name: &str| format!("callers[{index}].{name}");
-        let id = checker.require(&key("id"), row.id.as_deref());
-        let id = id.and_then(|id| checker.keep(&key("id"), spiffe_id(id)));
-        let capabilities = checker.keep(&key("capabilities"), capabilities(&row.capabilities));
+        let setting = |name: &str| format!("callers[{index}].{name}");
+        let id = checker.require(&setting("id"), row.id.as_deref());
+        let id = id.and_then(|id| checker.keep(&setting("id"), spiffe_id(id)));
+        let capabilities = checker.keep(&setting("capabilities"), capabilities(&row.capabilities));
         let (Some(id), Some(capabilities)) = (id, capabilities) else {
             all_good = false;
             continue;
         };
         if table.insert(id, capabilities).is_some() {
-            checker.keep(&key("id"), Err::<(), _>("duplicate"));
+            checker.keep(&setting("id"), Err::<(), _>("duplicate"));
             all_good = false;
         }
     }
@@ -181,7 +185,7 @@ fn capabilities(names: &[String]) -> Result<BTreeSet<Capability>, String> {
     names.iter().map(|name| name.parse().map_err(|rule| format!("{name:?}: {rule}"))).collect()
 }
 
-fn limits(keys: &schema::Limits, checker: &mut Checker) -> Option<Limits> {
+fn limits(settings: &schema::LimitsSection, checker: &mut Checker) -> Option<ClientLimits> {
     let mut within = |name: &str, value: u64, largest: u64| {
         let outcome =
             if (1..=largest).contains(&value) { Ok(value) } else { Err(format!("must be 1 to {largest}")) };
@@ -189,13 +193,13 @@ fn limits(keys: &schema::Limits, checker: &mut Checker) -> Option<Limits> {
     };
     let requests = within(
         "requests_per_second_per_caller",
-        keys.requests_per_second_per_caller,
+        settings.requests_per_second_per_caller,
         limits::REQUESTS_PER_SECOND_MAX.into(),
     );
     let connections = limits::CONNECTIONS_MAX as u64;
-    let per_address = within("connections_per_address", keys.connections_per_address, connections);
-    let per_identity = within("connections_per_identity", keys.connections_per_identity, connections);
-    Some(Limits {
+    let per_address = within("connections_per_address", settings.connections_per_address, connections);
+    let per_identity = within("connections_per_identity", settings.connections_per_identity, connections);
+    Some(ClientLimits {
         requests_per_second_per_caller: u32::try_from(requests?).ok()?,
         connections: Caps {
             per_address: usize::try_from(per_address?).ok()?,

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::cluster::{Cluster, Peers};
 pub use self::environment::{data_home, environment, forbid_core_dumps, program};
-use self::schema::Keys;
+use self::schema::Settings;
 use self::validation::Checker;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
@@ -47,7 +47,7 @@ pub struct Config {
     /// Capabilities of the holders of client certificates.
     pub callers: Callers,
     /// Configurable limits.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Access to metrics.
     pub metrics_access: MetricsAccess,
     /// The trust fabric of this node.
@@ -57,7 +57,7 @@ pub struct Config {
     /// Issuers of signals and their authority.
     pub signals: SignalIssuers,
     /// Transmitter; `None` if this fabric transmits nothing.
-    pub transmitter: Option<Transmitter>,
+    pub transmitter: Option<TransmitterConfig>,
     /// First policy.
     pub policy: Policy,
     /// Replication.
@@ -100,7 +100,7 @@ pub struct Tls {
 
 /// `[limits]`
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Maximum requests per caller and second.
     pub requests_per_second_per_caller: u32,
     /// Maximum connections per address and per identity.
@@ -118,7 +118,7 @@ pub struct Fabric {
 
 /// `[transmitter]`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transmitter {
+pub struct TransmitterConfig {
     /// Base of every stream endpoint's URL: `https` except on loopback, without a trailing slash.
     pub base_url: String,
     /// Client certificate of pushes.
@@ -154,7 +154,7 @@ pub struct Overrides {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The setting, for example `issuers[0].keys_url`.
-    pub key: String,
+    pub setting: String,
     pub rule: String,
     /// Its source: a file, an environment variable or a flag; `None` if it was not set.
     pub origin: Option<String>,
@@ -162,7 +162,7 @@ pub struct Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.key, self.rule)?;
+        write!(f, "{}: {}", self.setting, self.rule)?;
         match &self.origin {
             Some(origin) => write!(f, " ({origin})"),
             None => Ok(()),
@@ -204,8 +204,8 @@ pub fn load(
     environment: &mut dyn Iterator<Item = (String, String)>,
     overrides: &Overrides,
 ) -> Result<Config, Error> {
-    let (keys, checker) = merge(file, environment, overrides)?;
-    validation::config(&keys, checker)
+    let (settings, checker) = merge(file, environment, overrides)?;
+    validation::config(&settings, checker)
 }
 
 /// Every setting with its effective value, defaults included, in the shape of the file.
@@ -217,9 +217,9 @@ pub fn show(
     environment: &mut dyn Iterator<Item = (String, String)>,
     overrides: &Overrides,
 ) -> Result<serde_json::Value, Error> {
-    let (keys, checker) = merge(file, environment, overrides)?;
-    validation::config(&keys, checker)?;
-    serde_json::to_value(&keys).map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))
+    let (settings, checker) = merge(file, environment, overrides)?;
+    validation::config(&settings, checker)?;
+    serde_json::to_value(&settings).map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))
 }
 
 /// Merges the three sources without validation, and records the source of each setting.
@@ -227,7 +227,7 @@ fn merge(
     file: Option<&Path>,
     environment: &mut dyn Iterator<Item = (String, String)>,
     overrides: &Overrides,
-) -> Result<(Keys, Checker), Error> {
+) -> Result<(Settings, Checker), Error> {
     let mut checker = Checker::new(file);
     let mut builder = ::config::Config::builder();
     if let Some(path) = file {
@@ -242,33 +242,34 @@ fn merge(
     }
     for (variable, value) in environment {
         let Some(name) = variable.strip_prefix(ENVIRONMENT_PREFIX) else { continue };
-        let key = name.split("__").collect::<Vec<_>>().join(".").to_ascii_lowercase();
-        let broken = |rule: String| Mistake { key: key.clone(), rule, origin: Some(variable.clone()) };
-        checker.set_by(&key, &format!("environment variable {variable}"));
+        let setting = name.split("__").collect::<Vec<_>>().join(".").to_ascii_lowercase();
+        let broken =
+            |rule: String| Mistake { setting: setting.clone(), rule, origin: Some(variable.clone()) };
+        checker.set_by(&setting, &format!("environment variable {variable}"));
         builder = builder
-            .set_override(&key, value)
+            .set_override(&setting, value)
             .map_err(|_| Error::Mistakes(vec![broken("is not the name of a setting".to_owned())]))?;
     }
     let merged =
         builder.build().map_err(|error| Error::Mistakes(vec![Mistake::of_all(error.to_string())]))?;
-    let mut keys: Keys = serde_path_to_error::deserialize(merged).map_err(|error| {
-        let key = error.path().to_string();
-        Error::Mistakes(vec![checker.mistake(&key, rule_of(error.inner()))])
+    let mut settings: Settings = serde_path_to_error::deserialize(merged).map_err(|error| {
+        let setting = error.path().to_string();
+        Error::Mistakes(vec![checker.mistake(&setting, rule_of(error.inner()))])
     })?;
     if let Some(data_dir) = &overrides.data_dir {
         checker.set_by("node.data_dir", "flag --data-dir");
-        keys.node.data_dir = Some(data_dir.clone());
+        settings.node.data_dir = Some(data_dir.clone());
     }
     if let Some(listen) = &overrides.listen {
         checker.set_by("listen.http", "flag --listen");
-        keys.listen.http.clone_from(listen);
+        settings.listen.http.clone_from(listen);
     }
-    Ok((keys, checker))
+    Ok((settings, checker))
 }
 
 impl Mistake {
     fn of_all(rule: String) -> Self {
-        Self { key: "configuration".to_owned(), rule, origin: None }
+        Self { setting: "configuration".to_owned(), rule, origin: None }
     }
 }
 

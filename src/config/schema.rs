@@ -10,12 +10,12 @@ use crate::telemetry::LogFormat;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Keys {
+pub(super) struct Settings {
     pub node: Node,
     pub listen: Listen,
     pub tls: Option<Tls>,
     pub callers: Vec<Caller>,
-    pub limits: Limits,
+    pub limits: LimitsSection,
     pub metrics: Metrics,
     pub fabric: Fabric,
     pub policy: Policy,
@@ -25,7 +25,7 @@ pub(super) struct Keys {
     pub log: Log,
     pub issuers: Vec<Issuer>,
     pub signals: Vec<SignalIssuer>,
-    pub transmitter: Option<Transmitter>,
+    pub transmitter: Option<TransmitterSection>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub(super) struct Caller {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Limits {
+pub(super) struct LimitsSection {
     #[serde(deserialize_with = "whole_number")]
     pub requests_per_second_per_caller: u64,
     #[serde(deserialize_with = "whole_number")]
@@ -102,7 +102,7 @@ pub(super) struct Limits {
     pub connections_per_identity: u64,
 }
 
-impl Default for Limits {
+impl Default for LimitsSection {
     fn default() -> Self {
         Self {
             requests_per_second_per_caller: limits::REQUESTS_PER_SECOND_PER_CALLER.into(),
@@ -316,7 +316,7 @@ impl Default for SignalIssuer {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Transmitter {
+pub(super) struct TransmitterSection {
     pub base_url: Option<String>,
     pub certificate: Option<PathBuf>,
     pub private_key: Option<PathBuf>,

@@ -56,7 +56,7 @@ fn mistake(extra: &str) -> (String, String) {
     let found = mistakes(&format!("{REQUIRED}{extra}"), &[]);
     let [only] = found.as_slice() else { panic!("{extra}: {found:?}") };
     assert!(only.origin.as_deref().is_some_and(|origin| origin.contains(".toml")), "{only:?}");
-    (only.key.clone(), only.rule.clone())
+    (only.setting.clone(), only.rule.clone())
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn configuration_needs_no_file() {
 #[test]
 fn every_missing_required_setting_is_named() {
     let found = mistakes("", &[]);
-    let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
+    let keys: Vec<_> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
     let required =
         ["node.data_dir", "fabric.issuer", "fabric.trust_domain", "tls", "policy.directory", "issuers"];
     assert_eq!(keys, required);
@@ -127,7 +127,7 @@ fn unknown_setting_is_refused_with_its_source() {
     assert_eq!(mistake("[lissten]\nhttp = \"x\"").0, "lissten");
     assert_eq!(mistake(&format!("{ISSUER}audience = \"x\"")).0, "issuers[0].audience");
     let found = mistakes(REQUIRED, &[("TRUST_FABRIC__LISTEN__HTPP", "x")]);
-    assert_eq!(found[0].key, "listen.htpp");
+    assert_eq!(found[0].setting, "listen.htpp");
     assert_eq!(found[0].origin.as_deref(), Some("environment variable TRUST_FABRIC__LISTEN__HTPP"));
     assert!(found[0].rule.contains("unknown field"), "{found:?}");
 }
@@ -168,7 +168,7 @@ fn mistake_in(extra: &str) -> String {
     };
     let found = mistakes(&text, &[]);
     assert_eq!(found.len(), 1, "{extra}: {found:?}");
-    found[0].key.clone()
+    found[0].setting.clone()
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn own_issuer_with_two_spellings_or_no_tls_is_refused() {
         " https://trust.example.com",
     ] {
         let text = REQUIRED.replace("https://trust.example.com", issuer);
-        assert_eq!(mistakes(&text, &[])[0].key, "fabric.issuer", "{issuer}");
+        assert_eq!(mistakes(&text, &[])[0].setting, "fabric.issuer", "{issuer}");
     }
     for issuer in ["https://trust.example.com:8443", "http://127.0.0.1:8693", "http://localhost:1"] {
         assert_eq!(good(&REQUIRED.replace("https://trust.example.com", issuer)).fabric.issuer, issuer);
@@ -292,7 +292,7 @@ fn issuer_that_breaks_a_rule_is_refused() {
 fn issuer_without_a_name_is_refused() {
     let found =
         mistakes(&format!("{REQUIRED}{}", ISSUER.replace("issuer = \"https://k8s.example.com\"\n", "")), &[]);
-    let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
+    let keys: Vec<_> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
     assert_eq!(keys, ["issuers[0].issuer"]);
 }
 
@@ -330,7 +330,7 @@ fn all_mistakes_are_named_at_once() {
         "{}[cluster]\nheartbeat = \"1h\"",
         REQUIRED.replace("policies", "").replace("https://", "ftp://")
     );
-    let keys: Vec<_> = mistakes(&text, &[]).into_iter().map(|mistake| mistake.key).collect();
+    let keys: Vec<_> = mistakes(&text, &[]).into_iter().map(|mistake| mistake.setting).collect();
     assert_eq!(keys, ["fabric.issuer", "cluster.heartbeat"]);
 }
 
@@ -376,16 +376,16 @@ fn production_needs_tls_a_client_ca_and_an_issuer() {
         ("tls.client_ca = \"ca.pem\"", "tls.client_ca"),
     ] {
         let found = mistakes(&format!("{PRODUCTION}{ISSUER}").replace(left_out, ""), &[]);
-        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{found:?}");
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, key), "{found:?}");
     }
     let found = mistakes(PRODUCTION, &[]);
-    assert_eq!((found.len(), found[0].key.as_str()), (1, "issuers"), "{found:?}");
+    assert_eq!((found.len(), found[0].setting.as_str()), (1, "issuers"), "{found:?}");
     let without = PRODUCTION.lines().filter(|line| !line.starts_with("tls.")).collect::<Vec<_>>().join("\n");
     let found = mistakes(&format!("{without}\n{ISSUER}"), &[]);
-    assert_eq!((found.len(), found[0].key.as_str()), (1, "tls"), "{found:?}");
+    assert_eq!((found.len(), found[0].setting.as_str()), (1, "tls"), "{found:?}");
     // TLS is a setting of production only.
     let found = mistakes(&format!("node.mode = \"development\"{PRODUCTION}{ISSUER}"), &[]);
-    assert_eq!((found.len(), found[0].key.as_str()), (1, "tls"), "{found:?}");
+    assert_eq!((found.len(), found[0].setting.as_str()), (1, "tls"), "{found:?}");
 }
 
 #[test]
@@ -419,10 +419,10 @@ fn production_refuses_invalid_listeners_and_callers() {
         ("[metrics]\naccess = \"anyone\"", "metrics.access"),
     ] {
         let found = mistakes(&format!("{PRODUCTION}{ISSUER}{extra}"), &[]);
-        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{extra}: {found:?}");
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, key), "{extra}: {found:?}");
     }
     let trust_domain = format!("tls.client_trust_domain = \"A.example\"{PRODUCTION}{ISSUER}");
-    assert_eq!(mistakes(&trust_domain, &[])[0].key, "tls.client_trust_domain");
+    assert_eq!(mistakes(&trust_domain, &[])[0].setting, "tls.client_trust_domain");
 }
 
 #[test]
@@ -441,13 +441,13 @@ fn each_client_trust_domain_has_its_own_ca() {
         (row("eu.example.com", "a.pem") + &row("eu.example.com", "b.pem"), "tls.trust_domains[1].name"),
     ] {
         let found = mistakes(&with(&rows), &[]);
-        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{rows}: {found:?}");
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, key), "{rows}: {found:?}");
     }
     let rows =
         |count: usize| (0..count).map(|at| row(&format!("t{at}.example.com"), "a.pem")).collect::<String>();
     let most = limits::CLIENT_TRUST_DOMAINS_MAX - 1;
     assert_eq!(good(&with(&rows(most))).tls.expect("TLS").files.authorities.len(), most + 1);
-    assert_eq!(mistakes(&with(&rows(most + 1)), &[])[0].key, "tls.trust_domains");
+    assert_eq!(mistakes(&with(&rows(most + 1)), &[])[0].setting, "tls.trust_domains");
 }
 
 #[test]

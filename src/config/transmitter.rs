@@ -1,29 +1,29 @@
 //! `[transmitter]`: whether this fabric transmits security events, and its base URL.
 
-use super::Transmitter;
+use super::TransmitterConfig;
 use super::schema;
-use super::schema::{Keys, Mode};
+use super::schema::{Mode, Settings};
 use super::validation;
 use super::validation::Checker;
 use crate::tls::KeyPairFiles;
 
 /// Without the section, a production node transmits nothing, because its base URL is unknown; in development mode the
 /// base URL is that of its listener.
-pub(super) fn check(keys: &Keys, checker: &mut Checker) -> Option<Transmitter> {
-    let base_url = match (&keys.transmitter, keys.node.mode) {
+pub(super) fn check(settings: &Settings, checker: &mut Checker) -> Option<TransmitterConfig> {
+    let base_url = match (&settings.transmitter, settings.node.mode) {
         (None, Mode::Production) => return None,
-        (None, Mode::Development) => Some(format!("http://{}", keys.listen.http)),
+        (None, Mode::Development) => Some(format!("http://{}", settings.listen.http)),
         (Some(section), _) => {
             let base_url = checker.require("transmitter.base_url", section.base_url.as_deref());
             base_url.and_then(|text| checker.keep("transmitter.base_url", validation::own_address(text)))
         }
     };
-    let certificate = keys.transmitter.as_ref().and_then(|section| certificate(section, checker));
-    base_url.map(|base_url| Transmitter { base_url, certificate })
+    let certificate = settings.transmitter.as_ref().and_then(|section| certificate(section, checker));
+    base_url.map(|base_url| TransmitterConfig { base_url, certificate })
 }
 
 /// Client certificate of pushes: both files or neither.
-fn certificate(section: &schema::Transmitter, checker: &mut Checker) -> Option<KeyPairFiles> {
+fn certificate(section: &schema::TransmitterSection, checker: &mut Checker) -> Option<KeyPairFiles> {
     if section.certificate.is_none() && section.private_key.is_none() {
         return None;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::schema;
-use super::schema::{Keys, Mode};
+use super::schema::{Mode, Settings};
 use super::{
     Cluster, Config, Error, Fabric, Log, Mistake, Node, Policy, cluster, issuers, listeners, signals,
     transmitter,
@@ -33,60 +33,64 @@ impl Checker {
         Self { file, origins: HashMap::new(), mistakes: Vec::new() }
     }
 
-    /// Records that `key` was set by an environment variable or a flag.
-    pub(super) fn set_by(&mut self, key: &str, origin: &str) {
-        self.origins.insert(key.to_owned(), origin.to_owned());
+    /// Records that `setting` was set by an environment variable or a flag.
+    pub(super) fn set_by(&mut self, setting: &str, origin: &str) {
+        self.origins.insert(setting.to_owned(), origin.to_owned());
     }
 
-    /// A mistake in `key`, with its source.
-    pub(super) fn mistake(&self, key: &str, rule: impl Display) -> Mistake {
-        let origin = self.origins.get(key).or(self.file.as_ref()).cloned();
-        Mistake { key: key.to_owned(), rule: rule.to_string(), origin }
+    /// A mistake in `setting`, with its source.
+    pub(super) fn mistake(&self, setting: &str, rule: impl Display) -> Mistake {
+        let origin = self.origins.get(setting).or(self.file.as_ref()).cloned();
+        Mistake { setting: setting.to_owned(), rule: rule.to_string(), origin }
     }
 
     /// The value; or `None`, and the mistake is recorded.
-    pub(super) fn keep<T>(&mut self, key: &str, outcome: Result<T, impl Display>) -> Option<T> {
-        outcome.map_err(|rule| self.mistakes.push(self.mistake(key, rule))).ok()
+    pub(super) fn keep<T>(&mut self, setting: &str, outcome: Result<T, impl Display>) -> Option<T> {
+        outcome.map_err(|rule| self.mistakes.push(self.mistake(setting, rule))).ok()
     }
 
     /// The value of a required setting.
-    pub(super) fn require<'k, T: ?Sized>(&mut self, key: &str, value: Option<&'k T>) -> Option<&'k T> {
+    pub(super) fn require<'k, T: ?Sized>(&mut self, setting: &str, value: Option<&'k T>) -> Option<&'k T> {
         if value.is_none() {
-            self.mistakes.push(Mistake { key: key.to_owned(), rule: "must be set".to_owned(), origin: None });
+            self.mistakes.push(Mistake {
+                setting: setting.to_owned(),
+                rule: "must be set".to_owned(),
+                origin: None,
+            });
         }
         value
     }
 }
 
 /// Checks every setting, in the order of the example file.
-pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error> {
-    let node = node(&keys.node, &mut checker);
-    let fabric = fabric(&keys.fabric, &mut checker);
-    let edge = listeners::check(keys, fabric.as_ref(), &mut checker);
-    let directory = checker.require("policy.directory", keys.policy.directory.as_deref());
-    let cluster = cluster::check(keys, fabric.as_ref(), &mut checker);
-    let blast_radius = checker.keep("blast_radius", containment(&keys.blast_radius));
-    checker.keep("log.filter", telemetry::check_filter(&keys.log.filter));
+pub(super) fn config(settings: &Settings, mut checker: Checker) -> Result<Config, Error> {
+    let node = node(&settings.node, &mut checker);
+    let fabric = fabric(&settings.fabric, &mut checker);
+    let listeners = listeners::check(settings, fabric.as_ref(), &mut checker);
+    let directory = checker.require("policy.directory", settings.policy.directory.as_deref());
+    let cluster = cluster::check(settings, fabric.as_ref(), &mut checker);
+    let blast_radius = checker.keep("blast_radius", containment(&settings.blast_radius));
+    checker.keep("log.filter", telemetry::check_filter(&settings.log.filter));
     let own_issuer = fabric.as_ref().map(|fabric| fabric.issuer.as_str());
-    let outbound = outbound(keys, edge.as_ref(), cluster.as_ref(), &mut checker);
+    let outbound = outbound(settings, listeners.as_ref(), cluster.as_ref(), &mut checker);
     let guard = Guard::new(outbound.clone());
-    let issuers = issuers::check(&keys.issuers, own_issuer, &guard, &mut checker);
-    if keys.issuers.is_empty() && keys.node.mode == Mode::Production {
+    let issuers = issuers::check(&settings.issuers, own_issuer, &guard, &mut checker);
+    if settings.issuers.is_empty() && settings.node.mode == Mode::Production {
         let rule =
             "must name at least one issuer outside development mode: without one there is no token exchange";
         checker.keep("issuers", Err::<(), _>(rule));
     }
-    let signals = signals::check(keys, own_issuer, &guard, &mut checker);
-    let transmitter = transmitter::check(keys, &mut checker);
+    let signals = signals::check(settings, own_issuer, &guard, &mut checker);
+    let transmitter = transmitter::check(settings, &mut checker);
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }
     let signals =
         if checker.mistakes.is_empty() { checker.keep("signals", SignalIssuers::new(signals)) } else { None };
-    match (node, edge, fabric, directory, cluster, blast_radius, signals) {
+    match (node, listeners, fabric, directory, cluster, blast_radius, signals) {
         (
             Some(node),
-            Some(edge),
+            Some(listeners),
             Some(fabric),
             Some(directory),
             Some(cluster),
@@ -94,11 +98,11 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
             Some(signals),
         ) if checker.mistakes.is_empty() => Ok(Config {
             node,
-            listen: edge.listen,
-            tls: edge.tls,
-            callers: edge.callers,
-            limits: edge.limits,
-            metrics_access: edge.metrics_access,
+            listen: listeners.listen,
+            tls: listeners.tls,
+            callers: listeners.callers,
+            limits: listeners.limits,
+            metrics_access: listeners.metrics_access,
             fabric,
             issuers,
             signals,
@@ -107,16 +111,17 @@ pub(super) fn config(keys: &Keys, mut checker: Checker) -> Result<Config, Error>
             cluster,
             outbound,
             blast_radius,
-            log: Log { format: keys.log.format, filter: keys.log.filter.clone() },
+            log: Log { format: settings.log.format, filter: settings.log.filter.clone() },
         }),
         _ => Err(Error::Mistakes(checker.mistakes)),
     }
 }
 
-fn node(keys: &schema::Node, checker: &mut Checker) -> Option<Node> {
-    let id = checker.keep("node.id", if keys.id == 0 { Err("must be 1 or more") } else { Ok(keys.id) });
-    let data_dir = checker.require("node.data_dir", keys.data_dir.as_deref());
-    let unit_id = keys.unit_id.clone().unwrap_or_else(|| format!("node-{}", keys.id));
+fn node(settings: &schema::Node, checker: &mut Checker) -> Option<Node> {
+    let id =
+        checker.keep("node.id", if settings.id == 0 { Err("must be 1 or more") } else { Ok(settings.id) });
+    let data_dir = checker.require("node.data_dir", settings.data_dir.as_deref());
+    let unit_id = settings.unit_id.clone().unwrap_or_else(|| format!("node-{}", settings.id));
     let well_formed = (1..=limits::UNIT_ID_BYTES_MAX).contains(&unit_id.len())
         && unit_id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     let rule = || format!("must be 1 to {} of A-Z, a-z, 0-9, '.', '_', '-'", limits::UNIT_ID_BYTES_MAX);
@@ -124,32 +129,32 @@ fn node(keys: &schema::Node, checker: &mut Checker) -> Option<Node> {
     Some(Node { id: id?, data_dir: data_dir?.to_owned(), unit_id: unit_id? })
 }
 
-fn fabric(keys: &schema::Fabric, checker: &mut Checker) -> Option<Fabric> {
-    let issuer = checker.require("fabric.issuer", keys.issuer.as_deref());
+fn fabric(settings: &schema::Fabric, checker: &mut Checker) -> Option<Fabric> {
+    let issuer = checker.require("fabric.issuer", settings.issuer.as_deref());
     let issuer = issuer.and_then(|issuer| checker.keep("fabric.issuer", own_issuer(issuer)));
-    let trust_domain = checker.require("fabric.trust_domain", keys.trust_domain.as_deref());
+    let trust_domain = checker.require("fabric.trust_domain", settings.trust_domain.as_deref());
     let trust_domain = trust_domain.and_then(|name| checker.keep("fabric.trust_domain", name.parse()));
     Some(Fabric { issuer: issuer?, trust_domain: trust_domain? })
 }
 
 /// `[outbound]`, with the ports of this node and whether it pushes to loopback addresses.
 fn outbound(
-    keys: &Keys,
-    edge: Option<&listeners::Edge>,
+    settings: &Settings,
+    listeners: Option<&listeners::Listeners>,
     cluster: Option<&Cluster>,
     checker: &mut Checker,
 ) -> Rules {
-    let networks = checker.keep("outbound.allowed_networks", networks(&keys.outbound.allowed_networks));
-    let loopback_push = keys.transmitter.as_ref().and_then(|transmitter| transmitter.allow_loopback_push);
+    let networks = checker.keep("outbound.allowed_networks", networks(&settings.outbound.allowed_networks));
+    let loopback_push = settings.transmitter.as_ref().and_then(|transmitter| transmitter.allow_loopback_push);
     let mut rules = Rules {
-        allow_loopback_http: keys.outbound.allow_loopback_http,
-        allow_loopback_push: loopback_push.unwrap_or(keys.node.mode == Mode::Development),
+        allow_loopback_http: settings.outbound.allow_loopback_http,
+        allow_loopback_push: loopback_push.unwrap_or(settings.node.mode == Mode::Development),
         allowed_networks: networks.unwrap_or_default(),
         ..Rules::default()
     };
-    if let Some(edge) = edge {
-        rules.own_ports.insert(edge.listen.http.port());
-        rules.own_ports.extend(edge.tls.as_ref().map(|tls| tls.address.port()));
+    if let Some(listeners) = listeners {
+        rules.own_ports.insert(listeners.listen.http.port());
+        rules.own_ports.extend(listeners.tls.as_ref().map(|tls| tls.address.port()));
     }
     let peers = cluster.and_then(|cluster| cluster.peers.as_ref());
     rules.own_ports.extend(peers.map(|peers| peers.listen.port()));
@@ -224,11 +229,11 @@ pub(super) fn duration(text: &str, shortest: Duration, longest: Duration) -> Res
     }
 }
 
-fn containment(keys: &schema::BlastRadius) -> Result<Containment, String> {
+fn containment(settings: &schema::BlastRadius) -> Result<Containment, String> {
     let mut parents = BTreeMap::new();
-    for (child, parent) in &keys.parents {
+    for (child, parent) in &settings.parents {
         let read = |text: &str| text.parse().map_err(|error| format!("parents: {text:?}: {error}"));
         parents.insert(read(child)?, read(parent)?);
     }
-    Containment::new(keys.order.clone(), parents).map_err(|error| error.to_string())
+    Containment::new(settings.order.clone(), parents).map_err(|error| error.to_string())
 }

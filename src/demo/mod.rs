@@ -208,7 +208,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
         listen: config::Listen { http: listen, hosts: Vec::new() },
         tls: None,
         callers: Callers::default(),
-        limits: config::Limits {
+        limits: config::ClientLimits {
             requests_per_second_per_caller: limits::REQUESTS_PER_SECOND_PER_CALLER,
             connections: Caps::default(),
         },
@@ -238,7 +238,10 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
             revocations_per_minute: limits::REVOCATIONS_PER_MINUTE,
             may_block_operators: false,
         }])?,
-        transmitter: Some(config::Transmitter { base_url: format!("http://{listen}"), certificate: None }),
+        transmitter: Some(config::TransmitterConfig {
+            base_url: format!("http://{listen}"),
+            certificate: None,
+        }),
         policy: config::Policy { directory: data_dir.join("policies") },
         cluster: config::Cluster {
             heartbeat: Duration::from_millis(100),

@@ -29,7 +29,10 @@ fn freshness_mode_is_a_setting_of_each_node() {
     }
     for value in ["", "Lease", "readindex", "read_index", "leader"] {
         let found = mistakes(&text(value), &[]);
-        assert!(matches!(found.as_slice(), [only] if only.key == "cluster.freshness"), "{value}: {found:?}");
+        assert!(
+            matches!(found.as_slice(), [only] if only.setting == "cluster.freshness"),
+            "{value}: {found:?}"
+        );
     }
     let by_environment = [("TRUST_FABRIC__CLUSTER__FRESHNESS", "read-index")];
     let config = loaded(&text("lease"), &by_environment, &Overrides::default()).expect("good");
@@ -67,7 +70,7 @@ fn members_that_break_a_rule_are_refused() {
     ] {
         let found = mistakes(&format!("{PRODUCTION}{ISSUER}{PEERS}{members}"), &[]);
         let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
-        assert!(found.iter().any(|m| m.key == key && m.rule.contains(rule)), "{members}: {texts:?}");
+        assert!(found.iter().any(|m| m.setting == key && m.rule.contains(rule)), "{members}: {texts:?}");
     }
     for address in ["127.0.0.1:8695", "[::1]:8695", "node_1:8695", "node-1.example.com:8695"] {
         good(&format!("{PRODUCTION}{ISSUER}{PEERS}{}", member(1, address)));
@@ -78,10 +81,10 @@ fn members_that_break_a_rule_are_refused() {
 fn peers_without_certificates_or_in_development_are_refused() {
     let found =
         mistakes(&format!("{PRODUCTION}{ISSUER}[cluster]\nlisten = \"0.0.0.0:8695\"\n{}", three()), &[]);
-    let keys: Vec<_> = found.iter().map(|mistake| mistake.key.as_str()).collect();
+    let keys: Vec<_> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
     assert_eq!(keys, ["cluster.certificate", "cluster.private_key", "cluster.ca"]);
     let found = mistakes(&format!("{PRODUCTION}{ISSUER}[cluster]\n{}", three()), &[]);
-    assert!(found.iter().any(|mistake| mistake.key == "cluster.listen" && mistake.rule == "must be set"));
+    assert!(found.iter().any(|mistake| mistake.setting == "cluster.listen" && mistake.rule == "must be set"));
     let (key, rule) = mistake(&format!("{PEERS}{}", three()));
     assert_eq!(key, "cluster.listen");
     assert!(rule.contains("development mode"), "{rule}");

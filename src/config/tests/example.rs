@@ -9,7 +9,7 @@ fn example_is_valid() {
     let config = good(EXAMPLE);
     assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
     let base_url = "https://trust.example.com:8694".to_owned();
-    assert_eq!(config.transmitter, Some(Transmitter { base_url, certificate: None }));
+    assert_eq!(config.transmitter, Some(TransmitterConfig { base_url, certificate: None }));
 }
 
 /// The example with every commented-out setting enabled.
@@ -59,13 +59,13 @@ fn defaults_in_the_example_are_the_defaults() {
 
 #[test]
 fn example_has_every_setting() {
-    let all = Keys {
+    let all = Settings {
         issuers: vec![schema::Issuer::default()],
         signals: vec![schema::SignalIssuer::default()],
         callers: vec![schema::Caller::default()],
         tls: Some(schema::Tls::default()),
-        transmitter: Some(schema::Transmitter::default()),
-        ..Keys::default()
+        transmitter: Some(schema::TransmitterSection::default()),
+        ..Settings::default()
     };
     let all = serde_json::to_value(all).expect("keys");
     let mut sections: Vec<(String, &serde_json::Value)> =

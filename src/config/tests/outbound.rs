@@ -89,6 +89,6 @@ fn key_urls_follow_the_rules_of_the_client() {
     ] {
         let found = mistakes(&of(address), &[]);
         let [only] = found.as_slice() else { panic!("{address}: {found:?}") };
-        assert_eq!((only.key.as_str(), only.rule.as_str()), ("issuers[0].keys_url", said), "{address}");
+        assert_eq!((only.setting.as_str(), only.rule.as_str()), ("issuers[0].keys_url", said), "{address}");
     }
 }

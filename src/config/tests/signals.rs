@@ -77,10 +77,10 @@ fn signal_issuer_that_breaks_a_rule_is_refused() {
         let signals = SIGNALS.replace(change, to);
         assert_ne!(signals, SIGNALS, "{change}");
         let found = mistakes(&format!("{PRODUCTION}{ISSUER}{signals}"), &[]);
-        assert_eq!((found.len(), found[0].key.as_str()), (1, key), "{to}: {found:?}");
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, key), "{to}: {found:?}");
     }
     let found = mistakes(&format!("{PRODUCTION}{ISSUER}{SIGNALS}{SIGNALS}"), &[]);
-    assert_eq!(found[0].key, "signals");
+    assert_eq!(found[0].setting, "signals");
     assert!(found[0].rule.contains("twice"), "{found:?}");
     // In development mode every caller can send.
     let bare = SIGNALS.replace(keys, "");

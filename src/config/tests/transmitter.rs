@@ -33,7 +33,7 @@ fn push_certificate_needs_its_private_key() {
     assert_eq!(files.private_key.to_string_lossy(), "push-key.pem");
     for (alone, key) in [("certificate", "private_key"), ("private_key", "certificate")] {
         let found = mistakes(&section(&format!("{alone} = \"push.pem\"\n")), &[]);
-        assert_eq!((found.len(), found[0].key.clone()), (1, format!("transmitter.{key}")));
+        assert_eq!((found.len(), found[0].setting.clone()), (1, format!("transmitter.{key}")));
     }
 }
 
