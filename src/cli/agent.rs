@@ -13,8 +13,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
-use super::endpoint::{Connection, Server, read_token};
-use super::output::{self, Format, Output, printable};
+use super::endpoint::{Connection, ServerArguments, read_token};
+use super::output::{self, Format, Output, printable, text};
 use crate::identity;
 
 const AGENT: [&str; 3] = ["v1", "identity", "agent"];
@@ -83,7 +83,7 @@ pub(super) struct Renew {
 #[derive(Debug, Args)]
 pub(super) struct List {
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -93,7 +93,7 @@ pub(super) struct Show {
     /// The agent, by its ID in `agent list`.
     agent_id: String,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -103,7 +103,7 @@ pub(super) struct Tree {
     /// Draw only this agent and those that act on its behalf.
     agent_id: Option<String>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
@@ -111,7 +111,7 @@ pub(super) struct Revoke {
     /// The agent, by its ID in `agent list`.
     agent_id: String,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
@@ -146,16 +146,14 @@ fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
         "delegation_depth": arguments.delegation_depth,
         "metadata": metadata,
     });
-    let client = arguments.server.client()?;
-    let identity = super::wait_for(async { Ok(client.post(&AGENT, &request).await?) })?;
+    let identity = super::wait_for(arguments.server.client()?.post(&AGENT, &request))?;
     deliver_token(out, arguments.output, file, &identity, "issued")
 }
 
 fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
     let token = read_token(&arguments.token_file)?;
     let file = TokenFile::prepare(&arguments.token_file)?;
-    let client = arguments.server.client()?;
-    let identity = super::wait_for(async { Ok(client.post_as(&token, &RENEW, &json!({})).await?) })?;
+    let identity = super::wait_for(arguments.server.client()?.post_as(&token, &RENEW, &json!({})))?;
     deliver_token(out, arguments.output, Some(file), &identity, "renewed")
 }
 
@@ -189,8 +187,7 @@ fn deliver_token(
 }
 
 fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
-    let agents = super::wait_for(async { Ok(client.list(&AGENTS).await?) })?;
+    let agents = super::wait_for(arguments.server.client()?.list(&AGENTS))?;
     let columns = [
         ("agent", "agent_id"),
         ("name", "agent_name"),
@@ -205,9 +202,8 @@ fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let path = [AGENTS.as_slice(), &[&arguments.agent_id]].concat();
-    let agent = super::wait_for(async { Ok(client.get(&path).await?) })?;
+    let agent = super::wait_for(arguments.server.client()?.get(&path))?;
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &agent)?);
     }
@@ -225,9 +221,8 @@ fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn revoke(arguments: &Revoke, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let path = [AGENTS.as_slice(), &[&arguments.agent_id]].concat();
-    super::wait_for(async { Ok(client.delete(&path).await?) })?;
+    super::wait_for(arguments.server.client()?.delete(&path))?;
     Ok(writeln!(
         out,
         "{} is revoked, with every agent and token derived from it",
@@ -236,8 +231,7 @@ fn revoke(arguments: &Revoke, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn tree(arguments: &Tree, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
-    let agents = super::wait_for(async { Ok(client.list(&AGENTS).await?) })?;
+    let agents = super::wait_for(arguments.server.client()?.list(&AGENTS))?;
     if let Some(id) = &arguments.agent_id
         && !agents.iter().any(|agent| text(agent, "agent_id") == id)
     {
@@ -275,10 +269,6 @@ fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result
         }
     }
     Ok(())
-}
-
-fn text<'v>(value: &'v Value, name: &str) -> &'v str {
-    value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A token file with mode 0600, which replaces the old one only when it is complete.

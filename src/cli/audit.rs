@@ -10,7 +10,7 @@ use serde_json::Value;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{Format, Output, counted, printable};
 use crate::tools::audit::chain::{ChainVerifier, Summary};
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
@@ -39,7 +39,7 @@ pub(super) enum Command {
         #[arg(short = 'f', long)]
         follow: bool,
         #[command(flatten)]
-        server: Server,
+        server: ServerArguments,
         #[command(flatten)]
         output: Output,
     },
@@ -52,7 +52,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         #[command(flatten)]
-        server: Server,
+        server: ServerArguments,
     },
     /// Verify an export offline: every hash and every link. Finds a single changed byte.
     Verify {

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Args;
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{Output, printable};
 use super::pagination;
 use crate::limits;
@@ -18,7 +18,7 @@ pub(super) struct Blocks {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -31,7 +31,7 @@ pub(super) struct Unblock {
     /// ID of the block in `blocks`. If it begins with a dash, write -- before it.
     id: String,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error> {
@@ -49,8 +49,7 @@ pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error>
 }
 
 pub(super) fn lift(arguments: &Unblock, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let path = [BLOCKS.as_slice(), &[&arguments.id]].concat();
-    super::wait_for(async { Ok(client.delete(&path).await?) })?;
+    super::wait_for(arguments.server.client()?.delete(&path))?;
     Ok(writeln!(out, "{} is lifted; credentials from before it stay revoked", printable(&arguments.id))?)
 }

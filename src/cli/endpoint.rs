@@ -12,7 +12,7 @@ use crate::{config, limits};
 
 /// Arguments of every command that calls a node.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Server {
+pub(super) struct ServerArguments {
     #[command(flatten)]
     pub connection: Connection,
     /// File with a bearer token for the node [env: `TRUST_FABRIC_TOKEN_FILE`]
@@ -20,7 +20,7 @@ pub(super) struct Server {
     pub token_file: Option<PathBuf>,
 }
 
-impl Server {
+impl ServerArguments {
     pub(super) fn client(&self) -> Result<NodeClient, Error> {
         let client = self.connection.client()?;
         match self.token_file(config::environment()) {
@@ -127,7 +127,7 @@ mod tests {
         let environment =
             |value: &str| [("TRUST_FABRIC_TOKEN_FILE".to_owned(), value.to_owned())].into_iter();
         let connection = Connection { urls: Vec::new(), ca: None, cert: None, key: None };
-        let server = |token_file: Option<&str>| Server {
+        let server = |token_file: Option<&str>| ServerArguments {
             connection: connection.clone(),
             token_file: token_file.map(PathBuf::from),
         };

@@ -10,7 +10,7 @@ use trust_fabric_client::sse::Event;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{json_line, printable};
 use crate::{json, limits};
 
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<(), Error> {

@@ -8,14 +8,14 @@ use serde_json::Value;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{self, printable};
 use crate::api::admin_socket::ADMIN_SOCKET;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     /// Query the node with this data directory through its admin.sock: works without a lease, shows all details.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["urls", "ca", "cert", "key", "token_file"])]
     data_dir: Option<PathBuf>,
@@ -33,11 +33,11 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
         None => arguments.server.client()?,
     };
     if arguments.cluster {
-        let status = super::wait_for(async { Ok(client.get(&["v1", "sys", "cluster"]).await?) })?;
+        let status = super::wait_for(client.get(&["v1", "sys", "cluster"]))?;
         return Ok(output::json(out, &status)?);
     }
     if arguments.metrics {
-        let text = super::wait_for(async { Ok(client.text(&["metrics"]).await?) })?;
+        let text = super::wait_for(client.text(&["metrics"]))?;
         return Ok(out.write_all(text.as_bytes())?);
     }
     let answer = super::wait_for(async {

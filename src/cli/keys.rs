@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{self, Output, printable};
 use crate::token::signing_key::SigningAlgorithm;
 
@@ -17,7 +17,7 @@ pub(super) enum Command {
     /// List the signing keys of the cluster and their states.
     List {
         #[command(flatten)]
-        server: Server,
+        server: ServerArguments,
         #[command(flatten)]
         output: Output,
     },
@@ -27,22 +27,21 @@ pub(super) enum Command {
         #[arg(long, default_value_t = SigningAlgorithm::Es256)]
         algorithm: SigningAlgorithm,
         #[command(flatten)]
-        server: Server,
+        server: ServerArguments,
     },
     /// Taint a key that may be stolen: its signatures are refused from then on. Cannot be undone.
     Taint {
         /// The key, by its kid in `keys list`.
         kid: String,
         #[command(flatten)]
-        server: Server,
+        server: ServerArguments,
     },
 }
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     match command {
         Command::List { server, output } => {
-            let client = server.client()?;
-            let keys = super::wait_for(async { Ok(client.get(&KEYS).await?) })?;
+            let keys = super::wait_for(server.client()?.get(&KEYS))?;
             let columns = [
                 ("kid", "kid"),
                 ("node", "node_id"),
@@ -69,9 +68,8 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             )?;
         }
         Command::Taint { kid, server } => {
-            let client = server.client()?;
             let path = ["v1", "sys", "keys", &kid, "taint"];
-            let tainted = super::wait_for(async { Ok(client.post(&path, &json!({})).await?) })?;
+            let tainted = super::wait_for(server.client()?.post(&path, &json!({})))?;
             writeln!(
                 out,
                 "{} is tainted: its signatures are refused from now on",

@@ -163,7 +163,10 @@ const GLOBAL_QUEUE_INTERVAL: u32 = 2;
 const EVENT_INTERVAL: u32 = 16;
 
 /// Runs `future` on its own runtime; tasks that remain afterwards are not waited for.
-fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+fn wait_for<T, E>(future: impl Future<Output = Result<T, E>>) -> Result<T, Error>
+where
+    Error: From<E>,
+{
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         // Under overload, hundreds of tasks are ready. With the default interval, tasks in the shared queue wait many
@@ -174,7 +177,7 @@ fn wait_for<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Erro
         .map_err(Error::Runtime)?;
     let outcome = runtime.block_on(future);
     runtime.shutdown_background();
-    outcome
+    Ok(outcome?)
 }
 
 /// Runs `future` until it ends. The first SIGTERM or SIGINT starts a graceful shutdown, the second one aborts it.

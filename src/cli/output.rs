@@ -76,6 +76,11 @@ pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
+/// A text field of an object; empty if there is none.
+pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null | Value::Bool(false)) => String::new(),

@@ -6,14 +6,14 @@ use serde_json::Value;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{self, Output};
 use crate::limits;
 
 /// Writes the first `most` rows of the list at `path`, and reports if there are more. `columns` are headings and field
 /// names.
 pub(super) fn list(
-    server: &Server,
+    server: &ServerArguments,
     path: &[&str],
     most: usize,
     listed: (Output, &[(&str, &str)]),
@@ -24,7 +24,7 @@ pub(super) fn list(
 
 /// The same with query parameters.
 pub(super) fn list_with(
-    server: &Server,
+    server: &ServerArguments,
     (path, query): (&[&str], &[(&str, &str)]),
     most: usize,
     (output, columns): (Output, &[(&str, &str)]),

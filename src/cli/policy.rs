@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
-use super::endpoint::Server;
-use super::output::{self, Format, Output, printable};
+use super::endpoint::ServerArguments;
+use super::output::{self, Format, Output, printable, text};
 use crate::policy::{Bundle, Point, compile};
 use crate::{config, json as strict_json, limits};
 
@@ -67,7 +67,7 @@ pub(super) struct Explain {
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
@@ -78,13 +78,13 @@ pub(super) struct Apply {
     #[arg(long, value_name = "DIGEST")]
     expect: Option<String>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct History {
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -94,13 +94,13 @@ pub(super) struct Rollback {
     /// Number of the change in `policy history` [default: the one before the last]
     number: Option<u64>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -170,10 +170,9 @@ fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<
 
 fn explain(Explain { point, input, server }: &Explain, out: &mut dyn Write) -> Result<(), Error> {
     let input = read_input(input)?;
-    let client = server.client()?;
     let path = ["v1", "sys", "policy", "explain"];
     let query = [("point", point.as_str())];
-    let explanation = super::wait_for(async { Ok(client.post_with(&path, &query, &input).await?) })?;
+    let explanation = super::wait_for(server.client()?.post_with(&path, &query, &input))?;
     Ok(output::json(out, &explanation)?)
 }
 
@@ -183,14 +182,12 @@ fn apply(Apply { directory, expect, server }: &Apply, out: &mut dyn Write) -> Re
     if let (Some(expect), Some(members)) = (expect, request.as_object_mut()) {
         members.insert("expected_current".to_owned(), json!(expect));
     }
-    let client = server.client()?;
-    let applied = super::wait_for(async { Ok(client.put(&POLICY, &request).await?) })?;
+    let applied = super::wait_for(server.client()?.put(&POLICY, &request))?;
     Ok(write_applied(out, &applied)?)
 }
 
 fn history(History { server, output }: &History, out: &mut dyn Write) -> Result<(), Error> {
-    let client = server.client()?;
-    let changes = super::wait_for(async { Ok(client.get(&["v1", "sys", "policy", "history"]).await?) })?;
+    let changes = super::wait_for(server.client()?.get(&["v1", "sys", "policy", "history"]))?;
     let columns =
         [("number", "number"), ("digest", "digest"), ("applied", "applied_at"), ("by", "applied_by")];
     Ok(output::list(out, *output, &changes, &columns)?)
@@ -205,7 +202,7 @@ fn rollback(Rollback { number, server }: &Rollback, out: &mut dyn Write) -> Resu
             let changes = client.get(&["v1", "sys", "policy", "history"]).await?;
             before_the_last(&changes).ok_or(Error::NoEarlierPolicy)?
         };
-        Ok(client.post(&["v1", "sys", "policy", "rollback"], &json!({ "number": number })).await?)
+        Ok::<_, Error>(client.post(&["v1", "sys", "policy", "rollback"], &json!({ "number": number })).await?)
     })?;
     Ok(write_applied(out, &applied)?)
 }
@@ -228,16 +225,13 @@ fn write_applied(out: &mut dyn Write, applied: &Value) -> io::Result<()> {
 }
 
 fn show(Show { server, output }: &Show, out: &mut dyn Write) -> Result<(), Error> {
-    let client = server.client()?;
-    let policy = super::wait_for(async { Ok(client.get(&POLICY).await?) })?;
+    let policy = super::wait_for(server.client()?.get(&POLICY))?;
     if output.format == Format::Json {
         return Ok(output::json(out, &policy)?);
     }
-    let text =
-        |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    writeln!(out, "# policy {}", printable(&text(&policy, "digest")))?;
+    writeln!(out, "# policy {}", printable(text(&policy, "digest")))?;
     for source in policy.get("sources").and_then(Value::as_array).into_iter().flatten() {
-        writeln!(out, "\n# --- {}", printable(&text(source, "path")))?;
+        writeln!(out, "\n# --- {}", printable(text(source, "path")))?;
         for line in text(source, "text").lines() {
             writeln!(out, "{}", printable(&line.replace('\t', "    ")))?;
         }

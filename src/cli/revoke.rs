@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use trust_fabric_client::{NodeClient, Request};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::{self, Format, Output, counted, printable};
 use super::pagination;
 use crate::id::WorkloadId;
@@ -99,7 +99,7 @@ pub(super) struct Revoke {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -110,7 +110,7 @@ pub(super) struct Revocations {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::endpoint::Server;
+use super::endpoint::ServerArguments;
 use super::output::printable;
 
 const ALLOWANCE: [&str; 4] = ["v1", "sys", "signals", "allowance"];
@@ -25,15 +25,14 @@ pub(super) enum Command {
         #[arg(long, value_name = "N")]
         more: u32,
         #[command(flatten)]
-        server: Server,
+        server: ServerArguments,
     },
 }
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let Command::Allow { issuer, more, server } = command;
-    let client = server.client()?;
     let request = json!({"issuer": issuer, "more": more});
-    let allowed = super::wait_for(async { Ok(client.post(&ALLOWANCE, &request).await?) })?;
+    let allowed = super::wait_for(server.client()?.post(&ALLOWANCE, &request))?;
     let issuer = allowed.get("issuer").and_then(Value::as_str).map(printable).unwrap_or_default();
     Ok(writeln!(out, "{issuer} may revoke {} more than its quota, for once", allowed["more"])?)
 }

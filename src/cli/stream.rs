@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::Error;
-use super::endpoint::Server;
-use super::output::{self, Format, Output, printable};
+use super::endpoint::ServerArguments;
+use super::output::{self, Format, Output, printable, text};
 use super::pagination;
 use crate::limits;
 use crate::token::event_types::EVENTS_SUPPORTED;
@@ -66,7 +66,7 @@ pub(super) struct Create {
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -77,7 +77,7 @@ pub(super) struct List {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -87,7 +87,7 @@ pub(super) struct Show {
     /// The stream, by its ID in `stream list`.
     stream_id: String,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -103,7 +103,7 @@ pub(super) struct Change {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -116,7 +116,7 @@ pub(super) struct Verify {
     #[arg(long, value_name = "TEXT")]
     state: Option<String>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 #[derive(Debug, Args)]
@@ -127,7 +127,7 @@ pub(super) struct DeadLetters {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -137,7 +137,7 @@ pub(super) struct Delete {
     /// The stream, by its ID in `stream list`.
     stream_id: String,
     #[command(flatten)]
-    server: Server,
+    server: ServerArguments,
 }
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
@@ -175,8 +175,7 @@ fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
     for (name, value) in [("aud", &arguments.aud), ("description", &arguments.description)] {
         request.extend(value.iter().map(|value| (name.to_owned(), value.as_str().into())));
     }
-    let client = arguments.server.client()?;
-    let stream = super::wait_for(async { Ok(client.post(&STREAM, &Value::Object(request)).await?) })?;
+    let stream = super::wait_for(arguments.server.client()?.post(&STREAM, &Value::Object(request)))?;
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
@@ -200,9 +199,8 @@ fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let query = [("stream_id", arguments.stream_id.as_str())];
-    let stream = super::wait_for(async { Ok(client.get_with(&STREAM, &query).await?) })?;
+    let stream = super::wait_for(arguments.server.client()?.get_with(&STREAM, &query))?;
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
@@ -225,12 +223,11 @@ fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn set_status(arguments: &Change, status: &str, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let mut request = json!({"stream_id": arguments.stream_id, "status": status});
     if let Some(reason) = &arguments.reason {
         request["reason"] = reason.as_str().into();
     }
-    let answer = super::wait_for(async { Ok(client.post(&STATUS, &request).await?) })?;
+    let answer = super::wait_for(arguments.server.client()?.post(&STATUS, &request))?;
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &answer)?);
     }
@@ -239,12 +236,11 @@ fn set_status(arguments: &Change, status: &str, out: &mut dyn Write) -> Result<(
 }
 
 fn verify(arguments: &Verify, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let mut request = json!({"stream_id": arguments.stream_id});
     if let Some(state) = &arguments.state {
         request["state"] = state.as_str().into();
     }
-    super::wait_for(async { Ok(client.post(&VERIFICATION, &request).await?) })?;
+    super::wait_for(arguments.server.client()?.post(&VERIFICATION, &request))?;
     Ok(writeln!(out, "a verification event is sent over stream {}", printable(&arguments.stream_id))?)
 }
 
@@ -263,9 +259,8 @@ fn dead_letters(arguments: &DeadLetters, out: &mut dyn Write) -> Result<(), Erro
 }
 
 fn delete(arguments: &Delete, out: &mut dyn Write) -> Result<(), Error> {
-    let client = arguments.server.client()?;
     let query = [("stream_id", arguments.stream_id.as_str())];
-    super::wait_for(async { Ok(client.delete_with(&STREAM, &query).await?) })?;
+    super::wait_for(arguments.server.client()?.delete_with(&STREAM, &query))?;
     Ok(writeln!(out, "stream {} is deleted", printable(&arguments.stream_id))?)
 }
 
@@ -286,10 +281,6 @@ fn lines(out: &mut dyn Write, value: &Value, names: &[&str]) -> io::Result<()> {
 
 fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| printable(&value.to_string()), printable)
-}
-
-fn text<'v>(value: &'v Value, name: &str) -> &'v str {
-    value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]
