@@ -728,7 +728,7 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Metric: `svc_http_connections_closed_total{reason="idle"}`.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which a connection is checked. Idle and stall times are rounded up to it.
-pub const CONNECTION_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+pub const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time without progress of a write: no bytes read or acknowledged by the client; beyond it: the
 /// connection is aborted.
 /// Metric: `svc_http_connections_closed_total{reason="write_stall"}`.

@@ -166,7 +166,7 @@ impl Connection {
                 return Ended::Reserve;
             }
             loop {
-                tokio::time::sleep(limits::CONNECTION_LOOK_INTERVAL).await;
+                tokio::time::sleep(limits::CONNECTION_CHECK_INTERVAL).await;
                 if let Some(reason) = tracker.sample() {
                     return reason;
                 }

@@ -1,5 +1,5 @@
 //! Idle and stall detection of a connection without locks: requests in flight, responses that wait for the client, and
-//! the time without requests. Time is counted in samples, one each [`limits::CONNECTION_LOOK_INTERVAL`], so that a
+//! the time without requests. Time is counted in samples, one each [`limits::CONNECTION_CHECK_INTERVAL`], so that a
 //! request costs no timer and no clock.
 
 use std::pin::Pin;
@@ -210,7 +210,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
 /// Samples within `duration`.
 const fn samples_in(duration: Duration) -> usize {
     let mut samples = 0;
-    while (samples as u64 + 1) * limits::CONNECTION_LOOK_INTERVAL.as_secs() <= duration.as_secs() {
+    while (samples as u64 + 1) * limits::CONNECTION_CHECK_INTERVAL.as_secs() <= duration.as_secs() {
         samples += 1;
     }
     samples

@@ -79,7 +79,7 @@ async fn idle_connection_is_closed() {
     wire.until("/ 0").await;
     let watch = Watch::start();
     assert_eq!(wire.rest().await, "");
-    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_CHECK_INTERVAL);
     assert_eq!(wire.ended().await, Ended::Idle);
 }
 
@@ -91,7 +91,7 @@ async fn slow_response_is_not_cut() {
     assert_eq!(text.matches("piece;").count(), 4, "{text}");
     let watch = Watch::start();
     assert_eq!(wire.rest().await, "");
-    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_CHECK_INTERVAL);
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +103,7 @@ async fn stalled_client_is_cut() {
     // The first sample is taken after the deadline of the first request.
     watch.assert_between(
         limits::WRITE_STALL_TIMEOUT,
-        limits::FIRST_REQUEST_TIMEOUT + limits::WRITE_STALL_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL * 2,
+        limits::FIRST_REQUEST_TIMEOUT + limits::WRITE_STALL_TIMEOUT + limits::CONNECTION_CHECK_INTERVAL * 2,
     );
 }
 
@@ -223,7 +223,7 @@ async fn http2_is_served_and_closed_when_idle() {
     assert_eq!(text_of(slow.await.expect("answer")).await, "slow");
     let watch = Watch::start();
     assert_eq!(wire.ended().await, Ended::Idle);
-    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_LOOK_INTERVAL);
+    watch.assert_between(limits::IDLE_TIMEOUT, limits::IDLE_TIMEOUT + limits::CONNECTION_CHECK_INTERVAL);
     driver.join_next().await.expect("client").expect("no panic").expect("a graceful end");
 }
 
