@@ -56,10 +56,9 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             output::list(out, output, &keys, &columns)?;
         }
         Command::Rotate { algorithm, server } => {
-            let client = server.client()?;
             let path = ["v1", "sys", "keys", "rotate"];
             let query = [("algorithm", algorithm.as_str())];
-            let rotated = super::wait_for(async { Ok(client.post_with(&path, &query, &json!({})).await?) })?;
+            let rotated = super::wait_for(server.client()?.post_with(&path, &query, &json!({})))?;
             writeln!(
                 out,
                 "{} is retired, {} is active",
