@@ -7,10 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "house/code_map.rs"]
+mod code_map;
+#[path = "house/imports.rs"]
+mod imports;
+
 /// Modules by layer, lowest first (ARCHITECTURE.md, "Code map"). A module may name its own layer and
 /// those below, except where [`APART`] says otherwise.
 const LAYERS: [&[&str]; 7] = [
-    &["id", "error", "clock", "telemetry", "json", "text", "limits", "limiter"],
+    &["id", "clock", "telemetry", "json", "text", "limits", "limiter"],
     &["policy"],
     &["token"],
     &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal", "tls"],
@@ -109,7 +114,12 @@ fn is_word(c: char) -> bool {
 
 /// The code without its unit tests, which end a file by convention.
 fn product_part(text: &str) -> &str {
-    text.split_once("#[cfg(test)]\nmod ").map_or(text, |(product, _)| product)
+    let is_inline = |at: &usize| {
+        let rest = text[*at..].lines().nth(1).unwrap_or_default();
+        rest.starts_with("mod ") && rest.contains('{')
+    };
+    let end = text.match_indices("#[cfg(test)]\n").map(|(at, _)| at).find(is_inline);
+    &text[..end.unwrap_or(text.len())]
 }
 
 /// Positions of `word` in `code`, as a whole word.
@@ -411,6 +421,8 @@ fn dead_file_violations(files: &BTreeMap<String, String>, roots: &[&str]) -> Vec
             queue.push(format!("{folder}/{child}.rs"));
             queue.push(format!("{folder}/{child}/mod.rs"));
         }
+        let places = text.split("#[path = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        queue.extend(places.map(|place| format!("{folder}/{place}")));
     }
     files
         .keys()
@@ -736,7 +748,8 @@ fn directory_of_one_machine_is_reported() {
 fn file_without_a_mod_is_reported() {
     let files = [
         ("src/lib.rs", "pub mod a;\nmod b;"),
-        ("src/a.rs", "mod deep;"),
+        ("src/a.rs", "mod deep;\n#[path = \"deep/placed.rs\"]\nmod placed;"),
+        ("src/a/deep/placed.rs", ""),
         ("src/a/deep.rs", ""),
         ("src/b/mod.rs", "// mod lost;\nmod near;"),
         ("src/b/near.rs", ""),
@@ -867,6 +880,22 @@ fn assert_none(violations: &[String]) {
 #[test]
 fn imports_never_go_up() {
     check(layer_violations, &["src"]);
+}
+
+#[test]
+fn import_cycles_are_small() {
+    assert_none(&imports::cycle_violations(&imports::graph(&rust_under("src"))));
+}
+
+#[test]
+fn code_maps_are_equal() {
+    let (page, crate_doc) = (read("ARCHITECTURE.md"), read("src/lib.rs"));
+    assert_none(&code_map::violations(&LAYERS, &page, &crate_doc, &files_under("src")));
+}
+
+#[test]
+fn layers_inside_modules_are_kept() {
+    assert_none(&imports::inner_layer_violations(&imports::graph(&rust_under("src"))));
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Act {
         let actor = tools::Caller {
             id: caller.id().map(str::to_owned),
             actor: caller.actor().map(str::to_owned),
-            request_id: super::middleware::current_request_id(),
+            request_id: super::request_id::current(),
             ..tools::Caller::default()
         };
         let open = app.audit.begin(Draft::act(&actor, app.clock.now()))?;

@@ -172,8 +172,7 @@ pub async fn issue(
     let request = identity::AgentRequest::read(input.into())?;
     let call_context = identity::Caller { idempotency, ..call_context(&caller) };
     let identified = app.identity.issue(&request, &call_context).await?;
-    let (request_id, agent_id, jti) =
-        (super::middleware::current_request_id(), &identified.agent_id, &identified.jti);
+    let (request_id, agent_id, jti) = (super::request_id::current(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
     let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
@@ -197,8 +196,7 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     app.identity.configured()?;
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
     let identified = app.identity.renew(bearer).await?;
-    let (request_id, agent_id, jti) =
-        (super::middleware::current_request_id(), &identified.agent_id, &identified.jti);
+    let (request_id, agent_id, jti) = (super::request_id::current(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
     Ok(answer(identified))
 }
@@ -281,7 +279,7 @@ pub async fn revoke(
     } else {
         revocation.await?
     };
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

@@ -107,7 +107,7 @@ pub async fn lift(
     let act = Act::begin(&app, &caller, format!("lift block {}", text::printable(&id)))?;
     let lifted = app.revocations.lift(&id, caller.facts(), idempotency).await.map_err(Error::from);
     act.end(lifted, |()| String::new()).await?;
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     tracing::warn!(request_id, id, caller = caller.id(), "block lifted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

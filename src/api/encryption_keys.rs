@@ -157,7 +157,7 @@ pub async fn remove(
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
     let context = identity::Caller { idempotency, ..agents::call_context(&caller) };
     app.identity.remove_encryption_key(caller.credential(), &context, workload_id, kid.clone()).await?;
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     tracing::info!(request_id, kid, workload_id, caller = caller.id(), "encryption key removed");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

@@ -6,10 +6,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::check_result::CheckResult;
 use super::listener::Violation;
 use super::openapi::values;
 use super::text;
-use super::verify::CheckResult;
 use crate::exchange;
 use crate::policy::DenialKind;
 use crate::transmitter::streams;
@@ -465,7 +465,7 @@ impl From<keyring::Error> for Error {
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let request_id = super::middleware::current_request_id();
+        let request_id = super::request_id::current();
         if let Some(detail) = &self.detail {
             tracing::info!(request_id, detail, description = self.description, "refused");
         }

@@ -120,7 +120,7 @@ pub async fn post(
     let refusal = if is_json { Error::of_exchange } else { Error::of_form_exchange };
     let minted = result.map_err(|error| refusal(&error))?;
     tracing::info!(
-        request_id = super::middleware::current_request_id(),
+        request_id = super::request_id::current(),
         jti = minted.jti,
         sub = minted.sub,
         "token minted"

@@ -15,7 +15,7 @@ use super::listener::Violation;
 use super::load_shedding::Admitted;
 use super::rate_limit::{Key, Remaining};
 use super::request_context::RequestContext;
-use super::{App, origin, unread_body};
+use super::{App, origin, request_id, unread_body};
 use crate::limits;
 use crate::telemetry::TraceContext;
 
@@ -26,20 +26,10 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const SVC_MIN_INDEX: &str = "svc-min-index";
 
-tokio::task_local! {
-    static CURRENT_REQUEST_ID: String;
-}
-
-/// The id of the request that this task serves; empty outside of one.
-#[must_use]
-pub fn current_request_id() -> String {
-    CURRENT_REQUEST_ID.try_with(Clone::clone).unwrap_or_default()
-}
-
 /// Gives a response the id that its error object and its log line carry.
 pub(super) async fn identified(answer: impl Future<Output = Response>) -> Response {
     let request_id = uuid::Uuid::new_v4().simple().to_string();
-    let mut response = CURRENT_REQUEST_ID.scope(request_id.clone(), answer).await;
+    let mut response = request_id::scope(request_id.clone(), answer).await;
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -65,7 +55,7 @@ pub async fn wrap(State(app): State<App>, mut request: Request, next: Next) -> R
     let (body, rest) = unread_body::share(body);
     let request = Request::from_parts(parts, body);
 
-    let answer = CURRENT_REQUEST_ID.scope(request_id.clone(), async {
+    let answer = request_id::scope(request_id.clone(), async {
         let answering = async {
             let admission = admissible(&app, &route, &request, &context);
             match admit(&app, admission, &context).await {

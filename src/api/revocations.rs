@@ -209,7 +209,7 @@ pub async fn revoke(
     let receipt = act.end(receipt, |receipt| format!("log index {}", receipt.applied.index)).await?;
     let answer = receipt_answer(&app.revocations, &request, &receipt);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     // Without the value, which may be an email address.
     tracing::warn!(request_id, id, kind, index, agents, caller = caller.id(), "revoked");
     Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())

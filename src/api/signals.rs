@@ -142,7 +142,7 @@ fn refusal_of_signed(error: receiver::Error) -> Result<Response, Error> {
 }
 
 fn log_received(received: &Received, caller: Option<&str>) {
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     let (iss, jti) = (text::printable(&received.iss), text::printable(&received.jti));
     let decided = received.decided.as_ref();
     if let Some(decided) = decided.filter(|decided| !decided.unaccepted.is_empty()) {
@@ -192,7 +192,7 @@ fn log_refused(refused: &RejectedSignal, caller: Option<&str>) {
     };
     if is_suspect {
         tracing::warn!(
-            request_id = super::middleware::current_request_id(),
+            request_id = super::request_id::current(),
             iss = text::printable(&refused.iss),
             jti = text::printable(&refused.jti),
             caller,

@@ -138,7 +138,7 @@ pub async fn set_status(
     let call_context = call_context(&caller);
     let set = app.streams.set_status(&current, &stream_id, (&status, reason), &call_context);
     let stream = on_stream((&app, &current), &caller, ("set the status of", &stream_id), set).await?;
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     let status = stream.status.as_str();
     tracing::info!(request_id, stream_id, status, caller = caller.id(), "stream status set");
     Ok(of_status(&stream))

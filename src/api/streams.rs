@@ -364,7 +364,7 @@ pub async fn delete(
     let call_context = call_context(&caller);
     let deleted = app.streams.delete(&current, stream_id, &call_context);
     on_stream((&app, &current), &caller, ("delete", stream_id), deleted).await?;
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     tracing::info!(request_id, stream_id, caller = caller.id(), "stream deleted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
@@ -391,7 +391,7 @@ pub(super) fn call_context<N: caller::Need>(caller: &Caller<N>) -> streams::Call
 }
 
 fn log(what: &str, stream: &Stream, caller: Option<&str>) {
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     let (stream_id, method) = (&stream.config.stream_id, Method::of(&stream.config).as_str());
     // Without the endpoint URL, which may contain a secret of the receiver.
     tracing::info!(request_id, stream_id, method, caller, "{what}");

@@ -46,7 +46,7 @@ pub async fn allow(
         Act::begin(&app, &caller, format!("allow {more} more revocations to {}", text::printable(issuer)))?;
     let allowed = app.revocations.grant_allowance(issuer, *more, caller.facts()).await.map_err(Error::from);
     act.end(allowed, |()| String::new()).await?;
-    let request_id = super::middleware::current_request_id();
+    let request_id = super::request_id::current();
     tracing::warn!(request_id, issuer, more, caller = caller.id(), "more revocations allowed than the quota");
     Ok((NO_STORE, Json(allowance)).into_response())
 }

@@ -8,11 +8,11 @@ use utoipa::ToSchema;
 
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, VerifyTools};
+use super::check_result::CheckResult;
 use super::error::{self, Error};
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
 use super::{App, body, feed_activity, tools};
-use crate::tools::checks::{Check, CheckOutcome};
 use crate::tools::verify::{self, Verdict, VerifyInput};
 use crate::{json, limits};
 
@@ -76,23 +76,6 @@ pub struct VerifyResponse {
     expires_at: String,
     /// The nine checks, in order.
     checks: Vec<CheckResult>,
-}
-
-/// One check.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct CheckResult {
-    /// Its name.
-    #[schema(value_type = values::Check)]
-    check: &'static str,
-    /// The outcome; `fail` only for the last check of a refusal.
-    #[schema(value_type = values::CheckOutcome)]
-    result: &'static str,
-}
-
-impl CheckResult {
-    fn of((check, outcome): (Check, CheckOutcome)) -> Self {
-        Self { check: check.as_str(), result: outcome.as_str() }
-    }
 }
 
 /// Verifies a token for a tool call.
@@ -164,7 +147,7 @@ impl From<verify::Error> for Error {
             E::Invalid { .. } => Self::invalid_request(description),
             E::UnknownTool => Self::not_found(description),
             E::Failed(failure) => {
-                let failed = CheckResult { check: failure.check.as_str(), result: "fail" };
+                let failed = CheckResult::failed(failure.check);
                 let checks = failure.trace.iter().copied().map(CheckResult::of).chain([failed]).collect();
                 Self::failed_check(failure.check.as_str(), checks, description)
             }

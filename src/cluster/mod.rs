@@ -14,6 +14,7 @@ mod clock_agreement;
 mod clocks;
 mod codec;
 mod corrupt;
+mod database_guard;
 mod disk_identity;
 mod disk_records;
 mod disk_records_task;
@@ -46,12 +47,13 @@ use tokio::sync::watch;
 pub use apply::database::StateHash;
 pub use clock_agreement::{ClockReport, ClockVerdict};
 pub use corrupt::Corrupt;
+pub(crate) use database_guard::Closed;
 pub(crate) use durable_file::{replace_file, sync_name_of};
 pub use propose::Error;
 pub use propose::batcher::AppliedCommand;
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub use reads::read_index::{LinearizableRead, ReadIndexError};
-pub(crate) use start::{Closed, Options, Transport, start};
+pub(crate) use start::{Options, Transport, start};
 pub use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};
@@ -66,7 +68,6 @@ use propose::forwarding::Forwarder;
 use reads::freshness::Freshness;
 use reads::member_progress::ProgressTracker;
 use reads::read_index::ReadIndex;
-use start::DatabaseGuard;
 use type_config::TypeConfig;
 
 /// Read access to the rows of the state.

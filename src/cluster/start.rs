@@ -1,7 +1,6 @@
 //! Starts this node: opens the data directory, verifies it, and starts Raft and its background tasks.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -18,6 +17,7 @@ use super::apply::database::Generations;
 use super::apply::snapshot::Snapshots;
 use super::apply::state_machine::{Shared, StateMachine};
 use super::clocks::{Clocks, Stamps};
+use super::database_guard::Closed;
 use super::disk_watch::Watchdog;
 use super::log::purge;
 use super::peers::{Channels, InitialMembers, LocalNode, Network, Peers, bootstrap};
@@ -82,20 +82,6 @@ pub struct Started<M: Machine> {
     pub(crate) watchdog: Watchdog,
     /// Reports when the databases are closed.
     pub(crate) closed: Closed,
-}
-
-/// Held by every owner of an open database.
-pub(crate) type DatabaseGuard = mpsc::Sender<Infallible>;
-
-/// Reports when no owner of a database is left. openraft's tasks end a little after it reports that it has stopped.
-pub struct Closed(mpsc::Receiver<Infallible>);
-
-impl Closed {
-    /// Waits until every reader and writer of the databases is gone, except for the log writer.
-    pub(crate) async fn wait(mut self) {
-        // Nothing is ever sent: this ends when the last sender is dropped.
-        let _ = self.0.recv().await;
-    }
 }
 
 /// The loops that renew the lease and monitor members, disk and clock.
@@ -224,7 +210,7 @@ pub(crate) async fn start<M: Machine>(
         }
         _ => handle.bootstrap_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
     }
-    Ok(Started { handle, work, watchdog, closed: Closed(closed) })
+    Ok(Started { handle, work, watchdog, closed: Closed::new(closed) })
 }
 
 /// Serves other nodes and bootstraps the cluster. Ends with the listener: a node that cannot be reached must stop.

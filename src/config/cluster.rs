@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Fabric;
+use super::checker::{Checker, duration};
 use super::schema;
 use super::schema::{Mode, Settings};
-use super::validation::{Checker, duration};
 use crate::cluster::FreshnessMode;
 use crate::limits;
 use crate::tls::{Authorities, Files, KeyPairFiles};

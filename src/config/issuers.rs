@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::checker::{Checker, duration};
 use super::schema;
-use super::validation::{Checker, duration};
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::outbound::guard::Guard;

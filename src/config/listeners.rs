@@ -9,9 +9,9 @@ use std::path::Path;
 
 use url::{Host, Url};
 
+use super::checker::Checker;
 use super::schema;
 use super::schema::{Mode, Settings};
-use super::validation::Checker;
 use super::{ClientLimits, Fabric, Listen, Tls};
 use crate::api::caller::{Callers, Capability, MetricsAccess};
 use crate::api::listener::Caps;

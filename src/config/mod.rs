@@ -3,6 +3,7 @@
 //! The only reader of the environment and of configuration files. Its values are typed and need no further checks; each
 //! mistake names its setting, rule and source. A configuration has no secrets, so it may be printed.
 
+mod checker;
 mod cluster;
 mod environment;
 mod issuers;
@@ -19,10 +20,10 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use self::checker::Checker;
 pub use self::cluster::{Cluster, Peers};
 pub use self::environment::{data_home, environment, forbid_core_dumps, program};
 use self::schema::Settings;
-use self::validation::Checker;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::id::TrustDomain;

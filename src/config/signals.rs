@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::checker::Checker;
 use super::schema;
 use super::schema::{Mode, Settings};
-use super::validation::Checker;
 use super::{issuers, listeners};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;

@@ -1,10 +1,9 @@
 //! `[transmitter]`: whether this fabric transmits security events, and its base URL.
 
 use super::TransmitterConfig;
+use super::checker::{Checker, own_address};
 use super::schema;
 use super::schema::{Mode, Settings};
-use super::validation;
-use super::validation::Checker;
 use crate::tls::KeyPairFiles;
 
 /// Without the section, a production node transmits nothing, because its base URL is unknown; in development mode the
@@ -15,7 +14,7 @@ pub(super) fn check(settings: &Settings, checker: &mut Checker) -> Option<Transm
         (None, Mode::Development) => Some(format!("http://{}", settings.listen.http)),
         (Some(section), _) => {
             let base_url = checker.require("transmitter.base_url", section.base_url.as_deref());
-            base_url.and_then(|text| checker.keep("transmitter.base_url", validation::own_address(text)))
+            base_url.and_then(|text| checker.keep("transmitter.base_url", own_address(text)))
         }
     };
     let certificate = settings.transmitter.as_ref().and_then(|section| certificate(section, checker));

@@ -9,8 +9,6 @@ use bytes::Bytes;
 use super::command::{self, Command, Replied, Reply};
 use super::machine::idempotency::digest;
 use super::resources::revocation_index::RevocationIndex;
-use super::resources::{revocations, subject_blocks};
-use super::tables::{BLOCK, REVOCATION, Tables};
 use super::{Error, Idempotency, State, read_reply};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof};
@@ -63,6 +61,11 @@ impl CallerFacts {
         self.digests.contains(fact)
     }
 
+    /// Digests of the facts.
+    pub(super) fn digests(&self) -> &[Digest128] {
+        &self.digests
+    }
+
     /// Decodes the output of [`Self::to_row`].
     pub fn from_row(row: &command::Caller) -> Result<Self, Corrupt> {
         let digests = row.digests.chunks(16).map(digest).collect::<Result<_, _>>()?;
@@ -90,7 +93,7 @@ impl CallerFacts {
         Some(command::Caller { digests, bearer })
     }
 
-    fn is_refused_by(
+    pub(super) fn is_refused_by(
         &self,
         revocations: &RevocationIndex,
         here: Option<Incarnation>,
@@ -101,39 +104,6 @@ impl CallerFacts {
             Some(Issued { idx, iat }) => revocations.covers(here, digests, idx, iat),
         }
     }
-}
-
-/// Whether the caller of a command is blocked, or for a bearer token revoked, in the state after the commands before
-/// it. `known` is the state before this entry, in memory: only digests that the entry has changed are read from the
-/// tables.
-pub fn is_refused(
-    tables: &Tables<'_>,
-    known: &RevocationIndex,
-    here: Option<Incarnation>,
-    caller: &command::Caller,
-) -> Result<bool, Corrupt> {
-    let caller = CallerFacts::from_row(caller)?;
-    let is_changed = |fact: &Digest128| {
-        [REVOCATION, BLOCK].into_iter().any(|table| tables.has_changed_under(table, fact.as_bytes()))
-    };
-    let (changed, unchanged): (Vec<_>, Vec<_>) = caller.digests.iter().copied().partition(is_changed);
-    if caller.is_refused_by(known, here, &unchanged) {
-        return Ok(true);
-    }
-    if changed.is_empty() {
-        return Ok(false);
-    }
-    let current = RevocationIndex::default();
-    for fact in &changed {
-        if let Some(row) = tables.row(REVOCATION, fact.as_bytes())? {
-            let (digest, index, at) = revocations::watermark(fact.as_bytes(), &row)?;
-            current.put(digest, index, at)?;
-        }
-        if subject_blocks::is_fact_blocked(tables, fact)? {
-            current.set_block(*fact, *fact, true);
-        }
-    }
-    Ok(caller.is_refused_by(&current, here, &changed))
 }
 
 /// Write access to the replicated state for one caller, or for the node itself.
@@ -206,7 +176,8 @@ mod tests {
     use super::*;
     use crate::cluster::{ProposerId, Submission};
     use crate::state::command::{Idempotency, LiftBlock, Refusal, Revoke, SpendToken, encode_for};
-    use crate::state::resources::revocations::fact_row;
+    use crate::state::resources::revoked_fact::fact_row;
+    use crate::state::resources::subject_blocks;
     use crate::state::testing::StateHarness;
     use crate::token::lineage::Fact;
 

@@ -29,9 +29,11 @@ pub use resources::events::{
     EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
 };
 pub use resources::feed::FeedEvent;
+pub use resources::operator_revocations::{OperatorRevocation, Target};
 pub use resources::outbox::OutboxEvent;
 pub use resources::revocation_index::RevocationIndex;
-pub use resources::revocations::{AppliedRevocation, OperatorRevocation, Revoked, RevokedFact, Target};
+pub use resources::revocations::{AppliedRevocation, Revoked};
+pub use resources::revoked_fact::RevokedFact;
 pub use resources::signals::{Effect, Signal};
 pub use resources::signing_keys::{SigningKeyRecord, SigningKeyState};
 pub use resources::streams::{

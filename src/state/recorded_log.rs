@@ -18,7 +18,7 @@ use super::command::{
     VerifyStream, encode_for,
 };
 use super::resources::events::EventId;
-use super::resources::revocations::fact_row;
+use super::resources::revoked_fact::fact_row;
 use super::tables;
 use super::testing::{StateHarness, about, create_stream, delete_stream, signal};
 use crate::clock::Timestamp;

@@ -1,21 +1,11 @@
 //! The client certificate for outbound calls, from two files. Receivers are verified elsewhere.
 
-use std::path::PathBuf;
-
 use rustls::sign::CertifiedKey;
 
+use super::files::KeyPairFiles;
 use super::{Error, config, files};
 use crate::clock::Timestamp;
 use crate::limits;
-
-/// A certificate and its private key, both PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyPairFiles {
-    /// The certificate, followed by its intermediates.
-    pub certificate: PathBuf,
-    /// Its private key: PKCS #8, PKCS #1 or SEC1.
-    pub private_key: PathBuf,
-}
 
 impl KeyPairFiles {
     /// Certificate and private key as one PEM text, after the checks that our server certificate passes.

@@ -7,9 +7,18 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
 
-use super::{Error, KeyPairFiles};
+use super::Error;
 use crate::id::TrustDomain;
 use crate::limits;
+
+/// A certificate and its private key, both PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPairFiles {
+    /// The certificate, followed by its intermediates.
+    pub certificate: PathBuf,
+    /// Its private key: PKCS #8, PKCS #1 or SEC1.
+    pub private_key: PathBuf,
+}
 
 /// Paths of the PEM files of TLS.
 #[derive(Clone, Debug)]

@@ -22,8 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-pub use self::client_certificate::KeyPairFiles;
-pub use self::files::{Authorities, Files};
+pub use self::files::{Authorities, Files, KeyPairFiles};
 pub use self::handshake_error::handshake_failure;
 pub use self::svid::{PeerCertificate, SvidError};
 

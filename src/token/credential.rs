@@ -1,16 +1,41 @@
 //! A verified credential. Only [`super::foreign`] (foreign issuers) and [`super::issued`] (this fabric) create one.
 
+use std::str::FromStr;
+
 use super::Error;
 use super::act::{Act, MayAct};
 use super::claims::Claims;
 use super::execution::Execution;
-use super::foreign::Kind;
 use super::key_set::VerifyingKey;
 use super::lineage;
 use super::subject_mapping::Kubernetes;
 use crate::clock::Timestamp;
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
+
+/// The kind that a token is presented as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A JWT of a configured issuer.
+    Jwt,
+    SpiffeSvid,
+    /// A token of this fabric.
+    AgentA2a,
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    /// Parses a `subject_token_type` of the specification.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "urn:ietf:params:oauth:token-type:jwt" => Ok(Self::Jwt),
+            "urn:svc:token-type:spiffe-svid" => Ok(Self::SpiffeSvid),
+            "urn:svc:token-type:agent-a2a" => Ok(Self::AgentA2a),
+            _ => Err(Error::UnsupportedTokenType),
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct Credential {

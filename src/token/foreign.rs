@@ -2,8 +2,6 @@
 //!
 //! Revocation is checked by the use-cases; keys are fetched by `outbound`.
 
-use std::str::FromStr;
-
 use super::claims::Claims;
 use super::confirmation::{self, CertificateDigest};
 use super::issuer::{Issuer, IssuerKind};
@@ -15,31 +13,7 @@ use super::{Error, credential, lineage, mint};
 use crate::clock::Timestamp;
 use crate::limits;
 
-pub use super::credential::Credential;
-
-/// The kind that a token is presented as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A JWT of a configured issuer.
-    Jwt,
-    SpiffeSvid,
-    /// A token of this fabric.
-    AgentA2a,
-}
-
-impl FromStr for Kind {
-    type Err = Error;
-
-    /// Parses a `subject_token_type` of the specification.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "urn:ietf:params:oauth:token-type:jwt" => Ok(Self::Jwt),
-            "urn:svc:token-type:spiffe-svid" => Ok(Self::SpiffeSvid),
-            "urn:svc:token-type:agent-a2a" => Ok(Self::AgentA2a),
-            _ => Err(Error::UnsupportedTokenType),
-        }
-    }
-}
+pub use super::credential::{Credential, Kind};
 
 /// Verifies a credential of a foreign issuer, in this order:
 ///

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Error as TokenError;
-use super::foreign::Kind;
+use super::credential::Kind;
 use super::jws::{Algorithm, Compact};
 use crate::id::{TrustDomain, WorkloadId};
 

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::jws;
+use super::encoding::{decode, sha256};
 
 /// Fields that make a key private or symmetric (RFC 7518 §6.2.2, §6.3.2, §6.4; RFC 9964 for `priv`).
 pub(super) const SECRET_FIELDS: [&str; 9] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"];
@@ -25,7 +25,7 @@ pub(super) fn optional_text<'j>(
 /// A required base64url field.
 pub(super) fn bytes(jwk: &Map<String, Value>, name: &'static str) -> Result<Vec<u8>, Malformed> {
     let text = optional_text(jwk, name)?.ok_or(Malformed(name))?;
-    jws::decode(text).map_err(|_| Malformed(name))
+    decode(text).map_err(|_| Malformed(name))
 }
 
 /// A required base64url field of a fixed length.
@@ -56,5 +56,5 @@ pub(super) fn thumbprint(jwk: &Map<String, Value>, required: &[&'static str]) ->
         fields.push(format!("\"{name}\":\"{value}\""));
     }
     let canonical = format!("{{{}}}", fields.join(","));
-    Ok(URL_SAFE_NO_PAD.encode(jws::sha256(canonical.as_bytes())))
+    Ok(URL_SAFE_NO_PAD.encode(sha256(canonical.as_bytes())))
 }

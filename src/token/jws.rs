@@ -6,12 +6,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use aws_lc_rs::digest;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
 use super::Error;
+use super::encoding::{decode, sha256};
 use super::key_set::VerifyingKey;
 use crate::{json, limits};
 
@@ -220,19 +218,10 @@ impl Signed {
     }
 }
 
-/// Unpadded base64url without stray bits in the last character (RFC 7515 §2).
-pub(super) fn decode(text: &str) -> Result<Vec<u8>, Error> {
-    URL_SAFE_NO_PAD.decode(text).map_err(|_| Error::NotCompact)
-}
-
-pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut output = [0; 32];
-    output.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
-    output
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn point_off_the_curve_or_of_wrong_length_is_refused() {
         let jwk = Signer::es256().jwk("k");
-        let x = jws::decode(jwk["x"].as_str().expect("x")).expect("base64url");
+        let x = crate::token::encoding::decode(jwk["x"].as_str().expect("x")).expect("base64url");
         let mut off = x.clone();
         off[31] ^= 1;
         for x in [off, x[..31].to_vec(), [&[0], x.as_slice()].concat(), vec![0xff; 32], vec![]] {

@@ -8,6 +8,7 @@ pub mod act;
 pub(crate) mod claims;
 pub(crate) mod confirmation;
 mod credential;
+mod encoding;
 pub mod encryption_key;
 mod error;
 pub(crate) mod event_types;

@@ -380,7 +380,7 @@ pub fn call_context<N>(
         actor: caller.actor().map(str::to_owned),
         is_operator: caller.is_operator(),
         facts: caller.shared_facts(),
-        request_id: super::middleware::current_request_id(),
+        request_id: super::request_id::current(),
         idempotency: idempotency::idempotency(&parts.headers, caller.id(), request, body)?,
     })
 }

@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use super::database::{AppliedEntry, Database, Generations, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use crate::clock::Clock;
+use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::type_config::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
-use crate::cluster::{Applied, DatabaseGuard, Machine, Row, View};
+use crate::cluster::{Applied, Machine, Row, View};
 
 /// State shared by the applier and all readers.
 pub(crate) struct Shared {

@@ -22,10 +22,11 @@ use openraft::{OptionalSend, RaftLogReader};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::database_guard::DatabaseGuard;
 use super::disk_records::DiskRecords;
 use super::disk_watch::{self, Watchdog};
 use super::type_config::{Entry, LogId, TypeConfig, Vote};
-use super::{Corrupt, DatabaseGuard, codec, record, torn_tail};
+use super::{Corrupt, codec, record, torn_tail};
 use crate::limits;
 use purge::LogSize;
 use writer::Job;
@@ -75,7 +76,7 @@ pub(crate) struct LogStore {
 pub(crate) struct LogReader {
     db: Arc<DB>,
     recent: Arc<Mutex<Recent>>,
-    /// Dropped after the database, so that the database is closed when [`super::start::Closed`] reports it.
+    /// Dropped after the database, so that the database is closed when [`super::database_guard::Closed`] reports it.
     _open: DatabaseGuard,
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod dedup;
 pub(crate) mod idempotency;
+mod refused_caller;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::caller;
 use super::command::{
     self, Batch, Bootstrap, Command, Idempotency, PolicyHistoryRow, PolicyRow, Refusal, Replied, Reply,
     SigningKeyRow, Submitted,
@@ -23,8 +23,8 @@ use super::resources::revocation_index::RevocationIndex;
 use super::resources::signing_keys::SigningKeyRecord;
 use super::resources::streams::{Stream, StreamCursor};
 use super::resources::{
-    agents, audit_blocks, encryption_keys, feed, nonces, outbox, policies, revocations, signals,
-    signing_keys, streams, subject_blocks, tools,
+    agents, audit_blocks, encryption_keys, feed, nonces, operator_revocations, outbox, policies, revocations,
+    signals, signing_keys, streams, subject_blocks, tools,
 };
 use super::tables::row_cache::RowCache;
 use super::tables::{
@@ -200,7 +200,7 @@ impl Machine for Replicated {
             }
             let is_refused = match &caller {
                 None => false,
-                Some(caller) => caller::is_refused(&tables, &self.revocations, here, caller)?,
+                Some(caller) => refused_caller::is_refused(&tables, &self.revocations, here, caller)?,
             };
             let replied = if is_refused {
                 Replied::first(Reply::Refused(Refusal::CallerRefused))
@@ -368,7 +368,7 @@ fn carry_out(
         Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, now, &command)?,
         Command::AppendAuditBlock(command) => audit_blocks::append(tables, time, command)?,
         Command::AcceptSignal(command) => signals::accept(tables, time, index, command)?,
-        Command::Revoke(command) => revocations::by_operator(tables, time, index, command)?,
+        Command::Revoke(command) => operator_revocations::by_operator(tables, time, index, command)?,
         Command::AllowRevocations(command) => signals::allow(tables, &command)?,
         Command::LiftBlock(command) => subject_blocks::lift(tables, time, &command.id)?,
         Command::CreateStream(command) => streams::create(tables, now, command)?,

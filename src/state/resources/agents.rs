@@ -456,6 +456,7 @@ mod tests {
     use super::*;
     use crate::id::{Digest128, DigestKind};
     use crate::state::command::{self, EncryptionKeyRow, Metadata};
+    use crate::state::resources::revoked_fact::fact_row;
     use crate::state::tables::{ENCRYPTION_KEY, META, OWNED, REVOCATION};
     use crate::state::testing::StateHarness;
 
@@ -537,7 +538,7 @@ mod tests {
     /// Revokes a workload that is not an agent.
     fn without(workload: &str) -> Command {
         let fact = lineage::Fact::workload(&workload.parse().expect("an id"));
-        let fact = Some(revocations::fact_row(&fact));
+        let fact = Some(fact_row(&fact));
         Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
     }
 

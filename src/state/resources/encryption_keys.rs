@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
     use crate::state::command::{self, Agent, AgentRow};
-    use crate::state::resources::revocations;
+    use crate::state::resources::revoked_fact::fact_row;
     use crate::state::tables::{AGENT, OWNED};
     use crate::state::testing::{Rows, StateHarness};
     use crate::token::lineage::Fact;
@@ -512,7 +512,7 @@ mod tests {
     }
 
     fn revoked(name: &str) -> Command {
-        let fact = Some(revocations::fact_row(&fact(name)));
+        let fact = Some(fact_row(&fact(name)));
         Command::Revoke(command::Revoke { fact, ..command::Revoke::default() })
     }
 

@@ -8,21 +8,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::events::SecurityEvent;
+use super::issuer_quotas::{self, QuotaKind};
 use super::revocation_index::RevocationIndex;
-use super::signals::{self, QuotaKind};
-use super::{agents, encryption_keys, feed, outbox, signing_keys, subject_blocks};
+use super::revoked_fact::{RevokedFact, retained_until};
+use super::{agents, encryption_keys, subject_blocks};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::{Digest128, LogPosition, WorkloadId};
 use crate::limits;
-use crate::state::command;
-use crate::state::command::{Command, Fact as FactRow, Refusal, Reply, RevocationRow, TaintSigningKey};
+use crate::state::State;
+use crate::state::command::{Fact as FactRow, RevocationRow};
 use crate::state::machine::idempotency::digest;
 use crate::state::tables::{
     EntryTime, META, REVOCATION, REVOCATION_END, REVOCATIONS, Tables, decode, time_key, try_scan,
 };
-use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
 /// Row of the meta table: key of [`REVOCATION_END`] below which no row is left.
@@ -45,45 +44,6 @@ pub struct Revoked {
     pub reason: String,
     /// Issuer of the signal, or caller; empty for an anonymous caller.
     pub by: String,
-}
-
-/// The value under a digest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RevokedFact {
-    /// `subject`, `email`, `client`, `token` or `key`.
-    pub kind: String,
-    /// Issuer of the fact; empty for a workload identifier.
-    pub issuer: String,
-    /// The value.
-    pub value: String,
-}
-
-/// A revocation by an operator.
-#[derive(Clone, Debug)]
-pub struct OperatorRevocation<'r> {
-    /// The fact.
-    pub fact: &'r Fact,
-    /// Further effects.
-    pub target: Target,
-    /// Whether the fact is also blocked: later credentials and certificates are refused too, until the block is lifted.
-    pub blocks: bool,
-    /// Reason; may be empty.
-    pub reason: String,
-    /// Caller; empty if anonymous.
-    pub caller: String,
-    /// Event for streams; `None` if the fact has no subject identifier.
-    pub event: Option<SecurityEvent>,
-}
-
-/// Kind of the fact, as far as it has further effects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// No further effect.
-    Fact,
-    /// An agent, which must have a row.
-    Agent,
-    /// A signing key of this fabric, tainted in the same entry.
-    OwnKey,
 }
 
 /// Outcome of an operator's revocation.
@@ -128,17 +88,6 @@ fn watermark_of(key: &[u8], row: &RevocationRow) -> Result<(Digest128, u64, Time
     Ok((digest(key)?, index, at))
 }
 
-/// Encodes a fact for a command.
-#[must_use]
-pub fn fact_row(fact: &Fact) -> FactRow {
-    FactRow {
-        digest: Bytes::copy_from_slice(fact.digest().as_bytes()),
-        kind: fact.kind().to_owned(),
-        issuer: fact.issuer().to_owned(),
-        value: fact.value().to_owned(),
-    }
-}
-
 /// Details of a revocation.
 #[derive(Default)]
 pub struct RevocationDetails {
@@ -172,10 +121,10 @@ pub fn revoke(
         tables.add(REVOCATIONS, 1)?;
     }
     if let Some(known) = known.as_ref().filter(|known| known.of_signal) {
-        signals::count(tables, &known.by, QuotaKind::Revocation, false)?;
+        issuer_quotas::count(tables, &known.by, QuotaKind::Revocation, false)?;
     }
     if details.of_signal {
-        signals::count(tables, &details.by, QuotaKind::Revocation, true)?;
+        issuer_quotas::count(tables, &details.by, QuotaKind::Revocation, true)?;
     }
     // Merged as in the index in memory: a node rebuilt from the rows covers what the others cover, also if a proposer's
     // clock was set back in between.
@@ -200,59 +149,6 @@ pub fn revoke(
     tables.put(REVOCATION_END, &time_key(kept_until_millis, digest.as_bytes()), Vec::new());
     // The remaining keys are not returned while the revocation is stored, and are removed before it is.
     encryption_keys::remove_registered_with(tables, &digest, index).map(drop)
-}
-
-/// End of the retention of a revocation or lift at this time, in elapsed time.
-#[must_use]
-pub fn retained_until(time: EntryTime) -> Timestamp {
-    time.elapsed.plus(limits::REVOCATION_RETENTION)
-}
-
-/// Revokes a fact as an operator, who has some capacity beyond the limit.
-pub fn by_operator(
-    tables: &mut Tables<'_>,
-    time: EntryTime,
-    index: u64,
-    command: command::Revoke,
-) -> Result<Reply, Corrupt> {
-    let fact = command.fact.ok_or_else(|| Corrupt::row("a revoke command has no fact"))?;
-    let most = limits::REVOCATIONS_MAX + limits::OPERATOR_REVOCATIONS_MAX;
-    if tables.number(REVOCATIONS)? >= most {
-        return Ok(Reply::Refused(Refusal::TooManyRevocations));
-    }
-    if command.blocks
-        && subject_blocks::count(tables)? >= limits::SUBJECT_BLOCKS_MAX + limits::OPERATOR_REVOCATIONS_MAX
-    {
-        return Ok(Reply::Refused(Refusal::TooManyRevocations));
-    }
-    if command.must_be_agent && agents::find(tables, &fact.value)?.is_none() {
-        return Ok(Reply::Refused(Refusal::UnknownAgent));
-    }
-    if command.taints {
-        let taint = TaintSigningKey { kid: fact.value.clone(), digest: fact.digest.clone() };
-        if let refused @ Reply::Refused(_) = signing_keys::taint(tables, time, index, &taint)? {
-            return Ok(refused);
-        }
-    }
-    if command.blocks {
-        subject_blocks::put_by_operator(tables, time, fact.clone(), &command.reason, &command.caller)?;
-    }
-    let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
-    let digest = fact.digest.clone();
-    let event = feed::NewFeedEvent {
-        kind: "revocation",
-        subject: &fact.value,
-        target: &fact.issuer,
-        detail: &command.reason,
-    };
-    feed::append(tables, time.now, event)?;
-    let details =
-        RevocationDetails { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
-    revoke(tables, time, index, &digest, details)?;
-    if let Some(event) = command.event {
-        outbox::append(tables, time, event)?;
-    }
-    Ok(Reply::Revoked(command::Revoked { index, at_millis: time.now.millis(), issuer_revoked_before }))
 }
 
 /// Deletes a few revocations and lifted blocks after their retention, but more than an entry with this many facts can add.
@@ -287,7 +183,7 @@ fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Re
         tables.delete(REVOCATION, key);
         tables.subtract(REVOCATIONS, 1)?;
         if row.of_signal {
-            signals::count(tables, &row.by, QuotaKind::Revocation, false)?;
+            issuer_quotas::count(tables, &row.by, QuotaKind::Revocation, false)?;
         }
     }
     Ok(())
@@ -365,47 +261,15 @@ impl State {
     }
 }
 
-impl OnBehalf<'_> {
-    /// Revokes a fact as an operator: all that derives from it and was issued before. Returns after the barrier; a retry
-    /// returns the outcome of the first request.
-    ///
-    /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
-    /// [`Error::IdempotencyKeyReused`].
-    pub async fn revoke(
-        self,
-        revocation: OperatorRevocation<'_>,
-        idempotency: Option<Idempotency>,
-    ) -> Result<AppliedRevocation, Error> {
-        let OperatorRevocation { fact, target, blocks, reason, caller, event } = revocation;
-        let command = command::Revoke {
-            fact: Some(fact_row(fact)),
-            reason,
-            caller,
-            blocks,
-            must_be_agent: target == Target::Agent,
-            taints: target == Target::OwnKey,
-            event: event.map(Into::into),
-        };
-        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
-            Reply::Revoked(made) => Ok(AppliedRevocation {
-                index: made.index,
-                at: Timestamp::from_millis(made.at_millis),
-                issuer_revoked_before: made.issuer_revoked_before,
-            }),
-            _ => Err(Error::Undecodable),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::{Machine as _, Stamp};
-    use crate::state::Replicated;
-    use crate::state::command::{Agent, IssueAgent, PublishSigningKey};
+    use crate::state::command::{self, Agent, Command, IssueAgent, PublishSigningKey, Refusal, Reply};
+    use crate::state::resources::revoked_fact::fact_row;
     use crate::state::tables::AGENT;
     use crate::state::testing::StateHarness;
+    use crate::state::{Idempotency, Replicated};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);

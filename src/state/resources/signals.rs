@@ -10,7 +10,9 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::events::SecurityEvent;
-use super::revocations::{self, RevocationDetails, fact_row};
+use super::issuer_quotas::quota_of;
+use super::revocations::{self, RevocationDetails};
+use super::revoked_fact::fact_row;
 use super::{feed, outbox, subject_blocks};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -22,9 +24,7 @@ use crate::state::command::{
 };
 use crate::state::machine::idempotency::digest;
 use crate::state::tables::ttl_buckets::TtlBuckets;
-use crate::state::tables::{
-    BLOCK, EntryTime, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables, decode,
-};
+use crate::state::tables::{BLOCK, EntryTime, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables};
 use crate::state::{Error, OnBehalf, State};
 use crate::token::lineage::Fact;
 
@@ -246,27 +246,6 @@ fn use_quota(tables: &mut Tables<'_>, time: EntryTime, command: &AcceptSignal) -
     Ok(true)
 }
 
-/// Kind of row that counts for an issuer.
-#[derive(Clone, Copy, Debug)]
-pub enum QuotaKind {
-    /// Revocations.
-    Revocation,
-    /// Blocks.
-    Block,
-}
-
-/// Increments or decrements a count of an issuer's rows.
-pub fn count(tables: &mut Tables<'_>, issuer: &str, kind: QuotaKind, is_more: bool) -> Result<(), Corrupt> {
-    let mut row = quota_of(tables, issuer)?;
-    let number = match kind {
-        QuotaKind::Revocation => &mut row.revocations,
-        QuotaKind::Block => &mut row.blocks,
-    };
-    *number = if is_more { number.saturating_add(1) } else { number.saturating_sub(1) };
-    tables.put(REVOCATION_QUOTA, issuer.as_bytes(), row.encode_to_vec());
-    Ok(())
-}
-
 /// Sets the extra quota of an issuer, to be used once.
 pub fn allow(tables: &mut Tables<'_>, command: &AllowRevocations) -> Result<Reply, Corrupt> {
     let row = quota_of(tables, &command.issuer)?;
@@ -276,14 +255,6 @@ pub fn allow(tables: &mut Tables<'_>, command: &AllowRevocations) -> Result<Repl
     let row = RevocationQuotaRow { more: command.more, ..row };
     tables.put(REVOCATION_QUOTA, command.issuer.as_bytes(), row.encode_to_vec());
     Ok(Reply::Done { changed: true })
-}
-
-fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Corrupt> {
-    let row = tables.row(REVOCATION_QUOTA, issuer.as_bytes())?;
-    row.map_or_else(
-        || Ok(RevocationQuotaRow::default()),
-        |row| decode::<RevocationQuotaRow>(REVOCATION_QUOTA, &row),
-    )
 }
 
 /// The content of the token with this `jti`, and the log index of its entry.

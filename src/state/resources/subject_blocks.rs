@@ -12,8 +12,8 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::feed;
-use super::revocations::{RevokedFact, retained_until};
-use super::signals::{self, QuotaKind};
+use super::issuer_quotas::{self, QuotaKind};
+use super::revoked_fact::{RevokedFact, retained_until};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
@@ -105,7 +105,7 @@ pub fn put(
         known
     } else {
         tables.add(BLOCKS, 1)?;
-        signals::count(tables, issuer, QuotaKind::Block, true)?;
+        issuer_quotas::count(tables, issuer, QuotaKind::Block, true)?;
         BlockRow::default()
     };
     let at = Some(effect.happened_at_millis);
@@ -190,7 +190,7 @@ pub fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -
     if !is_blocked(&row) && row.kept_until_millis < time.elapsed.millis() {
         tables.delete(BLOCK, key);
         tables.subtract(BLOCKS, 1)?;
-        signals::count(tables, &row.issuer, QuotaKind::Block, false)?;
+        issuer_quotas::count(tables, &row.issuer, QuotaKind::Block, false)?;
     }
     Ok(())
 }

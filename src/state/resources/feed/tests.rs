@@ -8,7 +8,7 @@ use crate::state::command::{
     PutPolicy, PutTool, RegisterEncryptionKey, Reply, RetireSigningKey, Revoke, RevokeAgent, TaintSigningKey,
     Tool,
 };
-use crate::state::resources::revocations::fact_row;
+use crate::state::resources::revoked_fact::fact_row;
 use crate::state::tables::{BLOCK, META};
 use crate::state::testing::StateHarness;
 use crate::token::lineage::Fact;

@@ -11,7 +11,7 @@ use crate::state::command::{
     AcceptSignal, Agent, Command, IssueAgent, PutPolicy, PutTool, Refusal, Reply, Revoke, RevokeAgent, Tool,
     encode,
 };
-use crate::state::resources::revocations::fact_row;
+use crate::state::resources::revoked_fact::fact_row;
 use crate::state::tables::META;
 use crate::state::testing::{ISS, Rows, StateHarness, about, batch, create_stream, delete_stream, signal};
 use crate::token::lineage::Fact;

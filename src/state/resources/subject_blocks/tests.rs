@@ -6,7 +6,7 @@ use super::*;
 use crate::cluster::Machine as _;
 use crate::state::Replicated;
 use crate::state::command::{self, AcceptSignal};
-use crate::state::resources::revocations::fact_row;
+use crate::state::resources::revoked_fact::fact_row;
 use crate::state::tables::META;
 use crate::state::testing::StateHarness;
 use crate::token::lineage::Fact as Named;

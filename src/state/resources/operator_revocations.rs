@@ -1,0 +1,121 @@
+//! Revocations by operators: the command with its further effects on agents, signing keys, blocks, feed and streams.
+
+use super::events::SecurityEvent;
+use super::revocations::{self, AppliedRevocation, RevocationDetails};
+use super::revoked_fact::fact_row;
+use super::{agents, feed, outbox, signing_keys, subject_blocks};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::limits;
+use crate::state::command::{self, Command, Refusal, Reply, TaintSigningKey};
+use crate::state::tables::{EntryTime, REVOCATIONS, Tables};
+use crate::state::{Error, Idempotency, OnBehalf};
+use crate::token::lineage::Fact;
+
+/// A revocation by an operator.
+#[derive(Clone, Debug)]
+pub struct OperatorRevocation<'r> {
+    /// The fact.
+    pub fact: &'r Fact,
+    /// Further effects.
+    pub target: Target,
+    /// Whether the fact is also blocked: later credentials and certificates are refused too, until the block is lifted.
+    pub blocks: bool,
+    /// Reason; may be empty.
+    pub reason: String,
+    /// Caller; empty if anonymous.
+    pub caller: String,
+    /// Event for streams; `None` if the fact has no subject identifier.
+    pub event: Option<SecurityEvent>,
+}
+
+/// Kind of the fact, as far as it has further effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// No further effect.
+    Fact,
+    /// An agent, which must have a row.
+    Agent,
+    /// A signing key of this fabric, tainted in the same entry.
+    OwnKey,
+}
+
+/// Revokes a fact as an operator, who has some capacity beyond the limit.
+pub fn by_operator(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    index: u64,
+    command: command::Revoke,
+) -> Result<Reply, Corrupt> {
+    let fact = command.fact.ok_or_else(|| Corrupt::row("a revoke command has no fact"))?;
+    let most = limits::REVOCATIONS_MAX + limits::OPERATOR_REVOCATIONS_MAX;
+    if tables.number(REVOCATIONS)? >= most {
+        return Ok(Reply::Refused(Refusal::TooManyRevocations));
+    }
+    if command.blocks
+        && subject_blocks::count(tables)? >= limits::SUBJECT_BLOCKS_MAX + limits::OPERATOR_REVOCATIONS_MAX
+    {
+        return Ok(Reply::Refused(Refusal::TooManyRevocations));
+    }
+    if command.must_be_agent && agents::find(tables, &fact.value)?.is_none() {
+        return Ok(Reply::Refused(Refusal::UnknownAgent));
+    }
+    if command.taints {
+        let taint = TaintSigningKey { kid: fact.value.clone(), digest: fact.digest.clone() };
+        if let refused @ Reply::Refused(_) = signing_keys::taint(tables, time, index, &taint)? {
+            return Ok(refused);
+        }
+    }
+    if command.blocks {
+        subject_blocks::put_by_operator(tables, time, fact.clone(), &command.reason, &command.caller)?;
+    }
+    let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
+    let digest = fact.digest.clone();
+    let event = feed::NewFeedEvent {
+        kind: "revocation",
+        subject: &fact.value,
+        target: &fact.issuer,
+        detail: &command.reason,
+    };
+    feed::append(tables, time.now, event)?;
+    let details =
+        RevocationDetails { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
+    revocations::revoke(tables, time, index, &digest, details)?;
+    if let Some(event) = command.event {
+        outbox::append(tables, time, event)?;
+    }
+    Ok(Reply::Revoked(command::Revoked { index, at_millis: time.now.millis(), issuer_revoked_before }))
+}
+
+impl OnBehalf<'_> {
+    /// Revokes a fact as an operator: all that derives from it and was issued before. Returns after the barrier; a retry
+    /// returns the outcome of the first request.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
+    /// [`Error::IdempotencyKeyReused`].
+    pub async fn revoke(
+        self,
+        revocation: OperatorRevocation<'_>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<AppliedRevocation, Error> {
+        let OperatorRevocation { fact, target, blocks, reason, caller, event } = revocation;
+        let command = command::Revoke {
+            fact: Some(fact_row(fact)),
+            reason,
+            caller,
+            blocks,
+            must_be_agent: target == Target::Agent,
+            taints: target == Target::OwnKey,
+            event: event.map(Into::into),
+        };
+        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
+            Reply::Revoked(made) => Ok(AppliedRevocation {
+                index: made.index,
+                at: Timestamp::from_millis(made.at_millis),
+                issuer_revoked_before: made.issuer_revoked_before,
+            }),
+            _ => Err(Error::Undecodable),
+        }
+    }
+}
