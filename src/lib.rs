@@ -19,32 +19,32 @@
 //! 0. [`id`] · [`clock`] · [`json`] · [`text`] · [`limits`] · [`limiter`] · [`telemetry`]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
-pub mod active_policy;
+pub(crate) mod active_policy;
 pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
-pub mod data_directory;
-pub mod demo;
+pub(crate) mod data_directory;
+pub(crate) mod demo;
 pub mod exchange;
 mod feed;
 pub mod id;
-pub mod identity;
-pub mod journal;
+pub(crate) mod identity;
+pub(crate) mod journal;
 pub mod json;
 pub mod keyring;
 pub(crate) mod limiter;
 pub mod limits;
 pub mod node;
 pub(crate) mod outbound;
-pub mod own_tokens;
+pub(crate) mod own_tokens;
 pub mod pki;
 pub mod policy;
 mod receiver;
 mod revocation;
 pub mod state;
-pub mod telemetry;
+pub(crate) mod telemetry;
 pub(crate) mod text;
 pub(crate) mod tls;
 pub mod token;

@@ -4,7 +4,7 @@
 //! axum.
 
 mod admin_audit;
-pub mod admin_socket;
+pub(crate) mod admin_socket;
 mod agents;
 mod audit;
 mod blocks;
@@ -13,8 +13,8 @@ mod cache_control;
 pub mod caller;
 mod capability;
 mod check_result;
-pub mod connect_info;
-pub mod demo_issuer;
+pub(crate) mod connect_info;
+pub(crate) mod demo_issuer;
 mod encryption_keys;
 mod error;
 mod etag;
@@ -24,7 +24,7 @@ mod feed_activity;
 mod health;
 mod idempotency;
 mod jwks;
-pub mod listener;
+pub(crate) mod listener;
 mod load_shedding;
 mod metrics;
 mod middleware;
@@ -33,7 +33,7 @@ mod openapi;
 mod origin;
 mod paging;
 mod poll;
-pub mod rate_limit;
+pub(crate) mod rate_limit;
 mod read_consistency;
 mod request_context;
 mod request_id;
@@ -65,11 +65,11 @@ use self::caller::{
     ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit,
     ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
-pub use self::load_shedding::LoadShedder;
+pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;
 pub use self::routes::Route;
 use self::routes::Routes;
-pub use self::startup::Front;
+pub(crate) use self::startup::Front;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;

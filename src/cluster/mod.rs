@@ -45,16 +45,16 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::watch;
 
 pub use apply::database::StateHash;
-pub use clock_agreement::{ClockReport, ClockVerdict};
-pub use corrupt::Corrupt;
+pub(crate) use clock_agreement::{ClockReport, ClockVerdict};
+pub(crate) use corrupt::Corrupt;
 pub(crate) use database_guard::Closed;
 pub(crate) use durable_file::{replace_file, sync_name_of};
-pub use propose::Error;
-pub use propose::batcher::AppliedCommand;
+pub(crate) use propose::Error;
+pub(crate) use propose::batcher::AppliedCommand;
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
-pub use reads::read_index::{LinearizableRead, ReadIndexError};
+pub(crate) use reads::read_index::{LinearizableRead, ReadIndexError};
 pub(crate) use start::{Options, Transport, start};
-pub use status::{Member, Status};
+pub(crate) use status::{Member, Status};
 
 use crate::clock::{Clock, Timestamp};
 use apply::state_machine::{Shared, StateMachine};

@@ -16,9 +16,9 @@ use arc_swap::ArcSwapOption;
 
 pub use delegation::{DelegationPair, pair};
 pub use error::Error;
-pub use execution_scope::ExecutionScope;
+pub(crate) use execution_scope::ExecutionScope;
 pub use narrow::{Grant, narrow};
-pub use request::{ExchangeInput, ExchangeRequest, GRANT_TYPE, RequestedConfirmation};
+pub(crate) use request::{ExchangeInput, ExchangeRequest, GRANT_TYPE, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, LogPosition, TrustDomain, WorkloadId};

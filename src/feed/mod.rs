@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use frame::{Activity, ActivityKind, ActivityResult, FeedId, KINDS, Kinds};
-pub use gathering::{FeedPeers, Gatherer};
-pub use subscriber::Subscriber;
+pub(crate) use frame::{Activity, ActivityKind, ActivityResult, FeedId, KINDS, Kinds};
+pub(crate) use gathering::{FeedPeers, Gatherer};
+pub(crate) use subscriber::Subscriber;
 
 use self::frame::Frame;
 use self::subscriber_limit::SubscriberLimiter;

@@ -3,7 +3,7 @@
 //! [`AgentIdentities::issue`] is request, parent, policy, narrowing, log, mint; [`AgentIdentities::renew`] starts from the record.
 //! Each step has a file.
 
-pub mod encryption_keys;
+pub(crate) mod encryption_keys;
 mod error;
 mod mint;
 mod narrow;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use error::Error;
-pub use narrow::Grant;
-pub use request::{AgentInput, AgentRequest, PLATFORMS};
+pub(crate) use error::Error;
+pub(crate) use narrow::Grant;
+pub(crate) use request::{AgentInput, AgentRequest, PLATFORMS};
 
 use self::narrow::RequestedRights;
 use crate::clock::{Clock, Timestamp};

@@ -3,9 +3,9 @@
 //! No URL comes from a token. Redirects are not followed, no proxy is taken from the environment, every address is
 //! checked when it is connected to, and every response is limited in time and size.
 
-pub mod address;
+pub(crate) mod address;
 mod call_limit;
-pub mod client;
-pub mod guard;
-pub mod issuer_keys;
+pub(crate) mod client;
+pub(crate) mod guard;
+pub(crate) mod issuer_keys;
 mod resolver;

@@ -8,15 +8,15 @@ mod authority;
 mod effects;
 mod error;
 mod issuers;
-pub mod relay;
+pub(crate) mod relay;
 
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use authority::{Authority, Parties, SubjectFacts};
-pub use error::{Error, RejectedSignal};
-pub use issuers::{CredentialIssuers, DuplicateIssuer, SignalIssuer, SignalIssuers};
+pub(crate) use authority::{Authority, Parties, SubjectFacts};
+pub(crate) use error::{Error, RejectedSignal};
+pub(crate) use issuers::{CredentialIssuers, DuplicateIssuer, SignalIssuer, SignalIssuers};
 
 use crate::clock::{Clock, Timestamp};
 use crate::json;

@@ -9,8 +9,8 @@ mod request;
 
 use tokio::sync::Semaphore;
 
-pub use self::dry_run::DryRun;
-pub use self::request::{RevocationInput, RevocationRequest};
+pub(crate) use self::dry_run::DryRun;
+pub(crate) use self::request::{RevocationInput, RevocationRequest};
 
 use crate::clock::Clock;
 use crate::cluster::Corrupt;

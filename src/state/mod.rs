@@ -20,31 +20,31 @@ use tokio::sync::watch;
 
 pub use caller::{CallerFacts, OnBehalf};
 pub use command::{Agent, Metadata, MintedToken, PolicySource, Replied, stated};
-pub use machine::idempotency::{Idempotency, owner};
-pub use machine::{Index, Replicated};
-pub use resources::agents::{AgentStatus, IssuedAgent};
-pub use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
-pub use resources::encryption_keys::{EncryptionKeyRecord, Registrar};
+pub(crate) use machine::idempotency::{Idempotency, owner};
+pub(crate) use machine::{Index, Replicated};
+pub(crate) use resources::agents::{AgentStatus, IssuedAgent};
+pub(crate) use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
+pub(crate) use resources::encryption_keys::{EncryptionKeyRecord, Registrar};
 pub use resources::events::{
     EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
 };
-pub use resources::feed::FeedEvent;
-pub use resources::operator_revocations::{OperatorRevocation, Target};
-pub use resources::outbox::OutboxEvent;
+pub(crate) use resources::feed::FeedEvent;
+pub(crate) use resources::operator_revocations::{OperatorRevocation, Target};
+pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::revocation_index::RevocationIndex;
-pub use resources::revocations::{AppliedRevocation, Revoked};
-pub use resources::revoked_fact::RevokedFact;
-pub use resources::signals::{Effect, Signal};
-pub use resources::signing_keys::{SigningKeyRecord, SigningKeyState};
+pub(crate) use resources::revocations::{AppliedRevocation, Revoked};
+pub(crate) use resources::revoked_fact::RevokedFact;
+pub(crate) use resources::signals::{Effect, Signal};
+pub(crate) use resources::signing_keys::{SigningKeyRecord, SigningKeyState};
 pub use resources::streams::{
     Added, DeadLetter, InvalidStreamStatus, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus,
 };
-pub use resources::subject_blocks::{BlockId, SubjectBlock};
-pub use resources::tools::{ToolPage, ToolQuery};
+pub(crate) use resources::subject_blocks::{BlockId, SubjectBlock};
+pub(crate) use resources::tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, Corrupt, StateHash};
-pub use crate::cluster::{
+pub(crate) use crate::cluster::{
     ClockReport, ClockVerdict, LeaseError, LeaseProof, LinearizableRead, ReadIndexError,
 };
 use crate::id::{Digest128, Incarnation, LogPosition};

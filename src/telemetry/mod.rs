@@ -8,10 +8,10 @@ mod logging;
 mod metrics;
 mod trace;
 
-pub use self::failure_log::FailureLog;
-pub use self::logging::{LogFormat, Logs, check_filter, init_logs};
-pub use self::metrics::{GaugeGuard, Metrics};
-pub use self::trace::TraceContext;
+pub(crate) use self::failure_log::FailureLog;
+pub(crate) use self::logging::{LogFormat, check_filter, init_logs};
+pub(crate) use self::metrics::{GaugeGuard, Metrics};
+pub(crate) use self::trace::TraceContext;
 
 /// Errors of telemetry at start.
 #[derive(Debug, thiserror::Error)]

@@ -22,9 +22,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-pub use self::files::{Authorities, Files, KeyPairFiles};
-pub use self::handshake_error::handshake_failure;
-pub use self::svid::{PeerCertificate, SvidError};
+pub(crate) use self::files::{Authorities, Files, KeyPairFiles};
+pub(crate) use self::handshake_error::handshake_failure;
+pub(crate) use self::svid::{PeerCertificate, SvidError};
 
 use self::config::Loaded;
 use self::files::Contents;

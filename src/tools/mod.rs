@@ -3,11 +3,11 @@
 //!
 //! `checks` reads neither state nor clock.
 
-pub mod audit;
+pub(crate) mod audit;
 pub mod checks;
-pub mod entry;
-pub mod registry;
-pub mod verify;
+pub(crate) mod entry;
+pub(crate) mod registry;
+pub(crate) mod verify;
 
 use std::sync::Arc;
 

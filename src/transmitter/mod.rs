@@ -3,8 +3,8 @@
 
 mod cursor;
 mod matching;
-pub mod obstacle;
-pub mod poll;
-pub mod push;
-pub mod set_builder;
-pub mod streams;
+pub(crate) mod obstacle;
+pub(crate) mod poll;
+pub(crate) mod push;
+pub(crate) mod set_builder;
+pub(crate) mod streams;

@@ -34,9 +34,9 @@ use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{PeerCertificate, handshake_failure};
 
-pub use self::connection_limit::{Caps, ConnectionLimiter};
-pub use self::fd_limit::{Error as DescriptorsError, connections_max};
-pub use self::head::Violation;
+pub(crate) use self::connection_limit::{Caps, ConnectionLimiter};
+pub(crate) use self::fd_limit::{Error as DescriptorsError, connections_max};
+pub(crate) use self::head::Violation;
 
 /// The protocol of a listener.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use utoipa::ToSchema;
 
-pub use self::pending_entry::PendingEntry;
+pub(crate) use self::pending_entry::PendingEntry;
 use self::shipper::Shipper;
 use self::writer::{Head, Job, Writer};
 use super::Caller;

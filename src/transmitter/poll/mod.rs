@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use request::{PollRequest, RefusedSet};
+pub(crate) use request::{PollRequest, RefusedSet};
 
 use self::poll_limit::PollLimiter;
 use self::scan::Scan;

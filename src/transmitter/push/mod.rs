@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-pub use backlog::Retention;
-pub use backoff::Backoff;
+pub(crate) use backlog::Retention;
+pub(crate) use backoff::Backoff;
 
 use super::obstacle::Obstacles;
 use super::set_builder::{self, SetBuilder};

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use error::Error;
-pub use request::{Delivery, Method, StreamInput, UpdateKind};
+pub(crate) use error::Error;
+pub(crate) use request::{Delivery, Method, StreamInput, UpdateKind};
 
 use self::request::Terms;
 use super::obstacle::Obstacles;
