@@ -1,12 +1,34 @@
 //! Compiles the protobuf definitions of the on-disk formats and of the messages between nodes, without an
 //! installed `protoc`.
 
+use tonic_prost_build::Config;
+
+/// Messages that are also answers of the HTTP interface: their comments are the descriptions of their schemas, and an
+/// `optional` field that is not set is absent.
+const ANSWERS: [&str; 1] = ["Tool"];
+
+/// Enumerated texts of their fields.
+const ENUMERATED: [(&str, &str); 1] = [("Tool.protocols", "Vec<crate::text::values::Protocol>")];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let on_disk = protox::compile(["proto/log.proto", "proto/command.proto"], ["proto"])?;
-    tonic_prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(on_disk)?;
+    let mut config = Config::new();
+    config.bytes(["."]).btree_map(["."]);
+    let messages = on_disk.file.iter().flat_map(|file| &file.message_type);
+    for message in messages.filter(|message| ANSWERS.contains(&message.name())) {
+        config.type_attribute(message.name(), "#[derive(serde::Serialize, utoipa::ToSchema)]");
+        for field in message.field.iter().filter(|field| field.proto3_optional()) {
+            let path = format!("{}.{}", message.name(), field.name());
+            config.field_attribute(path, "#[serde(skip_serializing_if = \"Option::is_none\")]");
+        }
+    }
+    for (path, texts) in ENUMERATED {
+        config.field_attribute(path, format!("#[schema(value_type = {texts})]"));
+    }
+    config.compile_fds(on_disk)?;
     let between_nodes = protox::compile(["proto/peer.proto"], ["proto"])?;
-    let mut messages = tonic_prost_build::Config::new();
+    let mut messages = Config::new();
     // Log entries are passed on in their on-disk encoding.
     messages.bytes(["."]).extern_path(".trust_fabric.log.v1", "crate::cluster::codec::proto");
     tonic_prost_build::configure().compile_fds_with_config(between_nodes, messages)?;

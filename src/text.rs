@@ -1,5 +1,7 @@
 //! Rules for text in requests, tokens and policy output: length, alphabet and URI syntax.
 
+pub(crate) mod values;
+
 use crate::limits;
 
 /// Whether `text` has 1 to `bytes_max` bytes.

@@ -1,13 +1,18 @@
-//! Validation of a tool entry (contract §5; specification, "Universal tool entry").
+//! A tool on the wire: the entry and its validation, and the record (contract §5; specification, "Universal tool
+//! entry").
 
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use url::Url;
+use utoipa::ToSchema;
 
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
 use crate::policy::blast_radius::BlastRadius;
-use crate::state::command::Tool;
+use crate::state::command::{Tool, ToolRow};
+use crate::state::stated;
+use crate::text::values::Protocol;
 use crate::{limits, text};
-
-/// Supported protocols of a tool call (specification, "Universal tool entry").
-pub const PROTOCOLS: [&str; 3] = ["mcp", "http", "a2a/2025-draft-01"];
 
 /// Rule of a protocol field, for error texts.
 pub const PROTOCOL_RULE: &str = "must be mcp, http or a2a/2025-draft-01";
@@ -20,91 +25,137 @@ pub struct Error {
     pub rule: String,
 }
 
-/// Fields as received; not validated. Absent is `None` or empty.
-#[derive(Clone, Debug, Default)]
-pub struct ToolInput {
-    /// Unique identifier of the tool.
+/// A tool and its requirements on tokens. Unknown fields are refused, so that no requirement is dropped silently.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolEntry {
+    /// 1 to 256 printable ASCII characters without space, `/`, `?`, `#`, `%`; not `.` or `..`. With PUT it is optional
+    /// and equals the one in the path.
     pub tool_id: Option<String>,
-    /// Name for people.
+    /// Human-readable, at most 256 bytes.
+    #[schema(required = true, value_type = String)]
     pub name: Option<String>,
-    /// Required `aud` of a token (RFC 8707).
+    /// An absolute URI without a fragment; the required `aud` of tokens (RFC 8707).
     pub resource_uri: Option<String>,
-    /// Capabilities that a token must have.
-    pub required_capabilities: Vec<String>,
-    /// Maximum blast radius of a token.
+    /// Capabilities that a token needs.
+    pub required_capabilities: Option<Vec<String>>,
+    /// `<kind>[:<name>]`: the largest blast radius of a token.
     pub max_blast_radius: Option<String>,
-    /// Whether a token needs an execution scope.
-    pub requires_execution: bool,
-    /// Allowed values of `exec_act`.
-    pub allowed_operations: Vec<String>,
-    /// Allowed values of `target`.
-    pub allowed_targets: Vec<String>,
-    /// Accepted protocols; empty means `mcp`.
-    pub protocols: Vec<String>,
-    /// Description for people.
+    /// Whether a token must have an execution scope.
+    pub requires_execution: Option<bool>,
+    /// Allowed values of `exec_act`, with `requires_execution`.
+    pub allowed_operations: Option<Vec<String>>,
+    /// Allowed values of `target`, with `requires_execution`.
+    pub allowed_targets: Option<Vec<String>>,
+    /// Supported protocols; the default is `mcp`.
+    #[schema(value_type = Option<Vec<Protocol>>)]
+    pub protocols: Option<Vec<String>>,
+    /// Human-readable, at most 4096 bytes.
     pub description: Option<String>,
-    /// Version of its schema, semver.
+    /// Version of the tool's schema, semver.
     pub version: Option<String>,
+    /// Ignored, so that a record can be sent back.
+    #[schema(value_type = Option<String>)]
+    pub registered_by: Option<IgnoredAny>,
+    /// Ignored, so that a record can be sent back.
+    #[schema(value_type = Option<String>)]
+    pub registered_at: Option<IgnoredAny>,
+    /// Ignored, so that a record can be sent back.
+    #[schema(value_type = Option<String>)]
+    pub updated_at: Option<IgnoredAny>,
+    /// Ignored, so that a record can be sent back.
+    #[schema(value_type = Option<u64>)]
+    pub revision: Option<IgnoredAny>,
+}
+
+/// A registered tool. Times are log time, RFC 3339, UTC.
+#[derive(Serialize, ToSchema)]
+pub struct ToolRecord {
+    #[serde(flatten)]
+    #[schema(inline)]
+    tool: Tool,
+    /// The caller that registered it and may change it; absent for an anonymous one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registered_by: Option<String>,
+    /// Time of registration.
+    registered_at: String,
+    /// Time of the last change.
+    updated_at: String,
+    /// Number of the revision, from 1.
+    revision: u64,
+}
+
+impl ToolRecord {
+    /// Its identifier.
+    #[must_use]
+    pub fn tool_id(&self) -> &str {
+        &self.tool.tool_id
+    }
+}
+
+impl TryFrom<ToolRow> for ToolRecord {
+    type Error = Corrupt;
+
+    fn try_from(row: ToolRow) -> Result<Self, Corrupt> {
+        let (Some(tool), Some(version)) = (row.tool, row.version) else {
+            return Err(Corrupt::row("the row of a tool is incomplete"));
+        };
+        Ok(Self {
+            tool,
+            registered_by: stated(row.registered_by),
+            registered_at: Timestamp::from_millis(row.registered_at_millis).to_rfc3339(),
+            updated_at: Timestamp::from_millis(row.updated_at_millis).to_rfc3339(),
+            revision: version.revision,
+        })
+    }
 }
 
 /// Validated tool entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry(Tool);
 
-impl Entry {
+impl ToolEntry {
     /// Checks the fields in the order of the specification's table.
     ///
     /// # Errors
     /// The first broken rule.
-    pub fn read(input: ToolInput) -> Result<Self, Error> {
-        let tool_id = tool_id(input.tool_id)?;
-        let name = name(input.name)?;
-        resource_uri(input.resource_uri.as_deref())?;
-        list(
-            ("required_capabilities", &input.required_capabilities, limits::CAPABILITIES_MAX),
-            &format!("must be words of 1 to {} printable ASCII characters", limits::CAPABILITY_BYTES_MAX),
-            text::is_scope_word,
-        )?;
-        max_blast_radius(input.max_blast_radius.as_deref())?;
-        list(
-            ("allowed_operations", &input.allowed_operations, limits::TOOL_ALLOWED_MAX),
-            &format!("must be 1 to {} printable ASCII characters each", limits::OPAQUE_BYTES_MAX),
-            |operation| text::is_printable(operation, limits::OPAQUE_BYTES_MAX),
-        )?;
-        list(
-            ("allowed_targets", &input.allowed_targets, limits::TOOL_ALLOWED_MAX),
-            &format!("must be 1 to {} printable ASCII characters each", limits::URI_BYTES_MAX),
-            |target| text::is_printable(target, limits::URI_BYTES_MAX),
-        )?;
-        if input.requires_execution && input.allowed_operations.is_empty() && input.allowed_targets.is_empty()
-        {
+    pub fn validate(self) -> Result<Entry, Error> {
+        let tool = Tool {
+            tool_id: tool_id(self.tool_id)?,
+            name: name(self.name)?,
+            resource_uri: checked(self.resource_uri, resource_uri)?,
+            required_capabilities: list(
+                ("required_capabilities", self.required_capabilities, limits::CAPABILITIES_MAX),
+                &format!("must be words of 1 to {} printable ASCII characters", limits::CAPABILITY_BYTES_MAX),
+                text::is_scope_word,
+            )?,
+            max_blast_radius: checked(self.max_blast_radius, max_blast_radius)?,
+            requires_execution: self.requires_execution.unwrap_or_default(),
+            allowed_operations: allowed(
+                "allowed_operations",
+                self.allowed_operations,
+                limits::OPAQUE_BYTES_MAX,
+            )?,
+            allowed_targets: allowed("allowed_targets", self.allowed_targets, limits::URI_BYTES_MAX)?,
+            ..Tool::default()
+        };
+        if tool.requires_execution && tool.allowed_operations.is_empty() && tool.allowed_targets.is_empty() {
             let rule = "requires allowed_operations or allowed_targets: without them there is no constraint";
             return Err(broken("requires_execution", rule));
         }
-        let every = ("protocols", input.protocols.as_slice(), PROTOCOLS.len());
-        list(every, PROTOCOL_RULE, |protocol| PROTOCOLS.contains(&protocol))?;
-        let protocols = match input.protocols {
+        let protocols = ("protocols", self.protocols, Protocol::TEXTS.len());
+        let protocols = match list(protocols, PROTOCOL_RULE, |protocol| Protocol::TEXTS.contains(&protocol))?
+        {
             // "When omitted or empty, it defaults to `["mcp"]`."
             none if none.is_empty() => vec!["mcp".to_owned()],
             some => some,
         };
-        description(input.description.as_deref())?;
-        version(input.version.as_deref())?;
-        Ok(Self(Tool {
-            tool_id,
-            name,
-            resource_uri: input.resource_uri,
-            required_capabilities: input.required_capabilities,
-            max_blast_radius: input.max_blast_radius,
-            requires_execution: input.requires_execution,
-            allowed_operations: input.allowed_operations,
-            allowed_targets: input.allowed_targets,
-            protocols,
-            description: input.description,
-            version: input.version,
-        }))
+        let description = checked(self.description, description)?;
+        Ok(Entry(Tool { protocols, description, version: checked(self.version, version)?, ..tool }))
     }
+}
 
+impl Entry {
     /// Accepted protocols.
     #[must_use]
     pub fn protocols(&self) -> &[String] {
@@ -116,6 +167,24 @@ impl Entry {
     pub fn into_tool(self) -> Tool {
         self.0
     }
+}
+
+/// An optional value that passes its check.
+fn checked(
+    value: Option<String>,
+    check: impl FnOnce(&str) -> Result<(), Error>,
+) -> Result<Option<String>, Error> {
+    value.as_deref().map_or(Ok(()), check)?;
+    Ok(value)
+}
+
+fn allowed(
+    field: &'static str,
+    entries: Option<Vec<String>>,
+    bytes_max: usize,
+) -> Result<Vec<String>, Error> {
+    let rule = format!("must be 1 to {bytes_max} printable ASCII characters each");
+    list((field, entries, limits::TOOL_ALLOWED_MAX), &rule, |entry| text::is_printable(entry, bytes_max))
 }
 
 fn broken(field: &'static str, rule: impl Into<String>) -> Error {
@@ -149,8 +218,7 @@ fn name(value: Option<String>) -> Result<String, Error> {
 }
 
 /// A description may have several lines, but no other control characters, which a terminal would interpret.
-fn description(value: Option<&str>) -> Result<(), Error> {
-    let Some(value) = value else { return Ok(()) };
+fn description(value: &str) -> Result<(), Error> {
     let is_interpreted = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     if value.len() <= limits::TOOL_DESCRIPTION_BYTES_MAX && !value.contains(is_interpreted) {
         return Ok(());
@@ -163,8 +231,7 @@ fn description(value: Option<&str>) -> Result<(), Error> {
 
 /// RFC 8707 §2: "MUST be an absolute URI", "MUST NOT include a fragment component". Not normalized: `aud` is compared
 /// byte for byte.
-fn resource_uri(value: Option<&str>) -> Result<(), Error> {
-    let Some(value) = value else { return Ok(()) };
+fn resource_uri(value: &str) -> Result<(), Error> {
     let well_formed = text::is_printable(value, limits::URI_BYTES_MAX)
         && !value.contains(['#', '"', '<', '>', '\\', '^', '`', '{', '|', '}'])
         && Url::parse(value).is_ok();
@@ -176,14 +243,12 @@ fn resource_uri(value: Option<&str>) -> Result<(), Error> {
     Err(broken("resource_uri", rule))
 }
 
-fn max_blast_radius(value: Option<&str>) -> Result<(), Error> {
-    let Some(value) = value else { return Ok(()) };
+fn max_blast_radius(value: &str) -> Result<(), Error> {
     let parsed = value.parse::<BlastRadius>();
     parsed.map(drop).map_err(|error| broken("max_blast_radius", error.to_string()))
 }
 
-fn version(value: Option<&str>) -> Result<(), Error> {
-    let Some(value) = value else { return Ok(()) };
+fn version(value: &str) -> Result<(), Error> {
     if value.len() <= limits::TOOL_VERSION_BYTES_MAX && semver::Version::parse(value).is_ok() {
         return Ok(());
     }
@@ -196,10 +261,11 @@ fn version(value: Option<&str>) -> Result<(), Error> {
 
 /// A list of distinct entries that all satisfy `rule`.
 fn list(
-    (field, entries, entries_max): (&'static str, &[String], usize),
+    (field, entries, entries_max): (&'static str, Option<Vec<String>>, usize),
     rule: &str,
     is_valid: impl Fn(&str) -> bool,
-) -> Result<(), Error> {
+) -> Result<Vec<String>, Error> {
+    let entries = entries.unwrap_or_default();
     if entries.len() > entries_max {
         return Err(broken(field, format!("must not have more than {entries_max} entries")));
     }
@@ -211,47 +277,47 @@ fn list(
     if sorted.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
         return Err(broken(field, "must not have duplicate entries"));
     }
-    Ok(())
+    Ok(entries)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn smallest() -> ToolInput {
-        ToolInput { tool_id: Some("t".to_owned()), name: Some("n".to_owned()), ..ToolInput::default() }
+    fn smallest() -> ToolEntry {
+        ToolEntry { tool_id: Some("t".to_owned()), name: Some("n".to_owned()), ..ToolEntry::default() }
     }
 
-    fn words(texts: &[&str]) -> Vec<String> {
-        texts.iter().map(|text| (*text).to_owned()).collect()
+    fn words(texts: &[&str]) -> Option<Vec<String>> {
+        Some(texts.iter().map(|text| (*text).to_owned()).collect())
     }
 
     /// Different words.
-    fn many(count: usize) -> Vec<String> {
-        (0..count).map(|at| format!("w{at}")).collect()
+    fn many(count: usize) -> Option<Vec<String>> {
+        Some((0..count).map(|at| format!("w{at}")).collect())
     }
 
     #[track_caller]
-    fn passes(change: impl FnOnce(&mut ToolInput)) -> Entry {
+    fn passes(change: impl FnOnce(&mut ToolEntry)) -> Entry {
         let mut input = smallest();
         change(&mut input);
-        Entry::read(input).expect("passes")
+        input.validate().expect("passes")
     }
 
     #[track_caller]
-    fn is_refused(field: &str, change: impl FnOnce(&mut ToolInput)) {
+    fn is_refused(field: &str, change: impl FnOnce(&mut ToolEntry)) {
         let mut input = smallest();
         change(&mut input);
         let debug = format!("{input:?}");
-        let error = Entry::read(input).expect_err(&debug);
+        let error = input.validate().expect_err(&debug);
         assert_eq!(error.field, field, "{debug}: {error}");
     }
 
     #[test]
     fn entry_without_protocols_accepts_mcp() {
         assert_eq!(passes(|_| ()).protocols(), ["mcp"]);
-        let every = passes(|input| input.protocols = words(&PROTOCOLS));
-        assert_eq!(every.protocols(), PROTOCOLS);
+        let every = passes(|input| input.protocols = words(Protocol::TEXTS));
+        assert_eq!(every.protocols(), Protocol::TEXTS);
     }
 
     #[test]
@@ -346,13 +412,13 @@ mod tests {
 
     #[test]
     fn requires_execution_needs_operations_or_targets() {
-        is_refused("requires_execution", |input| input.requires_execution = true);
+        is_refused("requires_execution", |input| input.requires_execution = Some(true));
         passes(|input| {
-            input.requires_execution = true;
+            input.requires_execution = Some(true);
             input.allowed_operations = words(&["GET"]);
         });
         passes(|input| {
-            input.requires_execution = true;
+            input.requires_execution = Some(true);
             input.allowed_targets = words(&["https://tools.example/sql"]);
         });
     }
@@ -381,7 +447,7 @@ mod tests {
 
     #[test]
     fn longest_field_passes_and_one_byte_more_is_refused() {
-        type Set = fn(&mut ToolInput, String);
+        type Set = fn(&mut ToolEntry, String);
         let cases: [(&str, usize, Set); 8] = [
             ("tool_id", limits::TOOL_ID_BYTES_MAX, |m, text| m.tool_id = Some(text)),
             ("name", limits::TOOL_NAME_BYTES_MAX, |m, text| m.name = Some(text)),
@@ -390,10 +456,12 @@ mod tests {
                 m.resource_uri = Some(text.replacen("aa", "a:", 1));
             }),
             ("required_capabilities", limits::CAPABILITY_BYTES_MAX, |m, text| {
-                m.required_capabilities = vec![text];
+                m.required_capabilities = Some(vec![text]);
             }),
-            ("allowed_operations", limits::OPAQUE_BYTES_MAX, |m, text| m.allowed_operations = vec![text]),
-            ("allowed_targets", limits::URI_BYTES_MAX, |m, text| m.allowed_targets = vec![text]),
+            ("allowed_operations", limits::OPAQUE_BYTES_MAX, |m, text| {
+                m.allowed_operations = Some(vec![text])
+            }),
+            ("allowed_targets", limits::URI_BYTES_MAX, |m, text| m.allowed_targets = Some(vec![text])),
             ("version", limits::TOOL_VERSION_BYTES_MAX, |m, text| {
                 m.version = Some(text.replacen("aaaaaa", "1.2.3-", 1));
             }),

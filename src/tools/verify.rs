@@ -6,7 +6,7 @@
 use super::Caller;
 use super::audit::{self, Action, Audit, Decision, Draft};
 use super::checks::{self, Authentic, Failure, Keys, RevocationStatus, ToolCall, Verified};
-use super::entry::{PROTOCOL_RULE, PROTOCOLS};
+use super::entry::PROTOCOL_RULE;
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, WorkloadId};
 use crate::limits;
@@ -15,6 +15,7 @@ use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
 use crate::state::{self, LeaseProof, State};
 use crate::telemetry::Metrics;
+use crate::text::values::Protocol;
 use crate::token::foreign::Credential;
 use crate::token::{BodyHash, CertificateDigest};
 
@@ -68,7 +69,7 @@ impl VerifyRequest {
         let tool_id = required("tool_id", input.tool_id)?;
         let token = required("token", input.token)?;
         let protocol = input.protocol.as_deref().unwrap_or("mcp");
-        let protocol = PROTOCOLS.into_iter().find(|known| *known == protocol);
+        let protocol = Protocol::TEXTS.iter().copied().find(|known| *known == protocol);
         let protocol = protocol.ok_or(Error::Invalid { field: "protocol", rule: PROTOCOL_RULE })?;
         let rule = "must be a SHA-256 digest, 32 bytes in base64url";
         let malformed = |_| Error::Invalid { field: "request_body_hash", rule };

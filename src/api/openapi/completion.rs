@@ -42,6 +42,7 @@ pub fn complete(mut description: Value, rows: &[Route]) -> Value {
     let in_requests = schemas_of_requests(&description);
     if let Some(schemas) = description["components"]["schemas"].as_object_mut() {
         for (name, schema) in schemas {
+            merge_flattened(schema);
             complete_schema(schema, !in_requests.contains(name));
         }
     }
@@ -198,6 +199,24 @@ fn collect_references(value: &Value, names: &mut Vec<String>) {
         }
         Value::Array(values) => values.iter().for_each(|value| collect_references(value, names)),
         _ => {}
+    }
+}
+
+/// Joins the parts of a structure with a flattened field, so that its fields are described as they are on the wire.
+fn merge_flattened(schema: &mut Value) {
+    let Some(Value::Array(parts)) = schema.get_mut("allOf").map(Value::take) else { return };
+    for part in parts {
+        for (member, value) in part.as_object().cloned().unwrap_or_default() {
+            match (&mut schema[member], value) {
+                (Value::Array(known), Value::Array(more)) => known.extend(more),
+                (Value::Object(known), Value::Object(more)) => known.extend(more),
+                (known, value) if known.is_null() => *known = value,
+                _ => {}
+            }
+        }
+    }
+    if let Some(members) = schema.as_object_mut() {
+        members.remove("allOf");
     }
 }
 

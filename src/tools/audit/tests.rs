@@ -389,7 +389,7 @@ async fn begun_entry_is_always_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unauditable_change_is_not_made() {
-    use crate::tools::entry::{Entry as Tool, ToolInput};
+    use crate::tools::entry::ToolEntry;
     use crate::tools::registry::{self, Precondition, Registry, RegistryView};
     let harness = start().await;
     let registry = Registry {
@@ -400,15 +400,15 @@ async fn unauditable_change_is_not_made() {
     };
     let tool = |name: &str| {
         let text = |text: &str| Some(text.to_owned());
-        let (resource_uri, protocols) = (text("https://a.example/a"), vec!["mcp".to_owned()]);
-        Tool::read(ToolInput {
+        let (resource_uri, protocols) = (text("https://a.example/a"), Some(vec!["mcp".to_owned()]));
+        let entry = ToolEntry {
             tool_id: text("a"),
             name: text(name),
             resource_uri,
             protocols,
-            ..ToolInput::default()
-        })
-        .expect("an entry")
+            ..ToolEntry::default()
+        };
+        entry.validate().expect("an entry")
     };
     let caller = Caller { is_operator: true, ..Default::default() };
     let precondition = Precondition::default;

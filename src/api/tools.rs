@@ -1,8 +1,6 @@
-//! `/v1/tools…` and `/v1/mcp/tools…`: translation (contract §4, §5); wire types are in `record`.
+//! `/v1/tools…` and `/v1/mcp/tools…`: routes and headers (contract §4, §5).
 //!
 //! Both route sets differ only in their path and in [`RegistryView`].
-
-mod record;
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -13,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use self::record::{ToolEntry, ToolRecord};
 use super::App;
 use super::caller::{Caller, ManageTools, ReadTools};
 use super::error::{self, Error};
@@ -22,9 +19,9 @@ use super::etag::Tags;
 use super::{body, idempotency, paging};
 use crate::api::openapi::params::{IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
 use crate::api::openapi::values;
-use crate::state::command::ToolVersion;
+use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::{self, LinearizableRead, ToolQuery};
-use crate::tools::entry::{self, Entry};
+use crate::tools::entry::{self, ToolEntry, ToolRecord};
 use crate::tools::registry::{self, Precondition, RegistryChange, RegistryView, Written};
 use crate::{json, limits, tools};
 
@@ -85,7 +82,7 @@ async fn register_through(
     let (parts, bytes) = read(request).await?;
     // Preconditions belong to the tool, not to the list.
     etag::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
-    let entry = Entry::read(json::read::<ToolEntry>(&bytes)?.into_input())?;
+    let entry = json::read::<ToolEntry>(&bytes)?.validate()?;
     if let Some(protocol) = door.protocol()
         && !entry.protocols().iter().any(|known| known == protocol)
     {
@@ -123,14 +120,14 @@ pub async fn put(
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
     let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
-    let mut input = json::read::<ToolEntry>(&bytes)?.into_input();
+    let mut input: ToolEntry = json::read(&bytes)?;
     // A tool_id is UTF-8.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
     if input.tool_id.as_ref().is_some_and(|given| *given != tool_id) {
         return Err(Error::invalid_request("tool_id: must be the one in the path, or absent"));
     }
     input.tool_id = Some(tool_id);
-    let entry = Entry::read(input)?;
+    let entry = input.validate()?;
     let caller = call_context(&caller, &parts, &bytes)?;
     let written = app.registry.replace(entry, condition, &caller).await?;
     answer_write(RegistryView::Every, written)
@@ -156,7 +153,7 @@ pub async fn list(
 ) -> Result<Response, Error> {
     let query = paging::QueryParams::read(query, &["limit", "cursor", "protocol"])?;
     let protocol = query.value("protocol");
-    if protocol.is_some_and(|protocol| !entry::PROTOCOLS.contains(&protocol)) {
+    if protocol.is_some_and(|protocol| !values::Protocol::TEXTS.contains(&protocol)) {
         return Err(Error::invalid_request(format!("protocol: {}", entry::PROTOCOL_RULE)));
     }
     answer_list(&app, &current, &uri, &query, protocol)
@@ -191,7 +188,7 @@ fn answer_list(
     let asked = query.page()?;
     let wanted = ToolQuery { after: asked.after.as_deref(), protocol, limit: asked.limit };
     let page = app.registry.tools(current, wanted)?;
-    let records = page.rows.into_iter().map(ToolRecord::of).collect::<Result<Vec<_>, _>>()?;
+    let records = page.rows.into_iter().map(ToolRecord::try_from).collect::<Result<Vec<_>, _>>()?;
     paging::answer(uri, &records, page.next.as_deref())
 }
 
@@ -258,14 +255,14 @@ fn answer_one(
     if !if_match(headers)?.holds_for(&row) {
         return Err(state::Error::PreconditionFailed.into());
     }
-    let etag = record::etag(&row)?;
+    let etag = etag_of(&row)?;
     let is_known = etag::is_known(headers, &etag)?;
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
     let common = [(ETAG, etag), (CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
     if is_known {
         return Ok((StatusCode::NOT_MODIFIED, common).into_response());
     }
-    Ok((common, Json(ToolRecord::of(row)?)).into_response())
+    Ok((common, Json(ToolRecord::try_from(row)?)).into_response())
 }
 
 /// Deregisters a tool. Its audit stays.
@@ -399,8 +396,7 @@ fn if_match(headers: &HeaderMap) -> Result<Precondition, Error> {
         Some(Tags::These(tags)) => {
             // RFC 9110 §13.1.1: "MUST use the strong comparison function".
             let strong = tags.iter().filter(|tag| !tag.is_weak);
-            let mut expected: Vec<ToolVersion> =
-                strong.filter_map(|tag| record::version_of(&tag.opaque)).collect();
+            let mut expected: Vec<ToolVersion> = strong.filter_map(|tag| version_of(&tag.opaque)).collect();
             if expected.is_empty() {
                 expected.push(NEVER);
             }
@@ -419,8 +415,8 @@ fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
 }
 
 fn answer_write(door: RegistryView, written: Written) -> Result<Response, Error> {
-    let etag = HeaderValue::try_from(record::etag(&written.row)?).map_err(Error::internal)?;
-    let record = ToolRecord::of(written.row)?;
+    let etag = HeaderValue::try_from(etag_of(&written.row)?).map_err(Error::internal)?;
+    let record = ToolRecord::try_from(written.row)?;
     if written.outcome != RegistryChange::Registered {
         return Ok(([(ETAG, etag)], Json(record)).into_response());
     }
@@ -431,6 +427,22 @@ fn answer_write(door: RegistryView, written: Written) -> Result<Response, Error>
     let location = format!("{list}/{}", utf8_percent_encode(record.tool_id(), RESERVED));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     Ok((StatusCode::CREATED, [(ETAG, etag), (LOCATION, location)], Json(record)).into_response())
+}
+
+/// The strong entity tag of a tool.
+fn etag_of(row: &ToolRow) -> Result<String, Error> {
+    row.version.map(text_of).ok_or_else(|| Error::internal("a tool has no version"))
+}
+
+fn text_of(version: ToolVersion) -> String {
+    format!("\"{}.{}\"", version.registration, version.revision)
+}
+
+/// The version that an entity tag names. Tags are compared character by character, so only one spelling counts.
+fn version_of(etag: &str) -> Option<ToolVersion> {
+    let (registration, revision) = etag.trim_matches('"').split_once('.')?;
+    let version = ToolVersion { registration: registration.parse().ok()?, revision: revision.parse().ok()? };
+    (text_of(version) == etag).then_some(version)
 }
 
 impl From<entry::Error> for Error {

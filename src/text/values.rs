@@ -8,9 +8,15 @@ macro_rules! texts {
     ($($name:ident: $($value:literal),+;)*) => {$(
         pub struct $name;
 
+        impl $name {
+            /// Every text.
+            pub const TEXTS: &[&str] = &[$($value),+];
+        }
+
         impl PartialSchema for $name {
             fn schema() -> RefOr<Schema> {
-                ObjectBuilder::new().schema_type(Type::String).enum_values(Some([$($value),+])).into()
+                let texts = Self::TEXTS.iter().copied();
+                ObjectBuilder::new().schema_type(Type::String).enum_values(Some(texts)).into()
             }
         }
 
