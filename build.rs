@@ -5,10 +5,14 @@ use tonic_prost_build::Config;
 
 /// Messages that are also answers of the HTTP interface: their comments are the descriptions of their schemas, and an
 /// `optional` field that is not set is absent.
-const ANSWERS: [&str; 1] = ["Tool"];
+const ANSWERS: [&str; 2] = ["Tool", "Agent"];
 
-/// Enumerated texts of their fields.
-const ENUMERATED: [(&str, &str); 1] = [("Tool.protocols", "Vec<crate::text::values::Protocol>")];
+/// Attributes of their fields: enumerated texts, and a field that is not answered.
+const FIELDS: [(&str, &str); 3] = [
+    ("Tool.protocols", "#[schema(value_type = Vec<crate::text::values::Protocol>)]"),
+    ("Agent.platform", "#[schema(value_type = crate::text::values::Platform)]"),
+    ("Agent.ancestors", "#[serde(skip)]"),
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -23,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             config.field_attribute(path, "#[serde(skip_serializing_if = \"Option::is_none\")]");
         }
     }
-    for (path, texts) in ENUMERATED {
-        config.field_attribute(path, format!("#[schema(value_type = {texts})]"));
+    for (path, attribute) in FIELDS {
+        config.field_attribute(path, attribute);
     }
     config.compile_fds(on_disk)?;
     let between_nodes = protox::compile(["proto/peer.proto"], ["proto"])?;

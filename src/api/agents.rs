@@ -1,6 +1,4 @@
-//! `/v1/identity/agent…`: wire types and translation (contract §4; specification, "Agent identity").
-
-use std::collections::BTreeMap;
+//! `/v1/identity/agent…`: routes and headers (contract §4; specification, "Agent identity").
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -8,9 +6,6 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::admin_audit::Act;
 use super::body;
@@ -18,130 +13,13 @@ use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
 use super::error::{self, Error};
 use super::openapi::params::{IdempotencyKey, Page};
-use super::openapi::values;
 use super::{App, idempotency, paging, text};
-use crate::clock::Timestamp;
-use crate::identity::{self, AgentInput, AgentView, MintedIdentity};
-use crate::state::{LinearizableRead, stated};
+use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
+use crate::state::LinearizableRead;
 use crate::{json, limits};
 
 /// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// The identity to issue. Unknown fields are ignored.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct AgentIdentityRequest {
-    /// Human-readable, 1 to 256 bytes without control characters; not unique.
-    #[schema(required = true, value_type = String, min_length = 1)]
-    agent_name: Option<String>,
-    /// The platform of the agent.
-    #[schema(required = true, value_type = values::Platform)]
-    platform: Option<String>,
-    /// At least one; each is a valid scope word.
-    #[schema(required = true, value_type = Vec<String>)]
-    capabilities: Option<Vec<String>>,
-    /// The parent's `agent_id`.
-    on_behalf_of: Option<String>,
-    /// `<kind>[:<name>]`, for example `namespace:prod`.
-    max_blast_radius: Option<String>,
-    /// 0 to 10; the default 0 is an agent that cannot delegate.
-    #[schema(value_type = Option<u32>, maximum = 10)]
-    delegation_depth: Option<Value>,
-    /// At most 64 names of at most 128 bytes, with values of at most 512.
-    metadata: Option<BTreeMap<String, String>>,
-}
-
-/// An issued identity. The token is a bearer token for this fabric, and a subject or actor token.
-#[derive(Serialize, ToSchema)]
-pub struct AgentIdentity {
-    /// `wimse://<trust domain>/agent/<platform>/<uuid>`
-    agent_id: String,
-    /// The identity token, valid for one hour.
-    token: String,
-    /// As requested.
-    #[schema(value_type = values::Platform)]
-    platform: String,
-    /// Granted capabilities.
-    capabilities: Vec<String>,
-    /// Granted blast radius; absent if unrestricted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    blast_radius: Option<String>,
-    /// End of the token. RFC 3339, UTC.
-    expires_at: String,
-}
-
-/// An agent. Times are RFC 3339, UTC.
-#[derive(Serialize, ToSchema)]
-pub struct AgentRecord {
-    /// `wimse://<trust domain>/agent/<platform>/<uuid>`
-    agent_id: String,
-    /// Human-readable; not unique.
-    agent_name: String,
-    /// The platform of the agent.
-    #[schema(value_type = values::Platform)]
-    platform: String,
-    /// Granted capabilities.
-    capabilities: Vec<String>,
-    /// Granted blast radius.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    blast_radius: Option<String>,
-    /// Granted delegation depth.
-    delegation_depth: u32,
-    /// The parent's `agent_id`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_behalf_of: Option<String>,
-    /// As requested.
-    metadata: BTreeMap<String, String>,
-    /// The caller that had it issued; absent for the anonymous caller of development mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    issued_by: Option<String>,
-    /// Time of issue.
-    issued_at: String,
-    /// End of the identity; it is renewable until then.
-    ends_at: String,
-    /// `revoked`: the agent, an ancestor, or the issuing caller is revoked.
-    #[schema(value_type = values::AgentStatus)]
-    status: &'static str,
-    /// Time of its own revocation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revoked_at: Option<String>,
-}
-
-impl From<AgentIdentityRequest> for AgentInput {
-    fn from(request: AgentIdentityRequest) -> Self {
-        Self {
-            agent_name: request.agent_name,
-            platform: request.platform,
-            capabilities: request.capabilities,
-            on_behalf_of: request.on_behalf_of,
-            max_blast_radius: request.max_blast_radius,
-            delegation_depth: request.delegation_depth,
-            metadata: request.metadata,
-        }
-    }
-}
-
-impl From<AgentView> for AgentRecord {
-    fn from(AgentView { agent: issued, standing }: AgentView) -> Self {
-        let agent = issued.agent;
-        Self {
-            agent_id: agent.agent_id,
-            agent_name: agent.agent_name,
-            platform: agent.platform,
-            capabilities: agent.capabilities,
-            blast_radius: agent.blast_radius,
-            delegation_depth: agent.delegation_depth,
-            on_behalf_of: agent.on_behalf_of,
-            metadata: agent.metadata.into_iter().map(|pair| (pair.name, pair.value)).collect(),
-            issued_by: stated(issued.issued_by),
-            issued_at: issued.issued_at.to_rfc3339(),
-            ends_at: issued.ends_at.to_rfc3339(),
-            status: standing.as_str(),
-            revoked_at: issued.revoked_at.map(Timestamp::to_rfc3339),
-        }
-    }
-}
 
 /// Issues an identity to an agent.
 #[utoipa::path(
@@ -168,17 +46,14 @@ pub async fn issue(
     app.identity.configured()?;
     let idempotency =
         idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
-    let input: AgentIdentityRequest = json::read(&bytes)?;
-    let request = identity::AgentRequest::read(input.into())?;
+    let request = json::read::<AgentIdentityRequest>(&bytes)?.validate()?;
     let call_context = identity::Caller { idempotency, ..call_context(&caller) };
     let identified = app.identity.issue(&request, &call_context).await?;
     let (request_id, agent_id, jti) = (super::request_id::current(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
     let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
-    let mut response = answer(identified);
-    response.headers_mut().insert(header::LOCATION, location);
-    Ok(response)
+    Ok(([(header::LOCATION, location)], NO_STORE, Json(identified)).into_response())
 }
 
 /// Renews the identity token of an agent, which is the bearer.
@@ -198,7 +73,7 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     let identified = app.identity.renew(bearer).await?;
     let (request_id, agent_id, jti) = (super::request_id::current(), &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
-    Ok(answer(identified))
+    Ok((NO_STORE, Json(identified)).into_response())
 }
 
 /// The agents of the caller; an operator sees all.
@@ -219,7 +94,6 @@ pub async fn list(
     let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (agents, next) =
         app.identity.list(&current, &call_context(&caller), page.after.as_deref(), page.limit).await?;
-    let agents: Vec<AgentRecord> = agents.into_iter().map(Into::into).collect();
     paging::answer(&uri, &agents, next.as_deref())
 }
 
@@ -242,7 +116,7 @@ pub async fn show(
 ) -> Result<Response, Error> {
     // An agent_id is ASCII.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let record = AgentRecord::from(app.identity.show(&current, &agent_id, &call_context(&caller)).await?);
+    let record = app.identity.show(&current, &agent_id, &call_context(&caller)).await?;
     Ok((NO_STORE, Json(record)).into_response())
 }
 
@@ -282,18 +156,6 @@ pub async fn revoke(
     let request_id = super::request_id::current();
     tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
-}
-
-fn answer(identified: MintedIdentity) -> Response {
-    let identity = AgentIdentity {
-        agent_id: identified.agent_id,
-        token: identified.token,
-        platform: identified.platform,
-        capabilities: identified.capabilities,
-        blast_radius: identified.blast_radius,
-        expires_at: identified.expires_at.to_rfc3339(),
-    };
-    (NO_STORE, Json(identity)).into_response()
 }
 
 /// The caller, for the use-cases of identity.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::endpoint::{Connection, ServerArguments, read_token};
 use super::output::{self, Format, Output, printable, text};
-use crate::identity;
+use crate::text::values;
 
 const AGENT: [&str; 3] = ["v1", "identity", "agent"];
 const RENEW: [&str; 4] = ["v1", "identity", "agent", "renew"];
@@ -43,7 +43,7 @@ pub(super) struct Issue {
     #[arg(long = "name", value_name = "NAME")]
     agent_name: String,
     /// Platform of the agent.
-    #[arg(long, value_parser = PossibleValuesParser::new(identity::PLATFORMS))]
+    #[arg(long, value_parser = PossibleValuesParser::new(values::Platform::TEXTS.iter().copied()))]
     platform: String,
     /// Requested capability; can be repeated.
     #[arg(long = "capability", value_name = "CAPABILITY", required = true)]

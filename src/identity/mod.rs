@@ -14,10 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 pub(crate) use error::Error;
 pub(crate) use narrow::Grant;
-pub(crate) use request::{AgentInput, AgentRequest, PLATFORMS};
+pub(crate) use request::{AgentIdentityRequest, AgentRequest};
 
 use self::narrow::RequestedRights;
 use crate::clock::{Clock, Timestamp};
@@ -27,10 +29,11 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Allow, Parent, PolicyInput, RequestedIdentity};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    self, Agent, AgentStatus, CallerFacts, Idempotency, IssuedAgent, LeaseProof, LinearizableRead, Metadata,
+    self, Agent, AgentStatus, CallerFacts, Idempotency, IssuedAgent, LeaseProof, LinearizableRead,
     SecurityEvent, State, stated,
 };
 use crate::telemetry::Metrics;
+use crate::text::values;
 use crate::token::foreign::Credential;
 use crate::token::lineage::Fact;
 use crate::token::signing_key::SigningKey;
@@ -77,29 +80,47 @@ impl Caller {
     }
 }
 
-/// A minted identity token and the fields of its response.
-#[derive(Clone)]
-pub struct MintedIdentity {
+/// An issued identity. The token is a bearer token for this fabric, and a subject or actor token.
+#[derive(Clone, Serialize, ToSchema)]
+pub struct AgentIdentity {
+    /// `wimse://<trust domain>/agent/<platform>/<uuid>`
     pub agent_id: String,
+    /// The identity token, valid for one hour.
     pub token: String,
-    /// `mcp`, `a2a`, `watsonx` or `custom`.
+    /// As requested.
+    #[schema(value_type = values::Platform)]
     pub platform: String,
-    /// Granted capabilities, sorted.
+    /// Granted capabilities.
     pub capabilities: Vec<String>,
+    /// Granted blast radius; absent if unrestricted.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub blast_radius: Option<String>,
-    /// `exp` of the token.
-    pub expires_at: Timestamp,
+    /// End of the token. RFC 3339, UTC.
+    pub expires_at: String,
     /// Its `jti`, for the log.
+    #[serde(skip)]
     pub jti: String,
 }
 
-/// View of an agent.
-#[derive(Clone, Debug)]
-pub struct AgentView {
-    /// Its record.
-    pub agent: IssuedAgent,
-    /// Its status now.
-    pub standing: AgentStatus,
+/// An agent. Times are RFC 3339, UTC.
+#[derive(Serialize, ToSchema)]
+pub struct AgentRecord {
+    #[serde(flatten)]
+    #[schema(inline)]
+    agent: Agent,
+    /// The caller that had it issued; absent for the anonymous caller of development mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issued_by: Option<String>,
+    /// Time of issue.
+    issued_at: String,
+    /// End of the identity; it is renewable until then.
+    ends_at: String,
+    /// `revoked`: the agent, an ancestor, or the issuing caller is revoked.
+    #[schema(value_type = values::AgentStatus)]
+    status: &'static str,
+    /// Time of its own revocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<String>,
 }
 
 /// Times and position of one mint, read before any lookup.
@@ -129,7 +150,7 @@ impl AgentIdentities {
     ///
     /// # Errors
     /// [`Error`]: each variant is one rule.
-    pub async fn issue(&self, request: &AgentRequest, caller: &Caller) -> Result<MintedIdentity, Error> {
+    pub async fn issue(&self, request: &AgentRequest, caller: &Caller) -> Result<AgentIdentity, Error> {
         let fresh = self.state.cluster().fresh().await?;
         self.state.cluster().check_clock(&fresh)?;
         let mint_time = self.mint_time()?;
@@ -164,7 +185,7 @@ impl AgentIdentities {
     ///
     /// # Errors
     /// [`Error`]: each variant is one rule.
-    pub async fn renew(&self, bearer: &Credential) -> Result<MintedIdentity, Error> {
+    pub async fn renew(&self, bearer: &Credential) -> Result<AgentIdentity, Error> {
         let fresh = self.state.cluster().fresh().await?;
         self.state.cluster().check_clock(&fresh)?;
         let mint_time = self.mint_time()?;
@@ -182,12 +203,10 @@ impl AgentIdentities {
             Some(parent) => Some(self.state.agent(parent)?.ok_or(Error::Ended)?),
         };
         let requested = RequestedRights::of_record(&issued.agent)?;
-        let metadata = issued.agent.metadata.iter().map(|pair| (pair.name.clone(), pair.value.clone()));
-        let metadata: BTreeMap<_, _> = metadata.collect();
         let issued_by = stated(issued.issued_by.as_str());
-        let Agent { agent_name, platform, .. } = &issued.agent;
+        let Agent { agent_name, platform, metadata, .. } = &issued.agent;
         // A policy that grants less by now takes effect with this token.
-        let permit = self.decide(&requested, agent_name, platform, &metadata, parent.as_ref(), issued_by)?;
+        let permit = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
         self.mint(&issued, &permit, (family, renewed_lineage(bearer)), &mint_time, &key)
@@ -202,10 +221,10 @@ impl AgentIdentities {
         _current: &LinearizableRead,
         agent_id: &str,
         caller: &Caller,
-    ) -> Result<AgentView, Error> {
+    ) -> Result<AgentRecord, Error> {
         let fresh = self.state.cluster().fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
-        self.view(&fresh, agent.ok_or(Error::UnknownAgent)?)
+        self.record_of(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
 
     /// One page, of at most `limit` agents after `after`, of those issued to this caller (an operator sees all); and the
@@ -219,12 +238,12 @@ impl AgentIdentities {
         caller: &Caller,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<(Vec<AgentView>, Option<String>), Error> {
+    ) -> Result<(Vec<AgentRecord>, Option<String>), Error> {
         let fresh = self.state.cluster().fresh().await?;
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
-        let views: Result<_, _> = agents.into_iter().map(|agent| self.view(&fresh, agent)).collect();
-        Ok((views?, next))
+        let records: Result<_, _> = agents.into_iter().map(|agent| self.record_of(&fresh, agent)).collect();
+        Ok((records?, next))
     }
 
     /// Revokes an agent and everything that derives from it, permanently. Returns whether it was active.
@@ -253,10 +272,16 @@ impl AgentIdentities {
         Ok(find_agent(&self.state, agent_id.as_str()).await?.is_some_and(|agent| agent.issued_by == name))
     }
 
-    fn view(&self, fresh: &LeaseProof, agent: IssuedAgent) -> Result<AgentView, Error> {
+    fn record_of(&self, fresh: &LeaseProof, issued: IssuedAgent) -> Result<AgentRecord, Error> {
         let now = self.state.not_before_log(self.clock.now());
-        let standing = self.state.agent_status(fresh, &agent, now)?;
-        Ok(AgentView { agent, standing })
+        Ok(AgentRecord {
+            status: self.state.agent_status(fresh, &issued, now)?.as_str(),
+            agent: issued.agent,
+            issued_by: stated(issued.issued_by),
+            issued_at: issued.issued_at.to_rfc3339(),
+            ends_at: issued.ends_at.to_rfc3339(),
+            revoked_at: issued.revoked_at.map(Timestamp::to_rfc3339),
+        })
     }
 
     fn mint_time(&self) -> Result<MintTime, Error> {
@@ -310,7 +335,6 @@ impl AgentIdentities {
         let unique = uuid::Uuid::new_v4();
         let agent_id = format!("wimse://{}/agent/{}/{unique}", self.trust_domain, request.platform);
         let agent_id: WorkloadId = agent_id.parse().map_err(Error::internal)?;
-        let pair = |(name, value): (&String, &String)| Metadata { name: name.clone(), value: value.clone() };
         Ok(Agent {
             agent_id: agent_id.as_str().to_owned(),
             agent_name: request.agent_name.clone(),
@@ -321,7 +345,7 @@ impl AgentIdentities {
             on_behalf_of: request.on_behalf_of.clone(),
             // `apply` sets them from the parent's record.
             ancestors: Vec::new(),
-            metadata: request.metadata.iter().map(pair).collect(),
+            metadata: request.metadata.clone(),
         })
     }
 
@@ -334,7 +358,7 @@ impl AgentIdentities {
         (family, lineage): (String, Vec<Digest128>),
         mint_time: &MintTime,
         key: &SigningKey,
-    ) -> Result<MintedIdentity, Error> {
+    ) -> Result<AgentIdentity, Error> {
         let grant = narrow::narrow(permit, &RequestedRights::of_record(&issued.agent)?, &self.containment)?;
         let claims = mint::claims(
             issued,
@@ -350,13 +374,13 @@ impl AgentIdentities {
             },
         )?;
         let token = token::mint::sign_access_token(&claims, key).map_err(Error::internal)?;
-        Ok(MintedIdentity {
+        Ok(AgentIdentity {
             agent_id: claims.sub,
             token,
             platform: issued.agent.platform.clone(),
             capabilities: claims.capabilities,
             blast_radius: claims.blast_radius,
-            expires_at: Timestamp::from_secs(claims.exp),
+            expires_at: Timestamp::from_secs(claims.exp).to_rfc3339(),
             jti: claims.jti,
         })
     }

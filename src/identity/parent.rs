@@ -71,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::identity::AgentInput;
+    use crate::identity::AgentIdentityRequest;
     use crate::state::Agent;
 
     fn parent(depth: u32, ancestors: usize, radius: Option<&str>) -> IssuedAgent {
@@ -93,14 +93,15 @@ mod tests {
     }
 
     fn agent_request(capability: &str, depth: u32, radius: Option<&str>) -> AgentRequest {
-        AgentRequest::read(AgentInput {
+        AgentIdentityRequest {
             agent_name: Some("child".to_owned()),
             platform: Some("mcp".to_owned()),
             capabilities: Some(vec![capability.to_owned()]),
             delegation_depth: Some(json!(depth)),
             max_blast_radius: radius.map(str::to_owned),
-            ..AgentInput::default()
-        })
+            ..AgentIdentityRequest::default()
+        }
+        .validate()
         .expect("well formed")
     }
 

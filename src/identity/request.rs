@@ -2,36 +2,41 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::Error;
 use crate::id::WorkloadId;
 use crate::policy::blast_radius::{self, BlastRadius};
+use crate::text::values::Platform;
 use crate::{limits, text};
 
-/// Supported platforms.
-pub const PLATFORMS: [&str; 4] = ["mcp", "a2a", "watsonx", "custom"];
-
-/// Fields as received; not validated.
-#[derive(Clone, Debug, Default)]
-pub struct AgentInput {
-    /// Name for people.
+/// The identity to issue. Unknown fields are ignored.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct AgentIdentityRequest {
+    /// Human-readable, 1 to 256 bytes without control characters; not unique.
+    #[schema(required = true, value_type = String)]
     pub agent_name: Option<String>,
-    /// One of [`PLATFORMS`].
+    /// The platform of the agent.
+    #[schema(required = true, value_type = Platform)]
     pub platform: Option<String>,
-    /// Requested capabilities.
+    /// At least one; each is a valid scope word.
+    #[schema(required = true, value_type = Vec<String>)]
     pub capabilities: Option<Vec<String>>,
     /// The parent's `agent_id`.
     pub on_behalf_of: Option<String>,
-    /// Requested blast radius.
+    /// `<kind>[:<name>]`, for example `namespace:prod`.
     pub max_blast_radius: Option<String>,
-    /// Requested depth; a JSON number.
+    /// 0 to 10; the default 0 is an agent that cannot delegate.
+    #[schema(value_type = Option<u32>, maximum = 10)]
     pub delegation_depth: Option<Value>,
-    /// Labels without meaning to the fabric.
+    /// At most 64 names of at most 128 bytes, with values of at most 512.
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Validated request. Only [`AgentRequest::read`] makes one.
+/// Validated request. Only [`AgentIdentityRequest::validate`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentRequest {
     pub(super) agent_name: String,
@@ -43,20 +48,20 @@ pub struct AgentRequest {
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-impl AgentRequest {
+impl AgentIdentityRequest {
     /// Checks each field.
     ///
     /// # Errors
     /// [`Error::Invalid`] with the first field that breaks its rule.
-    pub fn read(input: AgentInput) -> Result<Self, Error> {
-        Ok(Self {
-            agent_name: agent_name(input.agent_name)?,
-            platform: platform(input.platform.as_deref())?,
-            capabilities: capabilities(input.capabilities)?,
-            on_behalf_of: input.on_behalf_of.map(on_behalf_of).transpose()?,
-            max_blast_radius: input.max_blast_radius.as_deref().map(blast_radius).transpose()?,
-            delegation_depth: delegation_depth(input.delegation_depth.as_ref())?,
-            metadata: metadata(input.metadata.unwrap_or_default())?,
+    pub fn validate(self) -> Result<AgentRequest, Error> {
+        Ok(AgentRequest {
+            agent_name: agent_name(self.agent_name)?,
+            platform: platform(self.platform.as_deref())?,
+            capabilities: capabilities(self.capabilities)?,
+            on_behalf_of: self.on_behalf_of.map(on_behalf_of).transpose()?,
+            max_blast_radius: self.max_blast_radius.as_deref().map(blast_radius).transpose()?,
+            delegation_depth: delegation_depth(self.delegation_depth.as_ref())?,
+            metadata: metadata(self.metadata.unwrap_or_default())?,
         })
     }
 }
@@ -76,8 +81,8 @@ fn agent_name(name: Option<String>) -> Result<String, Error> {
 fn platform(platform: Option<&str>) -> Result<&'static str, Error> {
     const FIELD: &str = "platform";
     let platform = platform.ok_or_else(|| invalid(FIELD, "is required"))?;
-    let found = PLATFORMS.into_iter().find(|known| *known == platform);
-    found.ok_or_else(|| invalid(FIELD, format!("must be one of {}", PLATFORMS.join(", "))))
+    let found = Platform::TEXTS.iter().copied().find(|known| *known == platform);
+    found.ok_or_else(|| invalid(FIELD, format!("must be one of {}", Platform::TEXTS.join(", "))))
 }
 
 fn capabilities(words: Option<Vec<String>>) -> Result<BTreeSet<String>, Error> {
@@ -150,17 +155,17 @@ mod tests {
 
     use super::*;
 
-    fn input() -> AgentInput {
-        AgentInput {
+    fn input() -> AgentIdentityRequest {
+        AgentIdentityRequest {
             agent_name: Some("planner".to_owned()),
             platform: Some("mcp".to_owned()),
             capabilities: Some(vec!["db.read".to_owned()]),
-            ..AgentInput::default()
+            ..AgentIdentityRequest::default()
         }
     }
 
-    fn refused(input: AgentInput) -> String {
-        AgentRequest::read(input).expect_err("refused").to_string()
+    fn refused(input: AgentIdentityRequest) -> String {
+        input.validate().expect_err("refused").to_string()
     }
 
     fn words(count: usize, bytes: usize) -> Vec<String> {
@@ -173,45 +178,49 @@ mod tests {
 
     #[test]
     fn minimal_request_has_defaults() {
-        let request = AgentRequest::read(input()).expect("well formed");
+        let request = input().validate().expect("well formed");
         assert_eq!((request.delegation_depth, request.max_blast_radius), (0, None));
         assert_eq!((request.on_behalf_of, request.metadata.len()), (None, 0));
         let twice = Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]);
-        let request = AgentRequest::read(AgentInput { capabilities: twice, ..input() }).expect("well formed");
+        let request =
+            AgentIdentityRequest { capabilities: twice, ..input() }.validate().expect("well formed");
         assert_eq!(request.capabilities.into_iter().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]
     fn fields_are_accepted_at_their_limit_and_refused_beyond() {
-        let name = |bytes| AgentInput { agent_name: Some("n".repeat(bytes)), ..input() };
-        assert!(AgentRequest::read(name(limits::AGENT_NAME_BYTES_MAX)).is_ok());
+        let name = |bytes| AgentIdentityRequest { agent_name: Some("n".repeat(bytes)), ..input() };
+        assert!(name(limits::AGENT_NAME_BYTES_MAX).validate().is_ok());
         assert!(refused(name(limits::AGENT_NAME_BYTES_MAX + 1)).starts_with("agent_name: must be 1 to 256"));
-        let able = |count, bytes| AgentInput { capabilities: Some(words(count, bytes)), ..input() };
-        assert!(AgentRequest::read(able(limits::CAPABILITIES_MAX, 3)).is_ok());
+        let able = |count, bytes| AgentIdentityRequest { capabilities: Some(words(count, bytes)), ..input() };
+        assert!(able(limits::CAPABILITIES_MAX, 3).validate().is_ok());
         assert!(
             refused(able(limits::CAPABILITIES_MAX + 1, 3)).starts_with("capabilities: must be at most 128")
         );
-        assert!(AgentRequest::read(able(1, limits::CAPABILITY_BYTES_MAX)).is_ok());
+        assert!(able(1, limits::CAPABILITY_BYTES_MAX).validate().is_ok());
         assert!(
             refused(able(1, limits::CAPABILITY_BYTES_MAX + 1)).starts_with("capabilities: must be at most")
         );
-        assert!(AgentRequest::read(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128, 128)).is_ok());
+        assert!(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128, 128).validate().is_ok());
         assert_eq!(
             refused(able(limits::AGENT_CAPABILITIES_BYTES_MAX / 128 + 1, 128)),
             "capabilities: must be at most 2048 bytes together"
         );
-        let with = |count, name, value| AgentInput { metadata: Some(pairs(count, name, value)), ..input() };
+        let with = |count, name, value| AgentIdentityRequest {
+            metadata: Some(pairs(count, name, value)),
+            ..input()
+        };
         let (most, name, value) =
             (limits::METADATA_MAX, limits::METADATA_NAME_BYTES_MAX, limits::METADATA_VALUE_BYTES_MAX);
-        assert!(AgentRequest::read(with(most, name, value)).is_ok());
+        assert!(with(most, name, value).validate().is_ok());
         assert_eq!(refused(with(most + 1, 2, 1)), "metadata: must have at most 64 entries");
         assert!(refused(with(1, name + 1, 1)).starts_with("metadata: names must be 1 to 128 bytes"));
         assert_eq!(
             refused(with(1, 1, value + 1)),
             "metadata: values must be at most 512 bytes without control characters"
         );
-        let depth = |depth: Value| AgentInput { delegation_depth: Some(depth), ..input() };
-        assert!(AgentRequest::read(depth(json!(limits::DELEGATION_DEPTH_MAX))).is_ok());
+        let depth = |depth: Value| AgentIdentityRequest { delegation_depth: Some(depth), ..input() };
+        assert!(depth(json!(limits::DELEGATION_DEPTH_MAX)).validate().is_ok());
         for wrong in [json!(11), json!(-1), json!(1.5), json!("1"), json!(true), json!([]), json!(1e99)] {
             assert_eq!(refused(depth(wrong)), "delegation_depth: must be a whole number from 0 to 10");
         }
@@ -220,38 +229,53 @@ mod tests {
     #[test]
     fn refusal_names_field_and_rule() {
         for (input, text) in [
-            (AgentInput { agent_name: None, ..input() }, "agent_name: is required"),
-            (AgentInput { agent_name: Some(String::new()), ..input() }, "agent_name: must be 1 to 256"),
-            (AgentInput { agent_name: Some("a\nb".to_owned()), ..input() }, "agent_name: must be 1 to 256"),
-            (AgentInput { platform: None, ..input() }, "platform: is required"),
+            (AgentIdentityRequest { agent_name: None, ..input() }, "agent_name: is required"),
             (
-                AgentInput { platform: Some("MCP".to_owned()), ..input() },
+                AgentIdentityRequest { agent_name: Some(String::new()), ..input() },
+                "agent_name: must be 1 to 256",
+            ),
+            (
+                AgentIdentityRequest { agent_name: Some("a\nb".to_owned()), ..input() },
+                "agent_name: must be 1 to 256",
+            ),
+            (AgentIdentityRequest { platform: None, ..input() }, "platform: is required"),
+            (
+                AgentIdentityRequest { platform: Some("MCP".to_owned()), ..input() },
                 "platform: must be one of mcp, a2a, watsonx, custom",
             ),
-            (AgentInput { capabilities: None, ..input() }, "capabilities: is required"),
-            (AgentInput { capabilities: Some(Vec::new()), ..input() }, "capabilities: must not be empty"),
+            (AgentIdentityRequest { capabilities: None, ..input() }, "capabilities: is required"),
             (
-                AgentInput { capabilities: Some(vec!["a b".to_owned()]), ..input() },
+                AgentIdentityRequest { capabilities: Some(Vec::new()), ..input() },
+                "capabilities: must not be empty",
+            ),
+            (
+                AgentIdentityRequest { capabilities: Some(vec!["a b".to_owned()]), ..input() },
                 "capabilities: must be at most 128 words",
             ),
             (
-                AgentInput { on_behalf_of: Some("planner".to_owned()), ..input() },
+                AgentIdentityRequest { on_behalf_of: Some("planner".to_owned()), ..input() },
                 "on_behalf_of: must be the agent_id of an agent",
             ),
             (
-                AgentInput { max_blast_radius: Some("namespace:".to_owned()), ..input() },
+                AgentIdentityRequest { max_blast_radius: Some("namespace:".to_owned()), ..input() },
                 "max_blast_radius: blast radius must be <kind>",
             ),
             (
-                AgentInput { metadata: Some([(String::new(), String::new())].into()), ..input() },
+                AgentIdentityRequest { metadata: Some([(String::new(), String::new())].into()), ..input() },
                 "metadata: names must be",
             ),
             (
-                AgentInput { metadata: Some([("a\n".to_owned(), String::new())].into()), ..input() },
+                AgentIdentityRequest {
+                    metadata: Some([("a\n".to_owned(), String::new())].into()),
+                    ..input()
+                },
                 "metadata: names must be",
             ),
             (
-                AgentInput { metadata: Some([("a".to_owned(), "\u{1b}[2J".to_owned())].into()), ..input() },
+                AgentIdentityRequest {
+                    metadata: Some([("a".to_owned(), "\u{1b}[2J".to_owned())].into()),
+                    ..input()
+                },
                 "metadata: values must be at most 512 bytes without control",
             ),
         ] {

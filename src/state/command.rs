@@ -22,12 +22,12 @@ pub use proto::{
     AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller, ChangeStreamSubject,
     CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect,
     EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow,
-    IssueAgent, KeptDeadLetters, LiftBlock, Metadata, MintedToken, OriginRow, OutboxRow, PolicyHistoryRow,
-    PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange, Refusal,
-    RegisterEncryptionKey, Registrar, RemoveEncryptionKey, RetireSigningKey, RevocationQuotaRow,
-    RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since,
-    SpendToken, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool,
-    ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
+    IssueAgent, KeptDeadLetters, LiftBlock, MintedToken, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow,
+    PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange, Refusal, RegisterEncryptionKey,
+    Registrar, RemoveEncryptionKey, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent,
+    Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow,
+    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
+    UpdateStream, VerifyStream,
 };
 
 /// Version of the format that is written.

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use caller::{CallerFacts, OnBehalf};
-pub use command::{Agent, Metadata, MintedToken, PolicySource, Replied, stated};
+pub use command::{Agent, MintedToken, PolicySource, Replied, stated};
 pub(crate) use machine::idempotency::{Idempotency, owner};
 pub(crate) use machine::{Index, Replicated};
 pub(crate) use resources::agents::{AgentStatus, IssuedAgent};

@@ -455,7 +455,7 @@ mod tests {
 
     use super::*;
     use crate::id::{Digest128, DigestKind};
-    use crate::state::command::{self, EncryptionKeyRow, Metadata};
+    use crate::state::command::{self, EncryptionKeyRow};
     use crate::state::resources::revoked_fact::fact_row;
     use crate::state::tables::{ENCRYPTION_KEY, META, OWNED, REVOCATION};
     use crate::state::testing::StateHarness;
@@ -684,7 +684,7 @@ mod tests {
         let mut harness = StateHarness::default();
         let value = "v".repeat(limits::TOOL_PAGE_BYTES_FULL / 4);
         for name in ["a", "b", "c", "d", "e"] {
-            let metadata = vec![Metadata { name: "m".to_owned(), value: value.clone() }];
+            let metadata = [("m".to_owned(), value.clone())].into();
             let agent = Agent { agent_id: id(name), metadata, ..Agent::default() };
             let command = IssueAgent { agent: Some(agent), issued_by: "alice".to_owned() };
             harness.one(START, Command::IssueAgent(command));
