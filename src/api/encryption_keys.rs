@@ -5,9 +5,6 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::App;
 use super::cache_control::NO_STORE;
@@ -15,39 +12,12 @@ use super::caller::{Authenticated, Caller, OwnToken};
 use super::error::{self, Error};
 use super::jwks::{self, JwkSet};
 use super::openapi::params::IdempotencyKey;
-use super::openapi::values;
 use super::paging::QueryParams;
 use super::{agents, body, idempotency};
-use crate::identity::{self, encryption_keys};
+use crate::identity::encryption_keys::{self, RegisterEncryptionKey, RegisteredEncryptionKey};
+use crate::identity;
 use crate::state::LinearizableRead;
 use crate::{json, limits};
-
-/// A key to register. Unknown fields are ignored.
-#[derive(Deserialize, ToSchema)]
-pub struct RegisterEncryptionKey {
-    /// The subject of the bearer token.
-    workload_id: String,
-    /// A public JWK (RFC 7517): `kty` EC on P-256, P-384 or P-521, OKP on X25519, or RSA from 2048 bits;
-    /// `use` is `enc` or absent, `alg` of the ECDH-ES family, RSA-OAEP-256, -384 or -512, or absent.
-    #[schema(value_type = Object)]
-    key: Value,
-}
-
-/// A registered key.
-#[derive(Serialize, ToSchema)]
-pub struct RegisteredEncryptionKey {
-    /// The subject.
-    workload_id: String,
-    /// RFC 7638 thumbprint.
-    kid: String,
-    /// The key, with `use` and `kid`.
-    key: Map<String, Value>,
-    /// Always `active`.
-    #[schema(value_type = values::EncryptionKeyStatus)]
-    status: &'static str,
-    /// First registration: log time, RFC 3339, UTC.
-    registered_at: String,
-}
 
 /// Registers an encryption key of the bearer's subject. The bearer is an agent's identity token, or a token without an
 /// actor whose `client_id` is its `sub`. The same key with another `alg` replaces the earlier one. A key of a subject
@@ -77,24 +47,11 @@ pub async fn register(
     let target = (&parts.method, &parts.uri);
     let idempotency = idempotency::idempotency(&parts.headers, caller.id(), target, &bytes)?;
     let request: RegisterEncryptionKey = json::read(&bytes)?;
-    let registered = app.identity.register_encryption_key(
-        caller.credential(),
-        &request.workload_id,
-        &request.key,
-        idempotency,
-    );
-    let registered = registered.await?;
-    let (kid, is_new) = (registered.kid, registered.is_new);
+    let registered = app.identity.register_encryption_key(caller.credential(), &request, idempotency).await?;
+    let (kid, is_new) = (&registered.kid, registered.is_new);
     tracing::info!(kid, is_new, caller = caller.id(), "encryption key registered");
-    let answer = RegisteredEncryptionKey {
-        workload_id: registered.workload_id.to_string(),
-        kid,
-        key: registered.jwk,
-        status: "active",
-        registered_at: registered.registered_at.to_rfc3339(),
-    };
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, NO_STORE, Json(answer)).into_response())
+    Ok((status, NO_STORE, Json(registered)).into_response())
 }
 
 /// The encryption keys of an agent or another subject.

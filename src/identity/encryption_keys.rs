@@ -1,16 +1,18 @@
 //! Encryption keys of agents and other subjects of this fabric: a subject registers its own, every minted caller
 //! reads them. They are never in this fabric's JWK Set, whose keys sign.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::{AgentIdentities, Caller, find_agent};
-use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
 use crate::state::{
     self, AgentStatus, CallerFacts, EncryptionKeyRecord, Idempotency, LinearizableRead, Registrar,
 };
+use crate::text::values;
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::foreign::Credential;
 
@@ -55,18 +57,33 @@ pub enum Error {
     KeyDamaged(#[from] json::Error),
 }
 
+/// A key to register. Unknown fields are ignored.
+#[derive(Deserialize, ToSchema)]
+pub struct RegisterEncryptionKey {
+    /// The subject of the bearer token.
+    pub workload_id: String,
+    /// A public JWK (RFC 7517): `kty` EC on P-256, P-384 or P-521, OKP on X25519, or RSA from 2048 bits;
+    /// `use` is `enc` or absent, `alg` of the ECDH-ES family, RSA-OAEP-256, -384 or -512, or absent.
+    #[schema(value_type = Object)]
+    pub key: Value,
+}
+
 /// A registered key.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Registered {
-    /// Its subject.
-    pub workload_id: WorkloadId,
+#[derive(Serialize, ToSchema)]
+pub struct RegisteredEncryptionKey {
+    /// The subject.
+    workload_id: String,
     /// RFC 7638 thumbprint.
     pub kid: String,
-    /// Public JWK with `use` and `kid`.
-    pub jwk: Map<String, Value>,
-    /// Time of its first registration.
-    pub registered_at: Timestamp,
+    /// The key, with `use` and `kid`.
+    key: Map<String, Value>,
+    /// Always `active`.
+    #[schema(value_type = values::EncryptionKeyStatus)]
+    status: &'static str,
+    /// First registration: log time, RFC 3339, UTC.
+    registered_at: String,
     /// Whether this request registered it.
+    #[serde(skip)]
     pub is_new: bool,
 }
 
@@ -85,17 +102,16 @@ impl AgentIdentities {
     pub async fn register_encryption_key(
         &self,
         bearer: Option<&Credential>,
-        workload_id: &str,
-        key: &Value,
+        request: &RegisterEncryptionKey,
         idempotency: Option<Idempotency>,
-    ) -> Result<Registered, Error> {
+    ) -> Result<RegisteredEncryptionKey, Error> {
         drop(self.configured()?);
-        let workload_id: WorkloadId = workload_id.parse()?;
+        let workload_id: WorkloadId = request.workload_id.parse()?;
         let bearer = bearer.filter(|bearer| bearer.is_first_hand()).ok_or(Error::NotItsOwn)?;
         if *bearer.sub() != workload_id {
             return Err(Error::AnotherSubject);
         }
-        let key = EncryptionKey::from_jwk(key)?;
+        let key = EncryptionKey::from_jwk(&request.key)?;
         let (kid, jwk) = (key.kid().to_owned(), Value::Object(key.jwk().clone()).to_string());
         let registrar =
             Registrar { lineage: bearer.lineage().to_vec(), idx: bearer.idx(), iat: bearer.iat() };
@@ -103,10 +119,15 @@ impl AgentIdentities {
         let (key, facts) = ((kid, jwk), CallerFacts::of_bearer(bearer));
         let state = self.state.on_behalf_of(&facts);
         let registering = state.register_encryption_key(&workload_id, is_agent, key, &registrar, idempotency);
-        let (is_new, facts) = registering.await?;
-        let jwk = read(&facts)?;
-        let EncryptionKeyRecord { kid, registered_at, .. } = facts;
-        Ok(Registered { workload_id, kid, jwk, registered_at, is_new })
+        let (is_new, record) = registering.await?;
+        Ok(RegisteredEncryptionKey {
+            workload_id: workload_id.to_string(),
+            key: read(&record)?,
+            kid: record.kid,
+            status: "active",
+            registered_at: record.registered_at.to_rfc3339(),
+            is_new,
+        })
     }
 
     /// Removes a key, for the bearer's own subject or for the caller to which the agent was issued; also while the policy
