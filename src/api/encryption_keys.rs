@@ -14,8 +14,8 @@ use super::jwks::{self, JwkSet};
 use super::openapi::params::IdempotencyKey;
 use super::paging::QueryParams;
 use super::{agents, body, idempotency};
-use crate::identity::encryption_keys::{self, RegisterEncryptionKey, RegisteredEncryptionKey};
 use crate::identity;
+use crate::identity::encryption_keys::{self, RegisterEncryptionKey, RegisteredEncryptionKey};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
 

@@ -1,4 +1,4 @@
-//! `/v1/revocations`: wire types and translation (contract §4): revocations by operators, their dry run, and the list of
+//! `/v1/revocations`: routes and translation (contract §4): revocations by operators, their dry run, and the list of
 //! all.
 
 use axum::Json;
@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
@@ -20,34 +20,8 @@ use super::openapi::values;
 use super::{idempotency, paging, read_consistency};
 use crate::revocation;
 use crate::revocation::{DryRun, RevocationInput, Revocations};
-use crate::state::{LinearizableRead, Revoked, RevokedFact, stated};
-use crate::token::lineage::Fact;
+use crate::state::{LinearizableRead, Revoked, stated};
 use crate::{json, limits};
-
-/// A revocation of exactly one of `subject`, `email`, `agent`, `client`, `jti` and `key`.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RevocationRequest {
-    /// A workload identifier; with another `issuer`, the `sub` of that issuer.
-    subject: Option<String>,
-    /// An email address that `issuer` has verified, byte for byte.
-    email: Option<String>,
-    /// An `agent_id`.
-    agent: Option<String>,
-    /// A `client_id` known to `issuer`.
-    client: Option<String>,
-    /// The `jti` of a token of `issuer`.
-    jti: Option<String>,
-    /// The `kid` of a signing key of `issuer`. One of this fabric is tainted.
-    key: Option<String>,
-    /// The issuer of the value: required with `email`, not allowed with `agent`; the default is this fabric.
-    issuer: Option<String>,
-    /// The reason: at most 256 printable ASCII characters.
-    reason: Option<String>,
-    /// Whether to block it as well: credentials issued later and client certificates are refused until
-    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted in any case, one of another issuer is blocked.
-    block: bool,
-}
 
 /// A revocation in force.
 #[derive(Serialize, ToSchema)]
@@ -81,49 +55,6 @@ pub struct RevocationMade {
     not_covered: Vec<&'static str>,
 }
 
-/// The result of a dry run, or a page of it.
-#[derive(Serialize, ToSchema)]
-pub struct RevocationDryRun {
-    /// Always true: nothing was changed.
-    dry_run: bool,
-    /// The digest of the fact.
-    id: String,
-    /// The kind of fact.
-    #[schema(value_type = values::FactKind)]
-    kind: String,
-    /// The issuer of the value; absent for a workload identifier.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    issuer: Option<String>,
-    /// The value that would be revoked.
-    value: String,
-    /// Whether it is already revoked.
-    is_revoked: bool,
-    /// Totals over all pages; only on the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    counts: Option<HitCounts>,
-    /// Affected agents, ordered by id; the tools follow after the last agent. Null if they cannot be known: there is no
-    /// list of a key's signatures or of a token's holders.
-    #[schema(required = true, value_type = Option<Vec<String>>)]
-    agents: Option<Vec<String>>,
-    /// Tools that the workload registered. They stay registered.
-    tools: Vec<String>,
-    /// Streams that the workload created; only on the first page. They stay, and push nothing while it is blocked.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    streams: Vec<String>,
-}
-
-/// Totals of a dry run. Tokens are not counted, because there is no list of them.
-#[derive(Serialize, ToSchema)]
-pub struct HitCounts {
-    /// Active agents; null if they cannot be known.
-    #[schema(required = true, value_type = Option<u64>)]
-    agents: Option<u64>,
-    /// Tools.
-    tools: u64,
-    /// Streams.
-    streams: u64,
-}
-
 /// A retained revocation.
 #[derive(Serialize, ToSchema)]
 pub struct Revocation {
@@ -153,20 +84,13 @@ pub struct Revocation {
     index: u64,
 }
 
-impl From<RevocationRequest> for RevocationInput {
-    fn from(request: RevocationRequest) -> Self {
-        let RevocationRequest { subject, email, agent, client, jti, key, issuer, reason, block } = request;
-        Self { subject, email, agent, client, jti, key, issuer, reason, block }
-    }
-}
-
 /// Revokes everything that derives from one fact and was issued before, in one log entry; or computes what that would
 /// cover.
 #[utoipa::path(
     post,
     path = "/v1/revocations",
     operation_id = "revoke",
-    request_body = RevocationRequest,
+    request_body = RevocationInput,
     params(
         ("dry_run" = Option<bool>, Query, description = "Only compute what would be revoked"),
         IdempotencyKey,
@@ -174,7 +98,7 @@ impl From<RevocationRequest> for RevocationInput {
     ),
     responses(
         (status = 202, description = "The revocation is in force on every node", body = RevocationMade),
-        (status = 200, description = "A page of the dry run", body = RevocationDryRun),
+        (status = 200, description = "A page of the dry run", body = DryRun),
         (status = 404, description = "The agent or the signing key does not exist", body = error::Body),
     )
 )]
@@ -192,13 +116,12 @@ pub async fn revoke(
     let query = paging::QueryParams::read(query, &["dry_run", "limit", "cursor"])?;
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
-    let input: RevocationRequest = json::read(&bytes)?;
-    let request =
-        revocation::RevocationRequest::parse(input.into(), &app.issuer, &app.revocations.trust_domain)?;
+    let input: RevocationInput = json::read(&bytes)?;
+    let request = input.validate(&app.issuer, &app.revocations.trust_domain)?;
     if is_dry_run {
         let current = read_consistency::of(&app, &parts.headers).await?;
         let result = app.revocations.dry_run(&current, &request, page.after.as_deref(), page.limit).await?;
-        return dry_run_page(&parts.uri, &app.revocations, request.fact(), result);
+        return paging::answer(&parts.uri, &result, result.next.as_deref());
     }
     // Without the value, which may be an email address. The list of revocations has it under its id.
     let fact = request.fact();
@@ -236,12 +159,12 @@ fn receipt_answer(
     request: &revocation::RevocationRequest,
     receipt: &revocation::RevocationReceipt,
 ) -> RevocationMade {
-    let RevokedFact { kind, issuer, value } = text_of(revocations, request.fact());
+    let fact = request.fact();
     RevocationMade {
-        id: request.fact().digest().to_string(),
-        kind,
-        issuer: stated(issuer),
-        value,
+        id: fact.digest().to_string(),
+        kind: revocations.kind_of(fact).to_owned(),
+        issuer: stated(fact.issuer().to_owned()),
+        value: fact.value().to_owned(),
         reason: stated(request.reason().to_owned()),
         revoked_at: receipt.applied.at.to_rfc3339(),
         index: receipt.applied.index,
@@ -249,41 +172,6 @@ fn receipt_answer(
         blocked: receipt.blocks,
         not_covered: revocations.not_covered(request, receipt.blocks),
     }
-}
-
-fn dry_run_page(
-    uri: &Uri,
-    revocations: &Revocations,
-    fact: &Fact,
-    result: DryRun,
-) -> Result<Response, Error> {
-    let RevokedFact { kind, issuer, value } = text_of(revocations, fact);
-    let answer = RevocationDryRun {
-        dry_run: true,
-        id: fact.digest().to_string(),
-        kind,
-        issuer: stated(issuer),
-        value,
-        is_revoked: result.is_revoked,
-        counts: result.counts.map(|counts| HitCounts {
-            agents: counts.agents,
-            tools: counts.tools,
-            streams: counts.streams,
-        }),
-        agents: result.agents,
-        tools: result.tools,
-        streams: result.streams,
-    };
-    paging::answer(uri, &answer, result.next.as_deref())
-}
-
-fn text_of(revocations: &Revocations, fact: &Fact) -> RevokedFact {
-    let text = RevokedFact {
-        kind: fact.kind().to_owned(),
-        issuer: fact.issuer().to_owned(),
-        value: fact.value().to_owned(),
-    };
-    RevokedFact { kind: revocations.kind(&text).to_owned(), ..text }
 }
 
 /// Revocations by operators and by signals.

@@ -4,37 +4,64 @@
 //! All agents are scanned, because each agent's row alone says from which facts it derives: some microseconds each,
 //! in steps between which other tasks run.
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::{Error, covers, invalid_cursor, is_workload};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{AgentStatus, AppliedRevocation, IssuedAgent, LeaseProof, State, Stream, ToolQuery};
+use crate::state::{
+    AgentStatus, AppliedRevocation, IssuedAgent, LeaseProof, State, Stream, ToolQuery, stated,
+};
+use crate::text::values;
 use crate::token::lineage::{Fact, is_same_name};
 
-/// One page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The result of a dry run, or a page of it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RevocationDryRun)]
 pub struct DryRun {
-    /// Whether the fact is revoked already.
-    pub is_revoked: bool,
-    /// Counts over all pages; on the first page only.
-    pub counts: Option<Counts>,
-    /// Agents that would be revoked, in order of their ids; `None` if unknown.
-    pub agents: Option<Vec<String>>,
-    /// Tools that the workload has registered, in order of their ids. They stay registered.
-    pub tools: Vec<String>,
-    /// Streams of the workload, in order of their ids, on the first page only. They stay.
-    pub streams: Vec<String>,
+    /// Always true: nothing was changed.
+    dry_run: bool,
+    /// The digest of the fact.
+    id: String,
+    /// The kind of fact.
+    #[schema(value_type = values::FactKind)]
+    kind: String,
+    /// The issuer of the value; absent for a workload identifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
+    /// The value that would be revoked.
+    value: String,
+    /// Whether it is already revoked.
+    is_revoked: bool,
+    /// Totals over all pages; only on the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counts: Option<HitCounts>,
+    /// Affected agents, ordered by id; the tools follow after the last agent. Null if they cannot be known: there is no
+    /// list of a key's signatures or of a token's holders.
+    #[schema(required = true, value_type = Option<Vec<String>>)]
+    agents: Option<Vec<String>>,
+    /// Tools that the workload registered. They stay registered.
+    tools: Vec<String>,
+    /// Streams that the workload created; only on the first page. They stay, and push nothing while it is blocked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    streams: Vec<String>,
     /// Cursor of the next page.
+    #[serde(skip)]
     pub next: Option<String>,
 }
 
-/// Number of covered objects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// `None` if unknown.
-    pub agents: Option<u64>,
-    pub tools: u64,
-    pub streams: u64,
+/// Totals of a dry run. Tokens are not counted, because there is no list of them.
+#[derive(Default, Serialize, ToSchema)]
+pub struct HitCounts {
+    /// Active agents; null if they cannot be known.
+    #[schema(required = true, value_type = Option<u64>)]
+    agents: Option<u64>,
+    /// Tools.
+    tools: u64,
+    /// Streams.
+    streams: u64,
 }
 
 /// Cursor of a page: after an agent, or after a tool; an empty id is before the first.
@@ -63,8 +90,20 @@ impl DryRunCursor {
 
 impl DryRun {
     /// An empty page. `can_list_agents`: whether the covered agents can be listed.
-    pub(super) fn new(is_revoked: bool, can_list_agents: bool) -> Self {
-        Self { is_revoked, agents: can_list_agents.then(Vec::new), ..Self::default() }
+    pub(super) fn new(fact: &Fact, kind: &str, is_revoked: bool, can_list_agents: bool) -> Self {
+        Self {
+            dry_run: true,
+            id: fact.digest().to_string(),
+            kind: kind.to_owned(),
+            issuer: stated(fact.issuer().to_owned()),
+            value: fact.value().to_owned(),
+            is_revoked,
+            counts: None,
+            agents: can_list_agents.then(Vec::new),
+            tools: Vec::new(),
+            streams: Vec::new(),
+            next: None,
+        }
     }
 }
 
@@ -133,7 +172,7 @@ impl Scan<'_> {
     ) -> Result<Option<String>, Error> {
         let Self { state, fact, .. } = self;
         let Some(listed) = &mut page.agents else {
-            page.counts = is_first.then(Counts::default);
+            page.counts = is_first.then(HitCounts::default);
             return Ok(None);
         };
         let mut agents = 0_u64;
@@ -149,7 +188,7 @@ impl Scan<'_> {
             has_capacity || is_first
         })
         .await?;
-        page.counts = is_first.then_some(Counts { agents: Some(agents), ..Counts::default() });
+        page.counts = is_first.then(|| HitCounts { agents: Some(agents), ..HitCounts::default() });
         let has_more = u64::try_from(listed.len()).unwrap_or(u64::MAX) < agents;
         Ok(listed.last().filter(|_| has_more).cloned().map(|id| DryRunCursor::Agents(id).into_text()))
     }

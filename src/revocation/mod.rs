@@ -138,7 +138,7 @@ impl Revocations {
         self.check_exists(request)?;
         let _permit = self.scans.try_acquire().map_err(|_| Error::Busy)?;
         let fact = request.fact();
-        let page = DryRun::new(self.is_revoked(fact)?, self.can_list_agents(fact));
+        let page = DryRun::new(fact, self.kind_of(fact), self.is_revoked(fact)?, self.can_list_agents(fact));
         let fresh = self.state.fresh().await?;
         let now = self.state.not_before_log(self.clock.now());
         dry_run::Scan { state: &self.state, fresh, now, fact }.page(page, after, limit).await
@@ -179,10 +179,19 @@ impl Revocations {
 
     /// The kind of a revoked fact: `agent` for a workload identifier of an agent, else the kind that is stored.
     pub fn kind<'f>(&self, fact: &'f RevokedFact) -> &'f str {
-        let id = if fact.kind == SUBJECT && fact.issuer.is_empty() { fact.value.parse().ok() } else { None };
+        self.kind_in([&fact.kind, &fact.issuer, &fact.value])
+    }
+
+    /// As [`Self::kind`], of a fact to be revoked.
+    pub fn kind_of<'f>(&self, fact: &'f Fact) -> &'f str {
+        self.kind_in([fact.kind(), fact.issuer(), fact.value()])
+    }
+
+    fn kind_in<'f>(&self, [kind, issuer, value]: [&'f str; 3]) -> &'f str {
+        let id = if kind == SUBJECT && issuer.is_empty() { value.parse().ok() } else { None };
         match id {
             Some(id) if WorkloadId::is_agent_of(&id, &self.trust_domain) => "agent",
-            _ => &fact.kind,
+            _ => kind,
         }
     }
 

@@ -1,28 +1,36 @@
 //! Validation of a revocation request: exactly one fact, and a reason.
 
+use serde::Deserialize;
+use utoipa::ToSchema;
+
 use super::Error;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::token::lineage::{Fact, canonical_name};
 use crate::{limits, text};
 
-/// Unvalidated fields of a request.
-#[derive(Clone, Debug, Default)]
+/// A revocation of exactly one of `subject`, `email`, `agent`, `client`, `jti` and `key`.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schema(as = RevocationRequest)]
 pub struct RevocationInput {
-    /// A workload identifier; with `issuer`, the `sub` of that issuer.
+    /// A workload identifier; with another `issuer`, the `sub` of that issuer.
     pub subject: Option<String>,
-    /// An email address that `issuer` has verified.
+    /// An email address that `issuer` has verified, byte for byte.
     pub email: Option<String>,
+    /// An `agent_id`.
     pub agent: Option<String>,
-    /// A `client_id` that `issuer` issued.
+    /// A `client_id` known to `issuer`.
     pub client: Option<String>,
-    /// `jti` of a token of `issuer`.
+    /// The `jti` of a token of `issuer`.
     pub jti: Option<String>,
-    /// `kid` of a signing key of `issuer`.
+    /// The `kid` of a signing key of `issuer`. One of this fabric is tainted.
     pub key: Option<String>,
-    /// Issuer of the fact; this fabric if absent.
+    /// The issuer of the value: required with `email`, not allowed with `agent`; the default is this fabric.
     pub issuer: Option<String>,
+    /// The reason: at most 256 printable ASCII characters.
     pub reason: Option<String>,
-    /// Whether to block as well.
+    /// Whether to block it as well: credentials issued later and client certificates are refused until
+    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted in any case, one of another issuer is blocked.
     pub block: bool,
 }
 
@@ -35,14 +43,10 @@ pub struct RevocationRequest {
     reason: String,
 }
 
-impl RevocationRequest {
+impl RevocationInput {
     /// Validates. `own_issuer` is our `iss`, `trust_domain` that of our agents.
-    pub fn parse(
-        input: RevocationInput,
-        own_issuer: &str,
-        trust_domain: &TrustDomain,
-    ) -> Result<Self, Error> {
-        let RevocationInput { subject, email, agent, client, jti, key, issuer, reason, block } = input;
+    pub fn validate(self, own_issuer: &str, trust_domain: &TrustDomain) -> Result<RevocationRequest, Error> {
+        let Self { subject, email, agent, client, jti, key, issuer, reason, block } = self;
         let named = [&subject, &email, &agent, &client, &jti, &key];
         if named.iter().filter(|field| field.is_some()).count() != 1 {
             return Err(Error::NotOne);
@@ -71,9 +75,11 @@ impl RevocationRequest {
         if block && names_fabric(fact.value(), own_issuer, trust_domain) {
             return Err(invalid("block", "must not name this fabric's own issuer or trust domain"));
         }
-        Ok(Self { fact, names_agent, block, reason })
+        Ok(RevocationRequest { fact, names_agent, block, reason })
     }
+}
 
+impl RevocationRequest {
     pub fn fact(&self) -> &Fact {
         &self.fact
     }
@@ -190,7 +196,7 @@ mod tests {
             *field = Some((*value).to_owned());
         }
         let trust_domain = "a.example".parse().expect("trust domain");
-        RevocationRequest::parse(input, OURS, &trust_domain).map_err(|error| error.to_string())
+        input.validate(OURS, &trust_domain).map_err(|error| error.to_string())
     }
 
     #[track_caller]
