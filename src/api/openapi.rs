@@ -17,7 +17,7 @@ use super::{
     oauth_metadata, poll, revocations, signals, ssf_configuration, stream_controls, streams, sys_keys,
     sys_policy, sys_signals, tools, verify,
 };
-pub use crate::text::values;
+pub(crate) use crate::text::values;
 
 /// Every handler of the route table.
 #[derive(OpenApi)]

@@ -19,7 +19,7 @@ use super::openapi::params::{IdempotencyKey, Page};
 use super::openapi::values;
 use super::{idempotency, paging, read_consistency};
 use crate::revocation;
-use crate::revocation::{DryRun, RevocationInput, Revocations};
+use crate::revocation::{DryRunPage, RevocationInput, Revocations};
 use crate::state::{LinearizableRead, Revoked, stated};
 use crate::{json, limits};
 
@@ -98,7 +98,7 @@ pub struct Revocation {
     ),
     responses(
         (status = 202, description = "The revocation is in force on every node", body = RevocationMade),
-        (status = 200, description = "A page of the dry run", body = DryRun),
+        (status = 200, description = "A page of the dry run", body = DryRunPage),
         (status = 404, description = "The agent or the signing key does not exist", body = error::Body),
     )
 )]

@@ -17,7 +17,7 @@ use crate::{limits, text};
 #[serde(default)]
 pub struct AgentIdentityRequest {
     /// Human-readable, 1 to 256 bytes without control characters; not unique.
-    #[schema(required = true, value_type = String)]
+    #[schema(required = true, value_type = String, min_length = 1)]
     pub agent_name: Option<String>,
     /// The platform of the agent.
     #[schema(required = true, value_type = Platform)]

@@ -20,7 +20,7 @@ use crate::token::lineage::{Fact, is_same_name};
 /// The result of a dry run, or a page of it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RevocationDryRun)]
-pub struct DryRun {
+pub struct DryRunPage {
     /// Always true: nothing was changed.
     dry_run: bool,
     /// The digest of the fact.
@@ -88,7 +88,7 @@ impl DryRunCursor {
     }
 }
 
-impl DryRun {
+impl DryRunPage {
     /// An empty page. `can_list_agents`: whether the covered agents can be listed.
     pub(super) fn new(fact: &Fact, kind: &str, is_revoked: bool, can_list_agents: bool) -> Self {
         Self {
@@ -131,10 +131,10 @@ impl Scan<'_> {
     /// Fills a page that begins at `after`.
     pub(super) async fn page(
         self,
-        mut page: DryRun,
+        mut page: DryRunPage,
         after: Option<DryRunCursor>,
         limit: usize,
-    ) -> Result<DryRun, Error> {
+    ) -> Result<DryRunPage, Error> {
         let (state, fact) = (self.state, self.fact);
         let registered = if is_workload(fact) { state.tools_of(fact.value())? } else { 0 };
         let is_first = after.is_none();
@@ -165,7 +165,7 @@ impl Scan<'_> {
     /// Adds agents up to `limit` and returns the cursor if there are more. The first page counts them all.
     async fn add_agents(
         &self,
-        page: &mut DryRun,
+        page: &mut DryRunPage,
         after: Option<String>,
         limit: usize,
         is_first: bool,
@@ -207,7 +207,7 @@ async fn add_tools(
     registered_by: &str,
     mut after: Option<String>,
     capacity: usize,
-    page: &mut DryRun,
+    page: &mut DryRunPage,
 ) -> Result<(), Error> {
     loop {
         let query =

@@ -9,7 +9,7 @@ mod request;
 
 use tokio::sync::Semaphore;
 
-pub(crate) use self::dry_run::DryRun;
+pub(crate) use self::dry_run::DryRunPage;
 pub(crate) use self::request::{RevocationInput, RevocationRequest};
 
 use crate::clock::Clock;
@@ -133,12 +133,13 @@ impl Revocations {
         request: &RevocationRequest,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<DryRun, Error> {
+    ) -> Result<DryRunPage, Error> {
         let after = after.map(dry_run::DryRunCursor::parse).transpose()?;
         self.check_exists(request)?;
         let _permit = self.scans.try_acquire().map_err(|_| Error::Busy)?;
         let fact = request.fact();
-        let page = DryRun::new(fact, self.kind_of(fact), self.is_revoked(fact)?, self.can_list_agents(fact));
+        let page =
+            DryRunPage::new(fact, self.kind_of(fact), self.is_revoked(fact)?, self.can_list_agents(fact));
         let fresh = self.state.fresh().await?;
         let now = self.state.not_before_log(self.clock.now());
         dry_run::Scan { state: &self.state, fresh, now, fact }.page(page, after, limit).await

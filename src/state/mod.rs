@@ -20,7 +20,8 @@ use tokio::sync::watch;
 
 pub use caller::{CallerFacts, OnBehalf};
 pub use command::{Agent, MintedToken, PolicySource, Replied, stated};
-pub(crate) use machine::idempotency::{Idempotency, owner};
+pub(crate) use machine::idempotency::Idempotency;
+pub use machine::idempotency::owner;
 pub(crate) use machine::{Index, Replicated};
 pub(crate) use resources::agents::{AgentStatus, IssuedAgent};
 pub(crate) use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};

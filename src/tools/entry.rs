@@ -56,16 +56,20 @@ pub struct ToolEntry {
     pub version: Option<String>,
     /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<String>)]
-    pub registered_by: Option<IgnoredAny>,
+    #[expect(dead_code, reason = "accepted and ignored")]
+    pub(crate) registered_by: Option<IgnoredAny>,
     /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<String>)]
-    pub registered_at: Option<IgnoredAny>,
+    #[expect(dead_code, reason = "accepted and ignored")]
+    pub(crate) registered_at: Option<IgnoredAny>,
     /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<String>)]
-    pub updated_at: Option<IgnoredAny>,
+    #[expect(dead_code, reason = "accepted and ignored")]
+    pub(crate) updated_at: Option<IgnoredAny>,
     /// Ignored, so that a record can be sent back.
     #[schema(value_type = Option<u64>)]
-    pub revision: Option<IgnoredAny>,
+    #[expect(dead_code, reason = "accepted and ignored")]
+    pub(crate) revision: Option<IgnoredAny>,
 }
 
 /// A registered tool. Times are log time, RFC 3339, UTC.
@@ -288,11 +292,13 @@ mod tests {
         ToolEntry { tool_id: Some("t".to_owned()), name: Some("n".to_owned()), ..ToolEntry::default() }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the type of the fields")]
     fn words(texts: &[&str]) -> Option<Vec<String>> {
         Some(texts.iter().map(|text| (*text).to_owned()).collect())
     }
 
     /// Different words.
+    #[expect(clippy::unnecessary_wraps, reason = "the type of the fields")]
     fn many(count: usize) -> Option<Vec<String>> {
         Some((0..count).map(|at| format!("w{at}")).collect())
     }
@@ -459,7 +465,7 @@ mod tests {
                 m.required_capabilities = Some(vec![text]);
             }),
             ("allowed_operations", limits::OPAQUE_BYTES_MAX, |m, text| {
-                m.allowed_operations = Some(vec![text])
+                m.allowed_operations = Some(vec![text]);
             }),
             ("allowed_targets", limits::URI_BYTES_MAX, |m, text| m.allowed_targets = Some(vec![text])),
             ("version", limits::TOOL_VERSION_BYTES_MAX, |m, text| {

@@ -11,8 +11,9 @@ use openraft::RaftSnapshotBuilder;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 
 use super::database::Database;
+use crate::cluster::Corrupt;
+use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::type_config::TypeConfig;
-use crate::cluster::{Corrupt, DatabaseGuard};
 
 /// Prefix of a complete snapshot's directory; its number follows, and the newest has the largest.
 const COMPLETE: &str = "complete-";
