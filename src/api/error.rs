@@ -292,7 +292,7 @@ impl From<state::Error> for Error {
         use state::Error as E;
         let description = error.to_string();
         match error {
-            E::Write(_) | E::Stale(_) | E::NotCurrent(_) | E::TooManyRevocations => {
+            E::Write(_) | E::Lease(_) | E::ReadIndex(_) | E::TooManyRevocations => {
                 Self::unavailable(description)
             }
             // Both quotas are per minute.

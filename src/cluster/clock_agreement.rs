@@ -85,7 +85,7 @@ impl Agreement {
             None => last.time.plus(elapsed),
         };
         let latest = self.latest.map_or(time, |latest| latest.max(time));
-        Stamp { time, latest, passed: last.passed.plus(elapsed) }
+        Stamp { time, latest, elapsed: last.elapsed.plus(elapsed) }
     }
 
     /// Report for other nodes and for operators.
@@ -234,20 +234,20 @@ mod tests {
 
     #[test]
     fn one_wrong_clock_moves_coverage_but_not_log_time() {
-        let last = LogTimes { time: at(-500), passed: at(-90_000) };
+        let last = LogTimes { time: at(-500), elapsed: at(-90_000) };
         for wrong in [-3_600_000, -10_000, 3_600_000, 100 * 86_400_000] {
             let stamp = read(&[wrong, 0, 100]).stamp(last, SECOND);
             assert!((at(0)..=at(100)).contains(&stamp.time), "{wrong}: {:?}", stamp.time);
             assert_eq!(stamp.latest, at(wrong.max(100)), "{wrong}");
-            assert_eq!(stamp.passed, at(-89_000));
+            assert_eq!(stamp.elapsed, at(-89_000));
         }
     }
 
     #[test]
     fn without_agreement_log_time_advances_by_elapsed_time() {
-        let last = LogTimes { time: at(-500), passed: at(-90_000) };
+        let last = LogTimes { time: at(-500), elapsed: at(-90_000) };
         let stamp = read(&[0, 10_000, -10_000]).stamp(last, SECOND);
-        assert_eq!((stamp.time, stamp.latest, stamp.passed), (at(500), at(10_000), at(-89_000)));
+        assert_eq!((stamp.time, stamp.latest, stamp.elapsed), (at(500), at(10_000), at(-89_000)));
         let unread = agreement(&[None, None, None]).stamp(last, SECOND);
         assert_eq!((unread.time, unread.latest), (at(500), at(500)));
     }
@@ -255,9 +255,9 @@ mod tests {
     #[test]
     fn with_agreement_log_time_jumps_forward_but_never_back() {
         let year = Duration::from_secs(365 * 86_400);
-        let last = LogTimes { time: NOON.minus(year), passed: NOON };
+        let last = LogTimes { time: NOON.minus(year), elapsed: NOON };
         assert_eq!(read(&[0, 0, 0]).stamp(last, SECOND).time, NOON);
-        let last = LogTimes { time: NOON.plus(year), passed: NOON };
+        let last = LogTimes { time: NOON.plus(year), elapsed: NOON };
         assert_eq!(read(&[0, 0, 0]).stamp(last, SECOND).time, NOON.plus(year));
     }
 
@@ -301,7 +301,7 @@ mod tests {
         ) {
             let clocks: Vec<_> = right.iter().chain(&wrong).copied().collect();
             let found = agreement(&clocks);
-            let last = LogTimes { time: at(last), passed: at(0) };
+            let last = LogTimes { time: at(last), elapsed: at(0) };
             let stamp = found.stamp(last, SECOND);
             prop_assert!(stamp.time >= last.time && stamp.latest >= stamp.time);
             for clock in clocks.iter().flatten() {

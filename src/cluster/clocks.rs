@@ -179,7 +179,7 @@ impl<M: Machine> Handle<M> {
     /// Elapsed time now: that of the last entry plus the time since it was applied here. May be late, never early.
     pub(crate) fn elapsed_time(&self) -> Timestamp {
         // The order of [`Stamps::next`].
-        let passed = self.machine.times().passed;
-        passed.plus(self.shared.since_applied(self.clock.boot()))
+        let elapsed = self.machine.times().elapsed;
+        elapsed.plus(self.shared.since_applied(self.clock.boot()))
     }
 }

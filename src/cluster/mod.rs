@@ -51,6 +51,7 @@ pub(crate) use database_guard::Closed;
 pub(crate) use durable_file::{replace_file, sync_name_of};
 pub(crate) use propose::Error;
 pub(crate) use propose::batcher::AppliedCommand;
+pub(crate) use reads::freshness::BarrierTimeout;
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub(crate) use reads::read_index::{LinearizableRead, ReadIndexError};
 pub(crate) use start::{Options, Transport, start};
@@ -145,7 +146,7 @@ pub struct Stamp {
     /// it; nothing expires by it.
     pub(crate) latest: Timestamp,
     /// Elapsed time, which decides waiting periods and retention. Setting a wall clock does not move it.
-    pub(crate) passed: Timestamp,
+    pub(crate) elapsed: Timestamp,
 }
 
 /// Times of the last applied entry.
@@ -154,7 +155,7 @@ pub struct LogTimes {
     /// Log time.
     pub(crate) time: Timestamp,
     /// Elapsed time.
-    pub(crate) passed: Timestamp,
+    pub(crate) elapsed: Timestamp,
 }
 
 /// Identity of a proposing process: 16 random bytes, drawn at its start.
@@ -177,7 +178,7 @@ impl ProposerId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// The proposing process.
-    pub(crate) origin: ProposerId,
+    pub(crate) proposer: ProposerId,
     /// Number of the command within that process, from 1.
     pub(crate) sequence: u64,
     /// Every smaller sequence of that process is answered or abandoned and is not proposed again. Never decreases.

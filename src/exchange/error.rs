@@ -152,7 +152,7 @@ impl From<state::Error> for Error {
             full @ (state::Error::TooManyNonces | state::Error::TooManyIdempotencyKeys) => {
                 Self::TooMany(full)
             }
-            state::Error::Stale(error) => Self::Stale(error),
+            state::Error::Lease(error) => Self::Stale(error),
             state::Error::Write(error) => Self::Write(error),
             other => Self::Internal(other.into()),
         }

@@ -185,7 +185,7 @@ impl AgentIdentities {
         let is_revoked = |registrar: &Registrar| {
             self.state.revokes(&fresh, &registrar.lineage, registrar.idx, registrar.iat)
         };
-        let good = keys.iter().filter(|facts| !facts.registrar.as_ref().is_some_and(is_revoked));
+        let good = keys.iter().filter(|facts| !is_revoked(&facts.registrar));
         let good: Vec<_> = good.map(read).collect::<Result<_, _>>()?;
         if good.is_empty() && !is_agent { Err(Error::NoKey) } else { Ok(good) }
     }

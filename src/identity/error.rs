@@ -132,7 +132,7 @@ impl Error {
     /// The lookup of an agent failed.
     pub(super) fn of_lookup(error: state::Error) -> Self {
         match error {
-            state::Error::NotCurrent(error) => Self::NotCurrent(error),
+            state::Error::ReadIndex(error) => Self::NotCurrent(error),
             other => Self::internal(other),
         }
     }

@@ -542,7 +542,7 @@ mod tests {
         };
         despite_elections(&node.state, limits::RECOVERY_TIMEOUT, write).await.expect("written");
         assert_eq!(tries.get(), 3);
-        for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Stopping)] {
+        for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Unacknowledged)] {
             let ended = despite_elections(&node.state, limits::RECOVERY_TIMEOUT, || async {
                 Err(error.clone().into())
             })

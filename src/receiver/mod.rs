@@ -302,7 +302,7 @@ impl Receiver {
             state::Error::TooManyRevocations => Error::TooManyRevocations,
             state::Error::CallerRefused => Error::CallerRefused,
             state::Error::Write(error) => Error::Write(error),
-            state::Error::Stale(error) => Error::Stale(error),
+            state::Error::Lease(error) => Error::Stale(error),
             other => Error::Internal(other),
         }
     }

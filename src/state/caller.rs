@@ -136,10 +136,7 @@ impl State {
 
 impl OnBehalf<'_> {
     pub(super) async fn propose(self, command: Command) -> Result<bool, Error> {
-        match self.propose_once(command, None).await?.outcome {
-            Reply::Done { changed } => Ok(changed),
-            _ => Err(Error::Undecodable),
-        }
+        self.propose_once(command, None).await?.outcome.changed()
     }
 
     /// Proposes a command whose outcome is stored under the caller's `Idempotency-Key`. The result is never
@@ -224,14 +221,7 @@ mod tests {
     fn harness() -> StateHarness {
         let mut harness = StateHarness::default();
         let id = Bytes::from(vec![2; 16]);
-        harness.one(
-            NOW,
-            Command::Bootstrap(command::Bootstrap {
-                cluster_id: id.clone(),
-                incarnation: id,
-                is_timed: true,
-            }),
-        );
+        harness.one(NOW, Command::Bootstrap(command::Bootstrap { cluster_id: id.clone(), incarnation: id }));
         harness
     }
 
@@ -308,7 +298,7 @@ mod tests {
     fn duplicate_gets_its_reply_after_a_block() {
         let mut harness = harness();
         let submission = |sequence, command| Submission {
-            origin: ProposerId::from_bytes([7; 16]),
+            proposer: ProposerId::from_bytes([7; 16]),
             sequence,
             low_watermark: 1,
             command,

@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use prost::Message as _;
 
+use super::Error;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, ProposerId, Stamp, Submission};
 
@@ -30,10 +31,8 @@ pub use proto::{
     UpdateStream, VerifyStream,
 };
 
-/// Version of the format that is written.
+/// Version of the format.
 const VERSION: u32 = 2;
-/// Version without command ids. A node that knows no other stops at version 2; it would apply duplicates twice.
-const VERSION_WITHOUT_IDS: u32 = 1;
 
 /// `None` for an empty text: a row has no other way to leave one out.
 #[must_use]
@@ -53,8 +52,8 @@ pub struct Batch {
 /// A decoded command with its id, idempotency key and caller.
 #[derive(Debug)]
 pub struct Submitted {
-    /// `None` in logs of version 1.
-    pub id: Option<CommandId>,
+    /// Its id.
+    pub id: CommandId,
     /// The command.
     pub command: Command,
     /// The caller's `Idempotency-Key`.
@@ -67,7 +66,7 @@ pub struct Submitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandId {
     /// Id of the proposing process.
-    pub origin: ProposerId,
+    pub proposer: ProposerId,
     /// Number of the command.
     pub sequence: u64,
     /// The proposer resends no command with a smaller sequence.
@@ -96,6 +95,16 @@ pub enum Reply {
     Stream(StreamWritten),
     /// An exchange is recorded.
     Minted(MintedToken),
+}
+
+impl Reply {
+    /// Whether the command changed anything; an error for a reply with content.
+    pub fn changed(&self) -> Result<bool, Error> {
+        match self {
+            Self::Done { changed } => Ok(*changed),
+            _ => Err(Error::Undecodable),
+        }
+    }
 }
 
 /// Outcome of a command, as it is returned to the proposer.
@@ -140,12 +149,18 @@ pub fn encode_for(command: Command, idempotency: Option<Idempotency>, caller: Op
 /// Encodes submissions as a batch.
 #[must_use]
 pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
-    let mut batch = stamped(VERSION, stamp);
-    for Submission { origin, sequence, low_watermark, command } in submissions {
+    let mut batch = proto::Batch {
+        version: VERSION,
+        time_millis: stamp.time.millis(),
+        latest_millis: stamp.latest.millis(),
+        passed_millis: stamp.elapsed.millis(),
+        ..proto::Batch::default()
+    };
+    for Submission { proposer, sequence, low_watermark, command } in submissions {
         batch.commands.push(command);
-        let index = batch.origins.iter().position(|known| known[..] == origin.as_bytes()[..]);
+        let index = batch.origins.iter().position(|known| known[..] == proposer.as_bytes()[..]);
         let index = index.unwrap_or_else(|| {
-            batch.origins.push(Bytes::copy_from_slice(origin.as_bytes()));
+            batch.origins.push(Bytes::copy_from_slice(proposer.as_bytes()));
             batch.origins.len() - 1
         });
         let origin = u32::try_from(index).unwrap_or(u32::MAX);
@@ -162,23 +177,6 @@ pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
     batch.encode_to_vec().into()
 }
 
-/// Encodes commands as a batch of version 1.
-#[cfg(test)]
-#[must_use]
-pub fn encode_batch_without_ids(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
-    proto::Batch { commands, ..stamped(VERSION_WITHOUT_IDS, stamp) }.encode_to_vec().into()
-}
-
-fn stamped(version: u32, stamp: Stamp) -> proto::Batch {
-    proto::Batch {
-        version,
-        time_millis: stamp.time.millis(),
-        latest_millis: stamp.latest.millis(),
-        passed_millis: stamp.passed.millis(),
-        ..proto::Batch::default()
-    }
-}
-
 /// Sequence after a run; `None` on overflow.
 fn end_of(run: &proto::Run) -> Option<u64> {
     run.first_sequence.checked_add(u64::from(run.commands))
@@ -192,7 +190,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     let undecodable = |error| Corrupt::row(format_args!("decode command: {error}"));
     let batch = proto::Batch::decode(bytes).map_err(undecodable)?;
     let ids = ids_of(&batch)?;
-    let decode = |(bytes, id): (Bytes, Option<CommandId>)| {
+    let decode = |(bytes, id): (Bytes, CommandId)| {
         let command = proto::Command::decode(bytes).map_err(undecodable)?;
         let body = command.body.ok_or_else(|| Corrupt::newer("the log holds a command that is not known"))?;
         Ok(Submitted { id, command: body, idempotency: command.idempotency, caller: command.caller })
@@ -201,7 +199,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     let stamp = Stamp {
         time: Timestamp::from_millis(batch.time_millis),
         latest: Timestamp::from_millis(batch.latest_millis),
-        passed: Timestamp::from_millis(batch.passed_millis),
+        elapsed: Timestamp::from_millis(batch.passed_millis),
     };
     Ok(Batch { stamp, commands })
 }
@@ -213,16 +211,12 @@ pub fn is_known(command: &[u8]) -> bool {
 }
 
 /// The id of each command of a batch.
-fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
+fn ids_of(batch: &proto::Batch) -> Result<Vec<CommandId>, Corrupt> {
     let contradiction = |reason| Corrupt::row(format_args!("decode command: {reason}"));
     let commands = batch.commands.len();
-    match batch.version {
-        VERSION_WITHOUT_IDS if batch.origins.is_empty() && batch.runs.is_empty() => {
-            return Ok(vec![None; commands]);
-        }
-        VERSION_WITHOUT_IDS => return Err(contradiction("a batch of version 1 has ids")),
-        VERSION => {}
-        other => return Err(Corrupt::newer(format_args!("the log holds commands of version {other}"))),
+    if batch.version != VERSION {
+        let version = batch.version;
+        return Err(Corrupt::newer(format_args!("the log holds commands of version {version}")));
     }
     let origin = |bytes: &Bytes| bytes.as_ref().try_into().map(ProposerId::from_bytes);
     let origins: Vec<ProposerId> = batch
@@ -233,8 +227,8 @@ fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
         .map_err(|_| contradiction("an origin is not 16 bytes"))?;
     let mut ids = Vec::with_capacity(commands);
     for run in &batch.runs {
-        let origin = usize::try_from(run.origin).ok().and_then(|index| origins.get(index));
-        let origin = *origin.ok_or_else(|| contradiction("a run of commands is of no origin"))?;
+        let proposer = usize::try_from(run.origin).ok().and_then(|index| origins.get(index));
+        let proposer = *proposer.ok_or_else(|| contradiction("a run of commands is of no origin"))?;
         // The last sequence does not overflow, and no count alone exhausts memory.
         let is_whole = run.first_sequence.checked_add(u64::from(run.commands.saturating_sub(1))).is_some()
             && usize::try_from(run.commands).is_ok_and(|more| more <= commands - ids.len());
@@ -243,7 +237,7 @@ fn ids_of(batch: &proto::Batch) -> Result<Vec<Option<CommandId>>, Corrupt> {
         }
         let sequences = (0..u64::from(run.commands)).map(|offset| run.first_sequence + offset);
         let low_watermark = run.low_watermark;
-        ids.extend(sequences.map(|sequence| Some(CommandId { origin, sequence, low_watermark })));
+        ids.extend(sequences.map(|sequence| CommandId { proposer, sequence, low_watermark }));
     }
     if ids.len() != commands {
         return Err(contradiction("there are commands without an id"));
@@ -292,12 +286,12 @@ mod tests {
 
     fn stamp(time: Timestamp) -> Stamp {
         let later = |millis| time.plus(Duration::from_millis(millis));
-        Stamp { time, latest: later(1), passed: later(2) }
+        Stamp { time, latest: later(1), elapsed: later(2) }
     }
 
     #[test]
     fn batch_round_trips() {
-        let commands = vec![
+        let commands = [
             encode(Command::RetireSigningKey(RetireSigningKey { kid: "k".into() })),
             encode(Command::SpendToken(SpendToken {
                 token: Bytes::from_static(&[7; 16]),
@@ -306,22 +300,17 @@ mod tests {
         ];
         let submissions = vec![submission(1, 7, commands[0].clone()), submission(1, 8, commands[1].clone())];
         let stamp = stamp(Timestamp::from_secs(9));
-        for (batch, has_ids) in
-            [(encode_batch(stamp, submissions), true), (encode_batch_without_ids(stamp, commands), false)]
-        {
-            let batch = decode_batch(&batch).expect("decodes");
-            assert_eq!(batch.stamp, stamp);
-            let bodies: Vec<_> = batch.commands.iter().map(|submitted| &submitted.command).collect();
-            assert!(matches!(bodies[..], [Command::RetireSigningKey(_), Command::SpendToken(_)]));
-            assert!(batch.commands.iter().all(|submitted| submitted.idempotency.is_none()));
-            assert!(batch.commands.iter().all(|submitted| submitted.id.is_some() == has_ids));
-        }
+        let batch = decode_batch(&encode_batch(stamp, submissions)).expect("decodes");
+        assert_eq!(batch.stamp, stamp);
+        let bodies: Vec<_> = batch.commands.iter().map(|submitted| &submitted.command).collect();
+        assert!(matches!(bodies[..], [Command::RetireSigningKey(_), Command::SpendToken(_)]));
+        assert!(batch.commands.iter().all(|submitted| submitted.idempotency.is_none()));
     }
 
     /// A submission with a low watermark a little below its sequence.
     fn submission(origin: u8, sequence: u64, command: Bytes) -> Submission {
-        let origin = ProposerId::from_bytes([origin; 16]);
-        Submission { origin, sequence, low_watermark: sequence.saturating_sub(5), command }
+        let proposer = ProposerId::from_bytes([origin; 16]);
+        Submission { proposer, sequence, low_watermark: sequence.saturating_sub(5), command }
     }
 
     fn retire() -> Bytes {
@@ -339,14 +328,14 @@ mod tests {
             &[(1, last - 1, last), (1, last, last), (1, 0, last), (1, last, last), (1, last, last)],
         ] {
             let submission = |&(origin, sequence, low_watermark)| {
-                let origin = ProposerId::from_bytes([origin; 16]);
-                Submission { origin, sequence, low_watermark, command: retire() }
+                let proposer = ProposerId::from_bytes([origin; 16]);
+                Submission { proposer, sequence, low_watermark, command: retire() }
             };
             let batch = encode_batch(Stamp::default(), ids.iter().map(submission).collect());
             let commands = decode_batch(&batch).expect("decodes").commands;
             let decoded = commands.iter().map(|submitted| {
-                let id = submitted.id.expect("an id");
-                (id.origin.as_bytes()[0], id.sequence, id.low_watermark)
+                let id = submitted.id;
+                (id.proposer.as_bytes()[0], id.sequence, id.low_watermark)
             });
             assert_eq!(decoded.collect::<Vec<_>>(), ids);
         }
@@ -355,7 +344,7 @@ mod tests {
     #[test]
     fn consecutive_ids_are_encoded_as_one_run() {
         let submission = |sequence| Submission {
-            origin: ProposerId::from_bytes([1; 16]),
+            proposer: ProposerId::from_bytes([1; 16]),
             sequence,
             low_watermark: 1_000_000,
             command: retire(),
@@ -387,9 +376,7 @@ mod tests {
             (true, batch(2, a, &[run(0, 1, 1), run(0, 1, 1)])),
             (true, batch(2, a, &[run(0, 1, 1), run(0, 2, 0), run(0, 2, 1)])),
             (true, batch(2, a, &[run(0, u64::MAX - 1, 2)])),
-            (true, batch(1, &[], &[])),
-            (false, batch(1, a, &[])),
-            (false, batch(1, &[], &[run(0, 1, 2)])),
+            (false, batch(1, &[], &[])),
             (false, batch(1, a, &[run(0, 1, 2)])),
             (false, batch(2, &[], &[])),
             (false, batch(2, a, &[])),
@@ -412,7 +399,7 @@ mod tests {
 
     #[test]
     fn unknown_version_or_command_is_an_error() {
-        for version in [0, 3] {
+        for version in [0, 1, 3] {
             let other = proto::Batch { version, ..Default::default() }.encode_to_vec();
             let refusal = decode_batch(&other).expect_err("another version").to_string();
             assert!(refusal.contains("too old"), "{refusal}");
@@ -429,8 +416,6 @@ mod tests {
             encode(Command::TaintSigningKey(TaintSigningKey { kid: "k".into(), ..Default::default() }));
         assert_eq!(command[..], [42, 3, 10, 1, b'k']);
         let stamp = Stamp { time: Timestamp::from_millis(5), ..Stamp::default() };
-        let batch = encode_batch_without_ids(stamp, vec![command.clone()]);
-        assert_eq!(batch[..], [8, 1, 16, 5, 26, 5, 42, 3, 10, 1, b'k']);
         let commands = (8..=9)
             .map(|sequence| Submission { low_watermark: 3, ..submission(7, sequence, command.clone()) });
         let other = Submission { low_watermark: 1, ..submission(6, 1, command.clone()) };

@@ -44,7 +44,7 @@ pub(crate) use resources::subject_blocks::{BlockId, SubjectBlock};
 pub(crate) use resources::tools::{ToolPage, ToolQuery};
 
 use crate::clock::Timestamp;
-use crate::cluster::{self, Corrupt, StateHash};
+use crate::cluster::{self, BarrierTimeout, Corrupt, StateHash};
 pub(crate) use crate::cluster::{
     ClockReport, ClockVerdict, LeaseError, LeaseProof, LinearizableRead, ReadIndexError,
 };
@@ -60,10 +60,10 @@ pub enum Error {
     Write(#[from] cluster::Error),
     /// The freshness lease of this node cannot be proven.
     #[error(transparent)]
-    Stale(#[from] LeaseError),
+    Lease(#[from] LeaseError),
     /// A linearizable read was not possible.
     #[error(transparent)]
-    NotCurrent(#[from] ReadIndexError),
+    ReadIndex(#[from] ReadIndexError),
     /// The nonce was used before.
     #[error("the nonce was already used")]
     NonceSpent,
@@ -176,6 +176,12 @@ pub enum Error {
     Undecodable,
 }
 
+impl From<BarrierTimeout> for Error {
+    fn from(BarrierTimeout: BarrierTimeout) -> Self {
+        Self::Write(cluster::Error::Unacknowledged)
+    }
+}
+
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
@@ -266,7 +272,6 @@ impl State {
         let command = command::Bootstrap {
             cluster_id: Bytes::copy_from_slice(&cluster_id),
             incarnation: Bytes::copy_from_slice(&incarnation),
-            is_timed: true,
         };
         self.as_node().propose(Command::Bootstrap(command)).await.map(drop)
     }
@@ -300,7 +305,7 @@ impl State {
     /// it.
     ///
     /// # Errors
-    /// [`Error::Stale`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
+    /// [`Error::Lease`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
     pub async fn fresh(&self) -> Result<LeaseProof, Error> {
         Ok(self.cluster.fresh().await?)
     }
@@ -308,7 +313,7 @@ impl State {
     /// A linearizable read, confirmed by ReadIndex.
     ///
     /// # Errors
-    /// [`Error::NotCurrent`] after a wait of up to twice [`crate::limits::READ_INDEX_WAIT`].
+    /// [`Error::ReadIndex`] after a wait of up to twice [`crate::limits::READ_INDEX_WAIT`].
     pub async fn current(&self) -> Result<LinearizableRead, Error> {
         Ok(self.cluster.linearizable().await?)
     }
@@ -352,12 +357,12 @@ impl State {
         self.cluster.cluster_time()
     }
 
-    /// Whether this node may compare any time with its own wall clock. [`Error::Stale`] if not.
+    /// Whether this node may compare any time with its own wall clock. [`Error::Lease`] if not.
     pub fn check_clock(&self, fresh: &LeaseProof) -> Result<(), Error> {
         Ok(self.cluster.check_clock(fresh)?)
     }
 
-    /// Whether this node may verify times of credentials of other issuers. [`Error::Stale`] if not.
+    /// Whether this node may verify times of credentials of other issuers. [`Error::Lease`] if not.
     pub fn check_clock_for_foreign(&self, fresh: &LeaseProof) -> Result<(), Error> {
         Ok(self.cluster.check_clock_for_foreign(fresh)?)
     }
@@ -460,10 +465,7 @@ mod tests {
         let here = node.state.confirmed(look_from(1)).await;
         assert_eq!(here.expect("no ReadIndex"), Some(7));
         let missing = node.state.confirmed(look_from(2)).await;
-        assert!(
-            matches!(missing, Err(Error::NotCurrent(ReadIndexError::NoLeader))),
-            "absence is unconfirmed"
-        );
+        assert!(matches!(missing, Err(Error::ReadIndex(ReadIndexError::NoLeader))), "absence is unconfirmed");
         node.end().await;
     }
 }

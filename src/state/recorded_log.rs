@@ -290,7 +290,7 @@ impl Generator {
         };
         let sequence = sequences[process].max(1);
         Submission {
-            origin: ProposerId::from_bytes([u8::try_from(process).unwrap_or_default(); 16]),
+            proposer: ProposerId::from_bytes([u8::try_from(process).unwrap_or_default(); 16]),
             sequence,
             low_watermark: sequence.saturating_sub(self.below(4)).max(1),
             command: encode_for(command, idempotency, caller),
@@ -332,10 +332,10 @@ fn writes_and_replies_of_a_recorded_log_are_stable() {
         let mut submissions: Vec<_> = (0..count).map(|_| generator.submission(&mut sequences)).collect();
         if index == 1 {
             let id = Bytes::from_static(&[7; 16]);
-            let bootstrap = Bootstrap { cluster_id: id.clone(), incarnation: id, is_timed: true };
+            let bootstrap = Bootstrap { cluster_id: id.clone(), incarnation: id };
             submissions[0].command = command::encode(Command::Bootstrap(bootstrap));
         }
-        let stamp = Stamp { time: generator.at, latest: generator.at, passed: generator.at };
+        let stamp = Stamp { time: generator.at, latest: generator.at, elapsed: generator.at };
         let batch = super::Replicated::batch(stamp, submissions);
         let harness = &mut generator.harness;
         let applied = harness.machine.apply(&harness.rows, &batch, index).expect("applies");

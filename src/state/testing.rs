@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::command::{
     AcceptSignal, Command, CreateStream, DeleteStream, Replied, Reply, SecurityEvent, Stream, decode_reply,
-    encode, encode_batch_without_ids,
+    encode, encode_batch,
 };
 use super::resources::events::SESSION_REVOKED;
 use super::resources::{feed, outbox};
@@ -30,9 +31,24 @@ pub const ISS: &str = "https://idp.example";
 /// Proposer id of commands for which a test states none.
 const ORIGIN_OF_TESTS: ProposerId = ProposerId::from_bytes([8; 16]);
 
-/// A batch without ids: its commands have the same effects, and leave no rows of deduplication.
+/// Number of commands in batches that belong to no harness.
+static PROPOSED: AtomicU64 = AtomicU64::new(0);
+
+/// A batch of new commands, to be applied to any tables.
 pub fn batch(stamp: Stamp, commands: Vec<Bytes>) -> Bytes {
-    encode_batch_without_ids(stamp, commands)
+    let earlier = PROPOSED.fetch_add(commands.len() as u64, Ordering::Relaxed);
+    batch_after(stamp, commands, ProposerId::from_bytes([9; 16]), earlier)
+}
+
+/// A batch of commands of one proposer, to which its `earlier` ones were answered.
+fn batch_after(stamp: Stamp, commands: Vec<Bytes>, proposer: ProposerId, earlier: u64) -> Bytes {
+    let submissions = commands.into_iter().zip(earlier + 1..).map(|(command, sequence)| Submission {
+        proposer,
+        sequence,
+        low_watermark: sequence,
+        command,
+    });
+    encode_batch(stamp, submissions.collect())
 }
 
 /// An event; only its subject distinguishes it from another.
@@ -148,6 +164,8 @@ pub struct StateHarness {
     /// Tables.
     pub rows: Rows,
     entries: u64,
+    /// Number of commands without an id of the test's own.
+    proposed: u64,
     elapsed: Timestamp,
 }
 
@@ -193,6 +211,14 @@ impl Rows {
         }
     }
 
+    /// The rows without those of deduplication, which every command changes, also a refused one.
+    #[must_use]
+    pub fn without_deduplication(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
+        let mut rows = self.0.clone();
+        rows.retain(|(table, _), _| table != ORIGIN && table != REPLY);
+        rows
+    }
+
     /// The rows without those that are keyed by the log index of their entry and without those of deduplication: both
     /// differ when the same commands come in fewer or more entries.
     #[must_use]
@@ -231,12 +257,14 @@ impl StateHarness {
     /// Elapsed time follows `at`, but does not go back with it.
     fn stamp(&mut self, at: Timestamp) -> Stamp {
         self.elapsed = self.elapsed.max(at);
-        Stamp { time: at, latest: at, passed: self.elapsed }
+        Stamp { time: at, latest: at, elapsed: self.elapsed }
     }
 
     /// As [`Self::replied`], with independent times.
     pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Replied<Reply>> {
-        self.entry(&batch(stamp, commands))
+        let earlier = self.proposed;
+        self.proposed += commands.len() as u64;
+        self.entry(&batch_after(stamp, commands, ORIGIN_OF_TESTS, earlier))
     }
 
     /// Applies an encoded batch.

@@ -26,7 +26,6 @@ use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
 use crate::cluster::disk_records;
 use crate::cluster::disk_rollback::DiskKey;
 use crate::cluster::log::LogReader;
-use crate::cluster::propose::Error;
 use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
 use crate::cluster::type_config::{LogId, TypeConfig, Vote};
@@ -344,11 +343,9 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::BarrierRequest>,
     ) -> Result<Response<proto::BarrierResponse>, Status> {
         self.admit(&request, CallKind::Member)?;
-        match self.handle.barrier_as_leader(request.into_inner().index).await {
-            Ok(()) => Ok(Response::new(proto::BarrierResponse {})),
-            Err(error @ Error::Unacknowledged) => Err(Status::aborted(error.to_string())),
-            Err(error) => Err(Status::unavailable(error.to_string())),
-        }
+        let confirmed = self.handle.barrier_as_leader(request.into_inner().index).await;
+        confirmed.map_err(|error| Status::aborted(error.to_string()))?;
+        Ok(Response::new(proto::BarrierResponse {}))
     }
 
     async fn transfer_leader(

@@ -168,7 +168,7 @@ mod tests {
 
     fn submission(bytes: usize) -> Submission {
         let command = Bytes::from(vec![0; bytes]);
-        Submission { origin: ProposerId::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
+        Submission { proposer: ProposerId::from_bytes([7; 16]), sequence: 1, low_watermark: 1, command }
     }
 
     const NOW: Duration = Duration::from_secs(100);

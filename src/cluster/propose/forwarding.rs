@@ -171,10 +171,9 @@ impl Stream {
 }
 
 fn to_proto(submission: Submission, patience: Duration) -> proto::Forwarded {
-    let Submission { origin, sequence, low_watermark, command } = submission;
-    let origin = bytes::Bytes::copy_from_slice(origin.as_bytes());
-    // 0 means "not stated", so an expired patience is 1 ms.
-    let patience_millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).max(1);
+    let Submission { proposer, sequence, low_watermark, command } = submission;
+    let origin = bytes::Bytes::copy_from_slice(proposer.as_bytes());
+    let patience_millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     proto::Forwarded { origin, sequence, low_watermark, command, patience_millis }
 }
 
@@ -185,11 +184,9 @@ pub(crate) fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Dur
     if sequence == 0 || low_watermark == 0 || low_watermark > sequence {
         return Err("low_watermark: must be from 1 to the sequence");
     }
-    let patience = match patience_millis {
-        0 => limits::PROPOSE_TIMEOUT,
-        millis => Duration::from_millis(millis.into()).min(limits::PROPOSE_TIMEOUT),
-    };
-    let submission = Submission { origin: ProposerId::from_bytes(origin), sequence, low_watermark, command };
+    let patience = Duration::from_millis(patience_millis.into()).min(limits::PROPOSE_TIMEOUT);
+    let submission =
+        Submission { proposer: ProposerId::from_bytes(origin), sequence, low_watermark, command };
     Ok((submission, patience))
 }
 

@@ -35,14 +35,11 @@ pub enum Error {
     /// Applied, but some member may still answer from an older state: the barrier timed out.
     #[error("the write is applied, but was not confirmed by every member in time: retry")]
     Unacknowledged,
-    /// The node is stopping. Nothing was proposed.
-    #[error("the node is stopping")]
-    Stopping,
 }
 
 /// Sequences of this process's commands.
 pub(crate) struct SequenceAllocator {
-    origin: ProposerId,
+    proposer: ProposerId,
     allocated: Mutex<Allocated>,
 }
 
@@ -54,8 +51,8 @@ struct Allocated {
 
 impl SequenceAllocator {
     /// Starts at 1.
-    pub(crate) const fn new(origin: ProposerId) -> Self {
-        Self { origin, allocated: Mutex::new(Allocated { next: 1, open: BTreeSet::new() }) }
+    pub(crate) const fn new(proposer: ProposerId) -> Self {
+        Self { proposer, allocated: Mutex::new(Allocated { next: 1, open: BTreeSet::new() }) }
     }
 
     /// Allocates a sequence, in use until it is dropped. `None` at the limit of open commands, or if the oldest is so
@@ -86,8 +83,8 @@ impl OpenSequence {
     fn submission(&self, command: &Bytes) -> Submission {
         let allocated = self.sequences.allocated.lock().unwrap_or_else(PoisonError::into_inner);
         let low_watermark = allocated.open.first().copied().unwrap_or(allocated.next);
-        let SequenceAllocator { origin, .. } = *self.sequences;
-        Submission { origin, sequence: self.sequence, low_watermark, command: command.clone() }
+        let SequenceAllocator { proposer, .. } = *self.sequences;
+        Submission { proposer, sequence: self.sequence, low_watermark, command: command.clone() }
     }
 }
 

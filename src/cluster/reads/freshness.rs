@@ -28,7 +28,6 @@ use super::read_index::ReadIndexError;
 use crate::clock::Clock;
 use crate::cluster::peers::Purpose;
 use crate::cluster::peers::proto::BarrierRequest;
-use crate::cluster::propose::Error;
 use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
@@ -81,6 +80,11 @@ pub struct Acknowledgements {
     /// The barrier timed out.
     pub unconfirmed: u64,
 }
+
+/// Some member may still answer from an older index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not every member confirmed the index in time")]
+pub struct BarrierTimeout;
 
 /// How a node proves that it has applied every acknowledged entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -302,12 +306,12 @@ impl Freshness {
         applied: impl Future<Output = ()>,
         others: impl Fn() -> Option<OtherMembers>,
         mut reports: watch::Receiver<()>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BarrierTimeout> {
         let waited = async {
             applied.await;
             let barrier = Barrier { index, begun: self.clock.boot() };
             loop {
-                let Some(others) = others() else { return Err(Error::Unacknowledged) };
+                let Some(others) = others() else { return Err(BarrierTimeout) };
                 let remaining = barrier.remaining(&others, self.clock.boot());
                 if remaining.is_zero() {
                     return Ok(());
@@ -319,7 +323,7 @@ impl Freshness {
             }
         };
         let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, waited).await;
-        waited.unwrap_or(Err(Error::Unacknowledged))
+        waited.unwrap_or(Err(BarrierTimeout))
     }
 }
 
@@ -413,8 +417,8 @@ impl<M: Machine> Handle<M> {
     /// leader can decide.
     ///
     /// # Errors
-    /// [`Error::Unacknowledged`] after [`limits::BARRIER_TIMEOUT`].
-    pub(crate) async fn barrier(&self, index: u64) -> Result<(), Error> {
+    /// [`BarrierTimeout`] after [`limits::BARRIER_TIMEOUT`].
+    pub(crate) async fn barrier(&self, index: u64) -> Result<(), BarrierTimeout> {
         let acknowledged = async {
             loop {
                 let (leader, member) = self.until_led().await;
@@ -439,14 +443,14 @@ impl<M: Machine> Handle<M> {
         let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, acknowledged).await;
         let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
         if waited.is_ok() { confirmed } else { unconfirmed }.fetch_add(1, Ordering::Relaxed);
-        waited.map_err(|_| Error::Unacknowledged)
+        waited.map_err(|_| BarrierTimeout)
     }
 
     /// The barrier on the leader.
     ///
     /// # Errors
-    /// [`Error::Unacknowledged`], also if this node does not lead.
-    pub(crate) async fn barrier_as_leader(&self, index: u64) -> Result<(), Error> {
+    /// [`BarrierTimeout`], also if this node does not lead.
+    pub(crate) async fn barrier_as_leader(&self, index: u64) -> Result<(), BarrierTimeout> {
         let _poll = self.progress.poll_for(index);
         let others = || self.others();
         let applied = self.until_applied_as_known(index);

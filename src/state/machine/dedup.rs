@@ -20,8 +20,8 @@ use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, ProposerId};
 use crate::limits;
 use crate::state::command;
-use crate::state::command::{Batch, CommandId, OriginRow, Refusal, Replied, Reply};
-use crate::state::tables::{ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables, decode};
+use crate::state::command::{CommandId, OriginRow, Refusal, Replied, Reply};
+use crate::state::tables::{ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables};
 
 /// Proposers of the commands of one entry.
 pub struct Dedup {
@@ -39,17 +39,15 @@ struct Proposer {
 }
 
 impl Dedup {
-    /// Begins an entry at this elapsed time. A batch of version 1 leaves the tables unchanged.
-    pub fn begin(tables: &mut Tables<'_>, elapsed: Timestamp, batch: &Batch) -> Result<Self, Corrupt> {
-        if batch.commands.iter().any(|command| command.id.is_some()) {
-            sweep(tables, elapsed)?;
-        }
+    /// Begins an entry at this elapsed time.
+    pub fn begin(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<Self, Corrupt> {
+        sweep(tables, elapsed)?;
         Ok(Self { elapsed, proposers: BTreeMap::new() })
     }
 
     /// The reply to a duplicate or to a command that must not be applied; `None` if it is to be applied now.
     pub fn reply_to(&mut self, tables: &mut Tables<'_>, id: &CommandId) -> Result<Option<Bytes>, Corrupt> {
-        let Some(proposer) = self.proposer(tables, id.origin)? else {
+        let Some(proposer) = self.proposer(tables, id.proposer)? else {
             return Ok(Some(refused(Refusal::TooManySubmissions)));
         };
         let row = &mut proposer.row;
@@ -68,13 +66,13 @@ impl Dedup {
         if id.sequence >= proposer.next_before {
             return Ok(None);
         }
-        let reply = tables.row(REPLY, &reply_key(id.origin.as_bytes(), id.sequence))?;
+        let reply = tables.row(REPLY, &reply_key(id.proposer.as_bytes(), id.sequence))?;
         Ok(reply.map(Bytes::from))
     }
 
     /// Records the reply to a command that was just applied, or refused.
     pub fn record(&mut self, id: &CommandId, reply: &Bytes) {
-        if let Some(proposer) = self.proposers.get_mut(&id.origin) {
+        if let Some(proposer) = self.proposers.get_mut(&id.proposer) {
             proposer.row.next = proposer.row.next.max(id.sequence + 1);
             proposer.replies.insert(id.sequence, reply.clone());
         }
@@ -98,14 +96,13 @@ impl Dedup {
     fn proposer(
         &mut self,
         tables: &mut Tables<'_>,
-        origin: ProposerId,
+        proposer: ProposerId,
     ) -> Result<Option<&mut Proposer>, Corrupt> {
-        let vacant = match self.proposers.entry(origin) {
+        let vacant = match self.proposers.entry(proposer) {
             Entry::Occupied(proposer) => return Ok(Some(proposer.into_mut())),
             Entry::Vacant(vacant) => vacant,
         };
-        let row = if let Some(row) = tables.row(ORIGIN, origin.as_bytes())? {
-            let mut row: OriginRow = decode(ORIGIN, &row)?;
+        let row = if let Some(mut row) = tables.message::<OriginRow>(ORIGIN, proposer.as_bytes())? {
             if is_idle(&row, self.elapsed) {
                 give_up(&mut row);
             }

@@ -202,7 +202,7 @@ pub fn record_revocation(
 
 /// The row of an agent of any status.
 pub fn find(tables: &Tables<'_>, agent_id: &str) -> Result<Option<AgentRow>, Corrupt> {
-    tables.row(AGENT, agent_id.as_bytes())?.map(|row| decode::<AgentRow>(AGENT, &row)).transpose()
+    tables.message(AGENT, agent_id.as_bytes())
 }
 
 /// The row of an active agent, or the reason why it is not active.
@@ -363,8 +363,7 @@ fn page(
 impl State {
     /// An agent of any status.
     pub fn agent(&self, agent_id: &str) -> Result<Option<IssuedAgent>, Corrupt> {
-        let row = self.cluster.view().get(AGENT, agent_id.as_bytes())?;
-        row.map(|row| decode::<AgentRow>(AGENT, &row)?.try_into()).transpose()
+        find(&Tables::new(self.cluster.view()), agent_id)?.map(TryInto::try_into).transpose()
     }
 
     /// At most `limit` agents after `after`, in the order of their ids, and the cursor of the next page. A page ends
@@ -442,10 +441,7 @@ impl OnBehalf<'_> {
             is_operator,
             event: event.map(Into::into),
         };
-        match self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome {
-            Reply::Done { changed } => Ok(changed),
-            _ => Err(Error::Undecodable),
-        }
+        self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome.changed()
     }
 }
 

@@ -101,9 +101,9 @@ impl State {
 
     /// The last block of this node.
     pub fn last_audit_block(&self) -> Result<LastAuditBlock, Corrupt> {
-        let row = self.cluster.view().get(AUDIT_NODE, &self.cluster.node_id().to_be_bytes())?;
+        let tables = Tables::new(self.cluster.view());
+        let row = tables.message::<AuditNodeRow>(AUDIT_NODE, &self.cluster.node_id().to_be_bytes())?;
         let Some(row) = row else { return Ok(LastAuditBlock::default()) };
-        let row = decode::<AuditNodeRow>(AUDIT_NODE, &row)?;
         Ok(LastAuditBlock { sequence: row.sequence, hash: Some(hash(&row.hash)?) })
     }
 
@@ -132,10 +132,7 @@ impl State {
 /// Appends a block, and drops some of the oldest if they exceed the limits.
 pub fn append(tables: &mut Tables<'_>, time: EntryTime, command: AppendAuditBlock) -> Result<Reply, Corrupt> {
     let node = command.node_id.to_be_bytes();
-    let last = match tables.row(AUDIT_NODE, &node)? {
-        Some(row) => decode::<AuditNodeRow>(AUDIT_NODE, &row)?,
-        None => AuditNodeRow::default(),
-    };
+    let last: AuditNodeRow = tables.message(AUDIT_NODE, &node)?.unwrap_or_default();
     // A node that has received no reply for a block sends it again.
     if command.sequence <= last.sequence {
         return Ok(Reply::Done { changed: false });
@@ -185,9 +182,8 @@ fn drop_oldest(
     let kept_from = elapsed.minus(limits::AUDIT_RETENTION).millis();
     while oldest < newest && dropped < limits::AUDIT_BYTES_DROPPED_FULL.max(appended) {
         let key = oldest.to_be_bytes();
-        let row = tables.row(AUDIT_BLOCK, &key)?;
+        let row = tables.message::<AuditBlockRow>(AUDIT_BLOCK, &key)?;
         let row = row.ok_or_else(|| Corrupt::row(format_args!("audit block {oldest} is missing")))?;
-        let row = decode::<AuditBlockRow>(AUDIT_BLOCK, &row)?;
         if row.appended_passed_millis < kept_from {
             by_age = by_age.saturating_add(1);
         } else if bytes > limits::AUDIT_BYTES_MAX {
@@ -294,19 +290,18 @@ mod tests {
     use super::*;
     use crate::cluster::{Machine as _, Stamp};
     use crate::state::Replicated;
-    use crate::state::command::{decode_reply, encode, encode_batch_without_ids};
+    use crate::state::command::{decode_reply, encode};
     use crate::state::tables::META;
-    use crate::state::testing::Rows;
+    use crate::state::testing::{Rows, batch};
 
     impl Rows {
         fn apply(&mut self, at: Timestamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
-            self.apply_as(Stamp { time: at, latest: at, passed: at }, blocks)
+            self.apply_as(Stamp { time: at, latest: at, elapsed: at }, blocks)
         }
 
         fn apply_as(&mut self, stamp: Stamp, blocks: Vec<AppendAuditBlock>) -> Vec<Reply> {
             let commands = blocks.into_iter().map(|block| encode(Command::AppendAuditBlock(block))).collect();
-            let batch = encode_batch_without_ids(stamp, commands);
-            let applied = Replicated::default().apply(self, &batch, 1).expect("applies");
+            let applied = Replicated::default().apply(self, &batch(stamp, commands), 1).expect("applies");
             self.write(applied.writes);
             applied.replies.iter().map(|reply| decode_reply(reply).expect("reply").outcome).collect()
         }
@@ -360,14 +355,14 @@ mod tests {
             rows.apply(START, vec![block(1, 1, &[7]), block(1, 1, &[7]), block(1, 2, &[7])]),
             [DONE, AGAIN, DONE]
         );
-        let before = rows.0.clone();
+        let before = rows.without_deduplication();
         assert_eq!(rows.apply(START, vec![block(1, 1, &[8]), block(1, 2, &[8])]), [AGAIN, AGAIN]);
         assert_eq!(rows.apply(START, vec![block(1, 4, &[7]), block(2, 2, &[7])]), [MISSING, MISSING]);
         let elsewhere = AppendAuditBlock { prev_hash: hash_of(2, 2), ..block(1, 3, &[7]) };
         assert_eq!(rows.apply(START, vec![elsewhere]), [MISSING]);
         rows.0.retain(|key, _| key.1 != b"time");
         let kept: BTreeMap<_, _> = before.into_iter().filter(|(key, _)| key.1 != b"time").collect();
-        assert_eq!(rows.0, kept);
+        assert_eq!(rows.without_deduplication(), kept);
         assert_eq!(rows.apply(START, vec![block(1, 3, &[7]), block(2, 1, &[7])]), [DONE, DONE]);
     }
 
@@ -446,7 +441,7 @@ mod tests {
         rows.apply(START, vec![block(1, 1, &[7])]);
         let ahead = START.plus(limits::AUDIT_RETENTION).plus(Duration::from_secs(24 * 3600));
         let elapsed = START.plus(Duration::from_secs(1));
-        rows.apply_as(Stamp { time: ahead, latest: ahead, passed: elapsed }, vec![block(1, 2, &[7])]);
+        rows.apply_as(Stamp { time: ahead, latest: ahead, elapsed }, vec![block(1, 2, &[7])]);
         assert_eq!((rows.trail(7), rows.number(DROPPED_BY_AGE)), (vec![2, 1], 0));
     }
 
@@ -523,7 +518,7 @@ mod tests {
         for rows in [&mut together, &mut apart] {
             rows.apply(later, vec![block(1, 21, &[1])]);
         }
-        assert_eq!(together.0, apart.0);
+        assert_eq!(together.without_deduplication(), apart.without_deduplication());
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub fn register(
     command: RegisterEncryptionKey,
 ) -> Result<Reply, Corrupt> {
     let subject = &command.workload_id;
+    if command.registrar.is_none() {
+        return Err(Corrupt::row("a registration of an encryption key has no registrar"));
+    }
     if command.is_agent
         && let Err(refusal) = agents::find_active(tables, time.now, subject)?
     {
@@ -137,8 +140,7 @@ fn of(tables: &Tables<'_>, subject: &str) -> Result<Vec<EncryptionKeyRow>, Corru
 }
 
 fn find(tables: &Tables<'_>, subject: &str, kid: &[u8]) -> Result<Option<EncryptionKeyRow>, Corrupt> {
-    let row = tables.row(ENCRYPTION_KEY, &[&prefix(subject)[..], kid].concat())?;
-    row.map(|row| tables::decode(ENCRYPTION_KEY, &row)).transpose()
+    tables.message(ENCRYPTION_KEY, &[&prefix(subject)[..], kid].concat())
 }
 
 /// Deletes a key; with the last one of a subject that is not an agent, the subject no longer counts.
@@ -204,8 +206,8 @@ pub struct EncryptionKeyRecord {
     pub jwk: String,
     /// Log time of its first registration.
     pub registered_at: Timestamp,
-    /// The token of its last registration; `None` if an older version wrote it.
-    pub registrar: Option<Registrar>,
+    /// The token of its last registration.
+    pub registrar: Registrar,
 }
 
 /// The token that registered an encryption key, on whose validity the key depends.
@@ -258,8 +260,8 @@ impl TryFrom<EncryptionKeyRow> for EncryptionKeyRecord {
 
     fn try_from(row: EncryptionKeyRow) -> Result<Self, Corrupt> {
         let registered_at = Timestamp::from_millis(row.registered_at_millis);
-        let registrar = row.registrar.map(TryInto::try_into).transpose()?;
-        Ok(Self { kid: row.kid, jwk: row.jwk, registered_at, registrar })
+        let registrar = row.registrar.ok_or_else(|| Corrupt::row("an encryption key has no registrar"))?;
+        Ok(Self { kid: row.kid, jwk: row.jwk, registered_at, registrar: registrar.try_into()? })
     }
 }
 
@@ -312,10 +314,11 @@ impl OnBehalf<'_> {
         idempotency: Option<Idempotency>,
     ) -> Result<(), Error> {
         let command = RemoveEncryptionKey { workload_id: subject.to_string(), kid, caller };
-        match self.propose_once(Command::RemoveEncryptionKey(command), idempotency).await?.outcome {
-            Reply::Done { .. } => Ok(()),
-            _ => Err(Error::Undecodable),
-        }
+        self.propose_once(Command::RemoveEncryptionKey(command), idempotency)
+            .await?
+            .outcome
+            .changed()
+            .map(drop)
     }
 }
 
@@ -353,7 +356,7 @@ mod tests {
                 workload_id: agent_id.into(),
                 kid: kid.into(),
                 jwk: jwk.into(),
-                registrar: None,
+                registrar: Some(RegistrarRow::default()),
                 is_agent: true,
             };
             let mut tables = Tables::new(self);
@@ -377,7 +380,7 @@ mod tests {
             kid: "k".into(),
             jwk: jwk.into(),
             registered_at_millis: at.millis(),
-            registrar: None,
+            registrar: Some(RegistrarRow::default()),
             ends_at_millis: 0,
         };
         Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) })
@@ -425,6 +428,7 @@ mod tests {
             let command = RegisterEncryptionKey {
                 workload_id: AGENT_ID.into(),
                 kid: number.to_string(),
+                registrar: Some(RegistrarRow::default()),
                 is_agent: true,
                 ..RegisterEncryptionKey::default()
             };

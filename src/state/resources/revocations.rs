@@ -113,8 +113,7 @@ pub fn revoke(
     if let Some(fact) = details.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
         agents::record_revocation(tables, time.now, index, &fact.value, &details.by)?;
     }
-    let known = tables.row(REVOCATION, digest.as_bytes())?;
-    let known = known.map(|row| decode::<RevocationRow>(REVOCATION, &row)).transpose()?;
+    let known = tables.message::<RevocationRow>(REVOCATION, digest.as_bytes())?;
     if let Some(known) = &known {
         tables.delete(REVOCATION_END, &time_key(known.kept_until_millis, digest.as_bytes()));
     } else {
@@ -170,8 +169,7 @@ pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) ->
 
 /// Deletes a revocation after its retention, unless a later one has extended it.
 fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
-    let Some(row) = tables.row(REVOCATION, key)? else { return Ok(()) };
-    let row = decode::<RevocationRow>(REVOCATION, &row)?;
+    let Some(row) = tables.message::<RevocationRow>(REVOCATION, key)? else { return Ok(()) };
     if row.kept_until_millis < time.elapsed.millis() {
         let (digest, below, _) = watermark_of(key, &row)?;
         if !encryption_keys::remove_registered_with(tables, &digest, below)? {
@@ -369,7 +367,7 @@ mod tests {
         let mut harness = StateHarness::default();
         let ahead = START.plus(Duration::from_secs(600));
         for latest in [ahead, START] {
-            let stamp = Stamp { time: START, latest, passed: START };
+            let stamp = Stamp { time: START, latest, elapsed: START };
             harness.stamped_as(stamp, vec![command::encode(revocation_of(&fact("alice")))]);
         }
         let restarted = Replicated::default();

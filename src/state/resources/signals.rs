@@ -295,10 +295,7 @@ impl OnBehalf<'_> {
     /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`].
     pub async fn accept_signal(self, signal: Signal) -> Result<bool, Error> {
         let command = Command::AcceptSignal(signal.into_command());
-        match self.propose_revocation(command, None).await?.outcome {
-            Reply::Done { changed } => Ok(changed),
-            _ => Err(Error::Undecodable),
-        }
+        self.propose_revocation(command, None).await?.outcome.changed()
     }
 
     /// Sets the extra quota of an issuer, to be used once; replaces the previous one. Returns whether that changed

@@ -169,8 +169,7 @@ fn append_feed_event(
     feed::append(tables, now, feed::NewFeedEvent { kind: "key", subject: kid, target: "", detail })
 }
 
-/// Algorithm in the log: ES256 is the empty text, so that logs and rows from before there was another one keep their
-/// meaning.
+/// Algorithm in the log: ES256 is the empty text.
 #[must_use]
 pub fn write_algorithm(algorithm: SigningAlgorithm) -> String {
     match algorithm {
@@ -235,8 +234,7 @@ pub fn publish(
     Ok(Reply::Done { changed: true })
 }
 
-/// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago. False if an older version
-/// bootstrapped it.
+/// Whether the cluster was bootstrapped less than [`limits::KEY_PUBLISH_AHEAD`] ago.
 fn is_young(tables: &Tables<'_>, elapsed: Timestamp) -> Result<bool, Corrupt> {
     let Some(row) = tables.row(META, BOOTSTRAPPED_AT)? else { return Ok(false) };
     let millis = i64::try_from(eight_bytes(BOOTSTRAPPED_AT, row)?).unwrap_or(i64::MAX);
@@ -275,20 +273,12 @@ pub fn taint(
     index: u64,
     command: &TaintSigningKey,
 ) -> Result<Reply, Corrupt> {
-    // A command of an older version has no digest.
-    let digest = match command.digest.as_ref() {
-        [] => None,
-        digest => Some(idempotency::digest(digest)?),
-    };
+    let digest = idempotency::digest(&command.digest)?;
     let known = all(tables)?;
     let Some(key) = known.iter().find(|key| key.kid == command.kid) else {
         return Ok(Reply::Refused(Refusal::UnknownSigningKey));
     };
-    let is_revoked = match &digest {
-        Some(digest) => tables.row(REVOCATION, digest.as_bytes())?.is_some(),
-        None => true,
-    };
-    if key.tainted_at.is_some() && is_revoked {
+    if key.tainted_at.is_some() && tables.row(REVOCATION, digest.as_bytes())?.is_some() {
         return Ok(Reply::Done { changed: false });
     }
     if key.tainted_at.is_none() {
@@ -297,9 +287,7 @@ pub fn taint(
     let (tainted_at, ended_passed) = (Some(time.now), Some(time.elapsed));
     let tainted = SigningKeyRecord { tainted_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
-    if let Some(digest) = digest {
-        revocations::revoke(tables, time, index, digest.as_bytes(), RevocationDetails::default())?;
-    }
+    revocations::revoke(tables, time, index, digest.as_bytes(), RevocationDetails::default())?;
     Ok(Reply::Done { changed: true })
 }
 

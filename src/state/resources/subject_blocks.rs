@@ -99,8 +99,7 @@ pub fn put(
     reason: &str,
 ) -> Result<(), Corrupt> {
     let key = key(&fact.digest, issuer, &effect.family);
-    let known = if let Some(row) = tables.row(BLOCK, &key)? {
-        let known = decode::<BlockRow>(BLOCK, &row)?;
+    let known = if let Some(known) = tables.message::<BlockRow>(BLOCK, &key)? {
         tables.delete(REVOCATION_END, &time_key(known.kept_until_millis, &key));
         known
     } else {
@@ -139,7 +138,7 @@ pub fn put_by_operator(
     by: &str,
 ) -> Result<(), Corrupt> {
     let key = key(&fact.digest, OPERATOR, OPERATOR_FAMILY);
-    let known = tables.row(BLOCK, &key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+    let known = tables.message::<BlockRow>(BLOCK, &key)?;
     let lifted_at = known.and_then(|row| row.lifted_at_millis);
     let effect = Effect {
         kind: EffectKind::Block.into(),
@@ -148,8 +147,8 @@ pub fn put_by_operator(
         happened_at_millis: time.now.millis().max(lifted_at.unwrap_or(i64::MIN)),
     };
     put(tables, time, &effect, fact, OPERATOR, reason)?;
-    if let Some(row) = tables.row(BLOCK, &key)? {
-        let row = BlockRow { by: by.to_owned(), ..decode::<BlockRow>(BLOCK, &row)? };
+    if let Some(row) = tables.message::<BlockRow>(BLOCK, &key)? {
+        let row = BlockRow { by: by.to_owned(), ..row };
         tables.put(BLOCK, &key, row.encode_to_vec());
     }
     Ok(())
@@ -157,7 +156,7 @@ pub fn put_by_operator(
 
 /// Lifts a block as an operator, also one of an issuer. The issuer may block again by a later event.
 pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Reply, Corrupt> {
-    let row = tables.row(BLOCK, key)?.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+    let row = tables.message::<BlockRow>(BLOCK, key)?;
     let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
     let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
     let kept_until_millis = retained_until(time).millis();
@@ -185,8 +184,7 @@ pub fn key(fact: &[u8], issuer: &str, family: &str) -> Vec<u8> {
 
 /// Deletes a lifted row after its retention.
 pub fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
-    let Some(row) = tables.row(BLOCK, key)? else { return Ok(()) };
-    let row = decode::<BlockRow>(BLOCK, &row)?;
+    let Some(row) = tables.message::<BlockRow>(BLOCK, key)? else { return Ok(()) };
     if !is_blocked(&row) && row.kept_until_millis < time.elapsed.millis() {
         tables.delete(BLOCK, key);
         tables.subtract(BLOCKS, 1)?;
@@ -250,9 +248,8 @@ impl State {
 
     /// Whether an operator blocks a fact.
     pub fn is_blocked_by_operator(&self, fact: &lineage::Fact) -> Result<bool, Corrupt> {
-        let row =
-            self.cluster.view().get(BLOCK, &key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY))?;
-        let row = row.map(|row| decode::<BlockRow>(BLOCK, &row)).transpose()?;
+        let key = key(fact.digest().as_bytes(), OPERATOR, OPERATOR_FAMILY);
+        let row = Tables::new(self.cluster.view()).message(BLOCK, &key)?;
         Ok(row.is_some_and(|row| is_blocked(&row)))
     }
 }
@@ -264,10 +261,7 @@ impl OnBehalf<'_> {
     /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`].
     pub async fn lift_block(self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
         let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
-        match self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome {
-            Reply::Done { .. } => Ok(()),
-            _ => Err(Error::Undecodable),
-        }
+        self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome.changed().map(drop)
     }
 }
 

@@ -140,8 +140,7 @@ fn put_row(tables: &mut Tables<'_>, row: &ToolRow) {
 }
 
 fn row_of(tables: &Tables<'_>, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
-    let row = tables.row(TOOL, tool_id.as_bytes())?;
-    row.map(|row| decode::<ToolRow>(TOOL, &row)).transpose()
+    tables.message(TOOL, tool_id.as_bytes())
 }
 
 fn is_expected(expected: &[ToolVersion], there: &ToolRow) -> bool {
@@ -180,11 +179,6 @@ pub struct ToolQuery<'q> {
     pub protocol: Option<&'q str>,
     /// Maximum number of tools. A page ends early at [`limits::TOOL_PAGE_BYTES_FULL`].
     pub limit: usize,
-}
-
-fn tool(view: &dyn View, tool_id: &str) -> Result<Option<ToolRow>, Corrupt> {
-    let row = view.get(TOOL, tool_id.as_bytes())?;
-    row.map(|row| decode::<ToolRow>(TOOL, &row)).transpose()
 }
 
 /// Tools scanned per tool of a page before the index of a protocol is used: most tools have one of few protocols, and
@@ -248,7 +242,8 @@ impl PageBuilder<'_> {
 impl State {
     /// A registered tool.
     pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
-        Ok(tool(&self.cluster.machine().row_cache().over(self.cluster.view()), tool_id)?)
+        let view = self.cluster.machine().row_cache().over(self.cluster.view());
+        Ok(row_of(&Tables::new(&view), tool_id)?)
     }
 
     /// Number of tools of a caller.
@@ -291,10 +286,8 @@ impl OnBehalf<'_> {
         idempotency: Option<Idempotency>,
     ) -> Result<Replied<()>, Error> {
         let reply = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
-        match reply.outcome {
-            Reply::Done { .. } => Ok(Replied { outcome: (), is_repeated: reply.is_repeated }),
-            _ => Err(Error::Undecodable),
-        }
+        reply.outcome.changed()?;
+        Ok(Replied { outcome: (), is_repeated: reply.is_repeated })
     }
 }
 
@@ -388,22 +381,22 @@ mod tests {
     fn equal_registration_changes_nothing_for_any_caller() {
         let mut harness = StateHarness::default();
         assert_eq!(version_of(harness.put_tool(new("t", "one"))), (How::Registered, version(1, 1)));
-        let rows = harness.rows.0.clone();
+        let rows = harness.rows.without_deduplication();
         let other = PutTool { caller: "bob".to_owned(), ..new("t", "one") };
         let (how, row) = done(harness.put_tool(other));
         assert_eq!((how, row.registered_by.as_str()), (How::Unchanged, "alice"));
         let other = PutTool { caller: "bob".to_owned(), ..put("t", "one") };
         assert_eq!(version_of(harness.put_tool(other)), (How::Unchanged, version(1, 1)));
-        assert_eq!(harness.rows.0, rows);
+        assert_eq!(harness.rows.without_deduplication(), rows);
         refused(&harness.put_tool(new("t", "two")), Refusal::ToolExists);
-        assert_eq!(harness.rows.0, rows);
+        assert_eq!(harness.rows.without_deduplication(), rows);
     }
 
     #[test]
     fn tool_is_changed_by_its_owner_or_an_operator_only() {
         let mut harness = StateHarness::default();
         harness.put_tool(new("t", "one"));
-        let rows = harness.rows.0.clone();
+        let rows = harness.rows.without_deduplication();
         for caller in ["bob", "", "alic", "alice2"] {
             let stranger = PutTool { caller: caller.to_owned(), ..put("t", "two") };
             refused(&harness.put_tool(stranger.clone()), Refusal::NotTheOwner);
@@ -414,7 +407,7 @@ mod tests {
             let stranger = DeregisterTool { caller: caller.to_owned(), ..deregistration("t") };
             refused(&harness.deregister(stranger), Refusal::NotTheOwner);
         }
-        assert_eq!(harness.rows.0, rows);
+        assert_eq!(harness.rows.without_deduplication(), rows);
         assert_eq!(version_of(harness.put_tool(put("t", "two"))), (How::Replaced, version(1, 2)));
         let operator = PutTool { caller: "bob".to_owned(), is_operator: true, ..put("t", "three") };
         let (how, row) = done(harness.one(LATER, Command::PutTool(operator)));
@@ -720,13 +713,13 @@ mod tests {
         };
         let first = harness.replied(START, vec![once("one", 7)]).remove(0);
         harness.put_tool(put("t", "two"));
-        let rows = harness.rows.0.clone();
+        let rows = harness.rows.without_deduplication();
         let retried = harness.replied(START, vec![once("one", 7)]).remove(0);
         // It is marked as repeated, so that metrics and audit count it once.
         assert_eq!((first.is_repeated, retried.is_repeated), (false, true));
         assert_eq!(first.outcome, retried.outcome);
         assert_eq!(version_of(first.outcome), (How::Registered, version(1, 1)));
-        assert_eq!(harness.rows.0, rows);
+        assert_eq!(harness.rows.without_deduplication(), rows);
         assert_eq!(
             harness.encoded(START, vec![once("one", 8)]),
             [Reply::Refused(Refusal::IdempotencyKeyReused)]

@@ -15,123 +15,95 @@ use super::resources::events::EventId;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Stamp, View, Write};
 
-/// Cluster id, incarnation, log time, counters, the oldest TTL buckets.
-pub const META: &str = "meta";
-/// Used nonces, by (bucket, digest).
-pub const NONCE: &str = "nonce";
-/// Used execution-scoped tokens, by (bucket, digest).
-pub const SPENT_TOKEN: &str = "spent_token";
-/// Idempotency keys, by (bucket, digest).
-pub const IDEMPOTENCY: &str = "idempotency";
-/// Signing keys, by `kid`.
-pub const SIGNING_KEY: &str = "signing_key";
-/// Policy bundles, by digest.
-pub const POLICY: &str = "policy";
-/// Changes of the policy, by number.
-pub const POLICY_HISTORY: &str = "policy_history";
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = $text;)*
 
-/// Tools, by `tool_id`.
-pub const TOOL: &str = "tool";
-/// Index of tools by protocol, by (protocol, 0, `tool_id`); rows are empty.
-pub const TOOL_OF_PROTOCOL: &str = "tool_of_protocol";
-/// Agents, by `agent_id`.
-pub const AGENT: &str = "agent";
-/// Index of agents by the caller that issued them, by (caller, 0, `agent_id`); rows are empty.
-pub const AGENT_OF_ISSUER: &str = "agent_of_issuer";
-/// Callers that were revoked after issuing agents, by caller: the log index of the revocation, 8 bytes. Retained as
-/// long as their agents.
-pub const AGENT_ISSUER_REVOKED: &str = "agent_issuer_revoked";
-/// Ends of agents, by (log time in milliseconds, `agent_id`); rows are empty.
-pub const AGENT_END: &str = "agent_end";
-/// Quota counters: tools, agents and streams of a caller, subjects with encryption keys of a trust domain; by (kind, 0,
-/// owner): 8 bytes.
-pub const OWNED: &str = "owned";
-/// Encryption keys, by (workload identifier, 0, `kid`).
-pub const ENCRYPTION_KEY: &str = "encryption_key";
-/// Encryption keys by the facts that their registrar's token derived from, by (digest of the fact, log index of the
-/// token's `idx`, workload identifier, 0, `kid`); rows are empty.
-pub const ENCRYPTION_KEY_OF: &str = "encryption_key_of";
-/// Ends of encryption keys, by (elapsed time in milliseconds, workload identifier, 0, `kid`); rows are empty.
-pub const ENCRYPTION_KEY_END: &str = "encryption_key_end";
-/// Revocations, by digest.
-pub const REVOCATION: &str = "revocation";
-/// Ends of revocations and of lifted subject blocks, by (log time in milliseconds, their key); rows are empty.
-pub const REVOCATION_END: &str = "revocation_end";
-/// Revocation quota of an issuer, by `iss`.
-pub const REVOCATION_QUOTA: &str = "revocation_quota";
-/// Subject blocks, by (digest of the fact, digest of issuer and family).
-pub const BLOCK: &str = "block";
-/// Received security event tokens, by (bucket, digest): the digest of the content, 16 bytes, and the log index, 8;
-/// empty if an older version wrote it.
-pub const SIGNAL: &str = "signal";
-/// Audit blocks, by number.
-pub const AUDIT_BLOCK: &str = "audit_block";
-/// Index of audit blocks by tool, by (digest of `tool_id`, number); rows are empty.
-pub const AUDIT_TRAIL: &str = "audit_trail";
-/// Head of the hash chain of a tool on a node, by (digest of `tool_id`, node): the hash of its last entry.
-pub const AUDIT_HEAD: &str = "audit_head";
-/// The last audit block of each node, by node id.
-pub const AUDIT_NODE: &str = "audit_node";
+        /// Every table.
+        pub const ALL: &[&str] = &[$($name),*];
+    };
+}
 
-/// Streams, by `stream_id`.
-pub const STREAM: &str = "stream";
-/// Cursors of streams, by `stream_id`.
-pub const STREAM_CURSOR: &str = "stream_cursor";
-/// Dead letters, by (`stream_id`, 0, event id).
-pub const DEAD_LETTER: &str = "dead_letter";
-/// Security events for streams (outbox), by event id.
-pub const OUTBOX: &str = "outbox";
-/// Events of the live feed, by event id.
-pub const FEED: &str = "feed";
+tables! {
+    /// Cluster id, incarnation, log time, counters, the oldest TTL buckets.
+    META = "meta";
+    /// Used nonces, by (bucket, digest).
+    NONCE = "nonce";
+    /// Used execution-scoped tokens, by (bucket, digest).
+    SPENT_TOKEN = "spent_token";
+    /// Idempotency keys, by (bucket, digest).
+    IDEMPOTENCY = "idempotency";
+    /// Signing keys, by `kid`.
+    SIGNING_KEY = "signing_key";
+    /// Policy bundles, by digest.
+    POLICY = "policy";
+    /// Changes of the policy, by number.
+    POLICY_HISTORY = "policy_history";
 
-/// Proposers, by proposer id.
-pub const ORIGIN: &str = "origin";
-/// Replies to commands that may be resent, by (proposer id, sequence): the encoded reply.
-pub const REPLY: &str = "reply";
+    /// Tools, by `tool_id`.
+    TOOL = "tool";
+    /// Index of tools by protocol, by (protocol, 0, `tool_id`); rows are empty.
+    TOOL_OF_PROTOCOL = "tool_of_protocol";
+    /// Agents, by `agent_id`.
+    AGENT = "agent";
+    /// Index of agents by the caller that issued them, by (caller, 0, `agent_id`); rows are empty.
+    AGENT_OF_ISSUER = "agent_of_issuer";
+    /// Callers that were revoked after issuing agents, by caller: the log index of the revocation, 8 bytes. Retained as
+    /// long as their agents.
+    AGENT_ISSUER_REVOKED = "agent_issuer_revoked";
+    /// Ends of agents, by (log time in milliseconds, `agent_id`); rows are empty.
+    AGENT_END = "agent_end";
+    /// Quota counters: tools, agents and streams of a caller, subjects with encryption keys of a trust domain; by (kind, 0,
+    /// owner): 8 bytes.
+    OWNED = "owned";
+    /// Encryption keys, by (workload identifier, 0, `kid`).
+    ENCRYPTION_KEY = "encryption_key";
+    /// Encryption keys by the facts that their registrar's token derived from, by (digest of the fact, log index of the
+    /// token's `idx`, workload identifier, 0, `kid`); rows are empty.
+    ENCRYPTION_KEY_OF = "encryption_key_of";
+    /// Ends of encryption keys, by (elapsed time in milliseconds, workload identifier, 0, `kid`); rows are empty.
+    ENCRYPTION_KEY_END = "encryption_key_end";
+    /// Revocations, by digest.
+    REVOCATION = "revocation";
+    /// Ends of revocations and of lifted subject blocks, by (log time in milliseconds, their key); rows are empty.
+    REVOCATION_END = "revocation_end";
+    /// Revocation quota of an issuer, by `iss`.
+    REVOCATION_QUOTA = "revocation_quota";
+    /// Subject blocks, by (digest of the fact, digest of issuer and family).
+    BLOCK = "block";
+    /// Received security event tokens, by (bucket, digest): the digest of the content, 16 bytes, and the log index, 8.
+    SIGNAL = "signal";
+    /// Audit blocks, by number.
+    AUDIT_BLOCK = "audit_block";
+    /// Index of audit blocks by tool, by (digest of `tool_id`, number); rows are empty.
+    AUDIT_TRAIL = "audit_trail";
+    /// Head of the hash chain of a tool on a node, by (digest of `tool_id`, node): the hash of its last entry.
+    AUDIT_HEAD = "audit_head";
+    /// The last audit block of each node, by node id.
+    AUDIT_NODE = "audit_node";
 
-/// Every table.
-pub const ALL: &[&str] = &[
-    META,
-    NONCE,
-    SPENT_TOKEN,
-    IDEMPOTENCY,
-    SIGNING_KEY,
-    POLICY,
-    POLICY_HISTORY,
-    TOOL,
-    TOOL_OF_PROTOCOL,
-    AGENT,
-    AGENT_OF_ISSUER,
-    AGENT_ISSUER_REVOKED,
-    AGENT_END,
-    OWNED,
-    ENCRYPTION_KEY,
-    ENCRYPTION_KEY_OF,
-    ENCRYPTION_KEY_END,
-    REVOCATION,
-    REVOCATION_END,
-    REVOCATION_QUOTA,
-    BLOCK,
-    SIGNAL,
-    AUDIT_BLOCK,
-    AUDIT_TRAIL,
-    AUDIT_HEAD,
-    AUDIT_NODE,
-    STREAM,
-    STREAM_CURSOR,
-    DEAD_LETTER,
-    OUTBOX,
-    FEED,
-    ORIGIN,
-    REPLY,
-];
+    /// Streams, by `stream_id`.
+    STREAM = "stream";
+    /// Cursors of streams, by `stream_id`.
+    STREAM_CURSOR = "stream_cursor";
+    /// Dead letters, by (`stream_id`, 0, event id).
+    DEAD_LETTER = "dead_letter";
+    /// Security events for streams (outbox), by event id.
+    OUTBOX = "outbox";
+    /// Events of the live feed, by event id.
+    FEED = "feed";
+
+    /// Proposers, by proposer id.
+    ORIGIN = "origin";
+    /// Replies to commands that may be resent, by (proposer id, sequence): the encoded reply.
+    REPLY = "reply";
+}
 
 /// Row of [`META`], 16 bytes.
 pub const CLUSTER_ID: &[u8] = b"cluster_id";
 /// Row of [`META`], 16 bytes.
 pub const INCARNATION: &[u8] = b"incarnation";
-/// Row of [`META`]: elapsed time of the bootstrap in milliseconds, 8 bytes; absent if an older version bootstrapped the
-/// cluster.
+/// Row of [`META`]: elapsed time of the bootstrap in milliseconds, 8 bytes.
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
@@ -228,6 +200,15 @@ impl<'v> Tables<'v> {
             Some(changed) => Ok(changed.clone()),
             None => self.view.get(table, key),
         }
+    }
+
+    /// As [`Self::row`], decoded.
+    pub fn message<M: Message + Default>(
+        &self,
+        table: &'static str,
+        key: &[u8],
+    ) -> Result<Option<M>, Corrupt> {
+        self.row(table, key)?.map(|row| decode(table, &row)).transpose()
     }
 
     /// All rows of a small table, decoded, in key order.
@@ -399,7 +380,7 @@ impl<'v> Tables<'v> {
             Some(row) => timestamp(eight_bytes(PASSED, row)?),
             None => now,
         };
-        let elapsed = known.max(stamp.passed);
+        let elapsed = known.max(stamp.elapsed);
         self.set_number(PASSED, u64::try_from(elapsed.millis()).unwrap_or(0));
         Ok(EntryTime { now, latest: now.max(stamp.latest), elapsed })
     }

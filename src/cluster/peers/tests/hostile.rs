@@ -24,7 +24,7 @@ fn candidate(term: u64, node_id: u64) -> proto::VoteRequest {
 /// A command of an unknown proposer.
 fn forwarded(sequence: u64, command: Bytes) -> proto::Forwarded {
     let origin = Bytes::from_static(&[1; 16]);
-    proto::Forwarded { origin, sequence, low_watermark: sequence.min(1), command, patience_millis: 0 }
+    proto::Forwarded { origin, sequence, low_watermark: sequence.min(1), command, patience_millis: 5000 }
 }
 
 /// A cluster of three in which the test plays one follower, with its certificate, node id and disk identity.

@@ -265,7 +265,7 @@ async fn abandoned_commands_do_not_delay_others() {
     let caller = site.caller_in(&path, as_other, leads.handle.cluster_id(), life);
     let (forwarder, work) = Forwarder::new(Arc::new(caller.channels), Clock::system());
     let submission = |sequence| Submission {
-        origin: ProposerId::from_bytes([3; 16]),
+        proposer: ProposerId::from_bytes([3; 16]),
         sequence,
         low_watermark: 1,
         command: command("forwarded"),

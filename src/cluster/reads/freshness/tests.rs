@@ -387,11 +387,11 @@ async fn unapplied_entry_is_not_acknowledged() {
     let (freshness, _clock) = freshness();
     let alone = || Some(OtherMembers::default());
     let outcome = freshness.barrier(7, std::future::pending(), alone, no_reports()).await;
-    assert_eq!(outcome, Err(Error::Unacknowledged));
+    assert_eq!(outcome, Err(BarrierTimeout));
     // Nor on a follower, or while the clock stands still and a member is silent.
-    assert_eq!(freshness.barrier(7, async {}, || None, no_reports()).await, Err(Error::Unacknowledged));
+    assert_eq!(freshness.barrier(7, async {}, || None, no_reports()).await, Err(BarrierTimeout));
     let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
-    assert_eq!(freshness.barrier(7, async {}, silent, no_reports()).await, Err(Error::Unacknowledged));
+    assert_eq!(freshness.barrier(7, async {}, silent, no_reports()).await, Err(BarrierTimeout));
 }
 
 #[test]

@@ -84,8 +84,7 @@ fn policy(digest: &str) -> Command {
 fn every_change_is_in_the_feed_once() {
     let mut harness = StateHarness::default();
     let id = Bytes::from_static(&[7; 16]);
-    let bootstrap =
-        || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone(), is_timed: true });
+    let bootstrap = || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone() });
     assert_eq!(harness.feed_of(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
     assert!(harness.feed_of(bootstrap()).is_empty());
 
@@ -157,6 +156,7 @@ fn changes_of_an_agent_are_in_the_feed() {
             workload_id: agent_id,
             is_agent: true,
             kid,
+            registrar: Some(crate::state::command::Registrar::default()),
             ..RegisterEncryptionKey::default()
         })
     };

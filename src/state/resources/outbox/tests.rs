@@ -203,12 +203,12 @@ fn wall_clock_does_not_change_the_retention_of_events() {
     harness.one(START, signal("1", &["a"]));
     // Log time leaps by a week, elapsed time does not advance.
     let ahead = START.plus(Duration::from_secs(7 * 24 * 3600));
-    let stamp = Stamp { time: ahead, latest: ahead, passed: START };
+    let stamp = Stamp { time: ahead, latest: ahead, elapsed: START };
     harness.stamped_as(stamp, vec![encode(signal("2", &["b"]))]);
     assert_eq!(harness.waiting(), ["a", "b"]);
     // Elapsed time advances, log time does not.
     let elapsed = START.plus(limits::OUTBOX_RETENTION).plus(SECOND);
-    let stamp = Stamp { time: START, latest: START, passed: elapsed };
+    let stamp = Stamp { time: START, latest: START, elapsed };
     harness.stamped_as(stamp, vec![encode(signal("3", &["c"]))]);
     assert_eq!(harness.waiting(), ["c"]);
 }

@@ -116,7 +116,7 @@ fn signal_covers_tokens_with_an_idx_before_its_entry() {
 fn duplicate_signal_is_ignored_during_its_retention() {
     let mut harness = StateHarness::default();
     assert_eq!(harness.one(START, signal(A, "1", vec![watermark("alice")])), DONE);
-    let rows = harness.rows.0.clone();
+    let rows = harness.rows.without_deduplication();
     for later in [START, START.plus(SECOND), START.plus(limits::SIGNAL_RETENTION)] {
         assert_eq!(harness.one(later, signal(A, "1", vec![watermark("mallory")])), AGAIN);
     }
@@ -201,9 +201,9 @@ fn revocation_quota_is_per_issuer_and_minute() {
     let three = |jti: &str| signal_within(5, A, jti, vec![watermark("a"), watermark("b"), watermark("c")]);
     let refused = Reply::Refused(Refusal::RevocationQuota);
     assert_eq!(harness.one(START, three("1")), DONE);
-    let rows = harness.rows.0.clone();
+    let rows = harness.rows.without_deduplication();
     assert_eq!(harness.one(START, three("2")), refused);
-    assert_eq!(harness.rows.0, rows, "a refused signal leaves nothing behind");
+    assert_eq!(harness.rows.without_deduplication(), rows, "a refused signal leaves nothing behind");
     // A duplicate does not count, and another issuer has its own quota.
     assert_eq!(harness.one(START, three("1")), AGAIN);
     assert_eq!(harness.one(START, signal_within(5, B, "2", vec![watermark("d"); 5])), DONE);
@@ -214,7 +214,7 @@ fn revocation_quota_is_per_issuer_and_minute() {
     assert_eq!(harness.one(START.plus(MINUTE), three("2")), DONE, "the next minute");
     // A clock set back neither starts another minute nor ends the current one.
     assert_eq!(harness.one(START, three("6")), refused);
-    let stamp = Stamp { time: START, latest: START, passed: START.plus(2 * MINUTE) };
+    let stamp = Stamp { time: START, latest: START, elapsed: START.plus(2 * MINUTE) };
     let reply = harness.stamped_as(stamp, vec![command::encode(three("6"))]).remove(0);
     assert_eq!(reply.outcome, DONE, "a minute of elapsed time, regardless of the wall clock");
 }
@@ -287,11 +287,11 @@ fn watermark_covers_the_latest_of_all_clocks() {
     // The wall clock of a node is an hour ahead and log time does not follow: credentials of that hour are valid there.
     let hour = START.plus(Duration::from_secs(3600));
     let elapsed = START.plus(SECOND);
-    let stamp = Stamp { time: START, latest: hour, passed: elapsed };
+    let stamp = Stamp { time: START, latest: hour, elapsed };
     harness.stamped_as(stamp, vec![command::encode(signal(A, "2", vec![watermark("alice")]))]);
     assert!(harness.refuses("alice", hour));
     // If it is behind, log time counts.
-    let stamp = Stamp { time: hour, latest: START, passed: elapsed };
+    let stamp = Stamp { time: hour, latest: START, elapsed };
     harness.stamped_as(stamp, vec![command::encode(signal(A, "3", vec![watermark("bob")]))]);
     assert!(harness.refuses("bob", hour));
 }
@@ -317,11 +317,11 @@ fn wall_clock_does_not_end_the_retention_of_a_signal() {
     // A node starts with a clock of tomorrow, which is then corrected.
     let tomorrow = START.plus(Duration::from_secs(50 * 3600));
     for wall in [tomorrow, tomorrow.plus(SECOND), START] {
-        let stamp = Stamp { time: wall, latest: wall, passed: START.plus(SECOND) };
+        let stamp = Stamp { time: wall, latest: wall, elapsed: START.plus(SECOND) };
         harness.stamped_as(stamp, vec![command::encode(allow(B, 1))]);
     }
     assert!(harness.refuses("alice", START), "deleted too early");
-    let stamp = Stamp { time: tomorrow, latest: START, passed: START.plus(SECOND) };
+    let stamp = Stamp { time: tomorrow, latest: START, elapsed: START.plus(SECOND) };
     let reply = harness.stamped_as(stamp, vec![command::encode(signal(A, "1", vec![]))]).remove(0);
     assert_eq!(reply.outcome, AGAIN, "its token would be accepted again");
 }
