@@ -56,7 +56,8 @@ async fn everything_done_about_a_tool_is_in_its_trail_newest_first() {
     let (denied, allowed) = (&entries[2], &entries[3]);
     assert_eq!(denied["subject"], "", "an unverified subject is not recorded");
     for written in [&entries[0], &entries[1], &entries[4]] {
-        assert_eq!(written["subject"], written["caller"], "the caller is the subject of a write");
+        let caller = written["caller"].as_str().unwrap_or_default();
+        assert_eq!(written["subject"], caller, "the caller is the subject of a write");
     }
     assert_eq!(allowed["subject"], crate::support::REPORTER);
     assert_eq!(allowed["protocol"], "mcp");
