@@ -91,7 +91,7 @@ impl Site {
             directory = "{policies}"
             [[callers]]
             id = "spiffe://{TRUST_DOMAIN}/operator"
-            capabilities = ["tools.manage", "tools.read", "events.read"]
+            capabilities = ["exchange", "tools.manage", "tools.read", "events.read"]
             [[issuers]]
             issuer = "http://127.0.0.1:8698"
             subject = "kubernetes"
