@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use crate::cluster::Corrupt;
 use crate::state::command::RevocationQuotaRow;
-use crate::state::tables::{REVOCATION_QUOTA, Tables, decode};
+use crate::state::tables::{REVOCATION_QUOTA, Tables};
 
 /// Kind of row that counts for an issuer.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +29,5 @@ pub fn count(tables: &mut Tables<'_>, issuer: &str, kind: QuotaKind, is_more: bo
 
 /// The row of an issuer; the default one if it has none.
 pub fn quota_of(tables: &Tables<'_>, issuer: &str) -> Result<RevocationQuotaRow, Corrupt> {
-    let row = tables.row(REVOCATION_QUOTA, issuer.as_bytes())?;
-    row.map_or_else(
-        || Ok(RevocationQuotaRow::default()),
-        |row| decode::<RevocationQuotaRow>(REVOCATION_QUOTA, &row),
-    )
+    Ok(tables.message(REVOCATION_QUOTA, issuer.as_bytes())?.unwrap_or_default())
 }
