@@ -198,6 +198,45 @@ pub struct Applied {
     pub(crate) expected_hash: Option<(u64, StateHash)>,
 }
 
+/// A member as the membership entry that is applied names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// Node id.
+    pub(crate) node_id: u64,
+    /// Address for other nodes; empty in a cluster of one without listener.
+    pub(crate) address: String,
+    /// Identity of the disk that holds its log.
+    pub(crate) disk_id: [u8; 16],
+    /// Whether it is a voter of the old or of the new configuration.
+    pub(crate) is_voter: bool,
+}
+
+/// Role that a node shall have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedRole {
+    /// Receives the log, has no vote.
+    Learner,
+    /// Votes, once it has caught up.
+    Voter,
+    /// Is no member.
+    Removed,
+}
+
+/// A node that joined and was not removed yet, and the role that it shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedMember {
+    /// Node id.
+    pub(crate) node_id: u64,
+    /// Address for other nodes.
+    pub(crate) address: String,
+    /// Identity of the disk that holds its log.
+    pub(crate) disk_id: [u8; 16],
+    /// Its role.
+    pub(crate) role: WantedRole,
+    /// The voter that it replaces: removed in the same change that makes this node a voter.
+    pub(crate) replaces: Option<u64>,
+}
+
 /// The replicated state machine. The same log gives the same state on every node: no clock, no randomness, no I/O, no
 /// iteration order that differs between nodes.
 pub trait Machine: Send + Sync + 'static {
@@ -224,6 +263,29 @@ pub trait Machine: Send + Sync + 'static {
     /// # Errors
     /// Only if the node must stop: a batch of an unknown version, or a corrupt row.
     fn apply(&self, view: &dyn View, batch: &[u8], index: u64) -> Result<Applied, Corrupt>;
+
+    /// Records the membership of an entry that is applied: nodes that are no longer in it are removed for ever.
+    ///
+    /// # Errors
+    /// If a row is corrupt.
+    fn record_members(
+        &self,
+        _view: &dyn View,
+        _members: &[MemberEntry],
+        _index: u64,
+    ) -> Result<Vec<Write>, Corrupt> {
+        Ok(Vec::new())
+    }
+
+    /// Index of the entry that removed a node; `None` if no applied entry did.
+    fn removed_at(&self, _node_id: u64) -> Option<u64> {
+        None
+    }
+
+    /// The nodes that joined or were founding members, and are not removed yet.
+    fn wanted_members(&self) -> Vec<WantedMember> {
+        Vec::new()
+    }
 
     /// Updates the in-memory indexes with rows just written.
     ///

@@ -3,6 +3,7 @@
 //! An entry is applied only when it is durable in this node's own log. openraft may commit an entry by the
 //! acknowledgements of other nodes; a crash before the local sync would leave a state ahead of its log.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +21,10 @@ use super::database::{AppliedEntry, Database, Generations, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use crate::clock::Clock;
 use crate::cluster::database_guard::DatabaseGuard;
-use crate::cluster::type_config::{Commands, Entry, LogId, Replies, StoredMembership, TypeConfig};
-use crate::cluster::{Applied, Machine, Row, View};
+use crate::cluster::type_config::{
+    Commands, Entry, LogId, MemberRecord, Membership, Replies, StoredMembership, TypeConfig,
+};
+use crate::cluster::{Applied, Machine, MemberEntry, Row, View};
 
 /// State shared by the applier and all readers.
 pub(crate) struct Shared {
@@ -105,7 +108,8 @@ impl<M: Machine> StateMachine<M> {
             EntryPayload::Blank => Applied::default(),
             EntryPayload::Membership(set) => {
                 membership = Some(StoredMembership::new(Some(log_id), set.clone()));
-                Applied::default()
+                let writes = self.machine.record_members(&*database, &member_entries(set), log_id.index);
+                Applied { writes: writes.map_err(io::Error::other)?, ..Applied::default() }
             }
             EntryPayload::Normal(Commands(batch)) => {
                 self.machine.apply(&*database, batch, log_id.index).map_err(io::Error::other)?
@@ -128,6 +132,17 @@ impl<M: Machine> StateMachine<M> {
         }
         Ok(Replies(replies))
     }
+}
+
+fn member_entries(membership: &Membership) -> Vec<MemberEntry> {
+    let voters: BTreeSet<u64> = membership.voter_ids().collect();
+    let entry = |(id, member): (&u64, &MemberRecord)| MemberEntry {
+        node_id: *id,
+        address: member.address.clone(),
+        disk_id: member.disk_id,
+        is_voter: voters.contains(id),
+    };
+    membership.nodes().map(entry).collect()
 }
 
 fn check_hash(database: &Database, index: u64, expected: StateHash) -> io::Result<()> {
