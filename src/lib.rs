@@ -13,7 +13,8 @@
 //!    audit · [`receiver`]: signals · [`revocation`]: by operators · [`transmitter`]: streams · [`feed`]: live events
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
 //!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
-//!    [`outbound`] (the only HTTP client) · [`tls`] · [`journal`] (records that wait to be shipped)
+//!    [`outbound`] (the only HTTP client) · [`tls`] · [`journal`] (records that wait to be shipped) ·
+//!    [`backup`] (the format of backups)
 //! 2. [`token`]: pure JOSE and claim rules
 //! 1. [`policy`]: the only Rego
 //! 0. [`id`] · [`clock`] · [`json`] · [`text`] · [`limits`] · [`limiter`] · [`telemetry`]
@@ -21,6 +22,7 @@
 
 pub(crate) mod active_policy;
 pub mod api;
+pub(crate) mod backup;
 pub mod cli;
 pub mod clock;
 pub mod cluster;

@@ -987,6 +987,16 @@ pub const SNAPSHOT_BYTES_MAX: u64 = 256 * 1024 * 1024 * 1024;
 /// Maximum length of a file name in a snapshot.
 pub const SNAPSHOT_NAME_BYTES_MAX: usize = 64;
 
+// --- backup ------------------------------------------------------------------------------------
+
+/// Maximum concurrent backups of one node; beyond it: 429.
+/// Metric: `svc_http_requests_total{status="429"}`.
+pub const BACKUPS_MAX: usize = 1;
+/// Maximum manifest of a backup: [`SNAPSHOT_FILES_MAX`] files.
+pub const BACKUP_MANIFEST_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Size of the parts in which a backup is read, compressed and sent.
+pub const BACKUP_PART_BYTES: usize = 256 * 1024;
+
 // --- telemetry ---------------------------------------------------------------------------------
 
 /// Maximum log lines queued for output; beyond it: dropped and counted.

@@ -18,7 +18,7 @@ const LAYERS: [&[&str]; 7] = [
     &["id", "clock", "telemetry", "json", "text", "limits", "limiter"],
     &["policy"],
     &["token"],
-    &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal", "tls"],
+    &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal", "tls", "backup"],
     &["exchange", "identity", "tools", "receiver", "revocation", "transmitter", "feed"],
     &["api"],
     &["main", "node", "config", "cli", "demo", "data_directory", "pki"],
@@ -28,7 +28,7 @@ const LAYERS: [&[&str]; 7] = [
 const APART: usize = 4;
 
 /// Crates that one module hides from the rest.
-const CONFINED: [(&str, &[&str]); 9] = [
+const CONFINED: [(&str, &[&str]); 10] = [
     ("axum", &["api"]),
     ("governor", &["api"]),
     ("hyper", &["api"]),
@@ -36,6 +36,7 @@ const CONFINED: [(&str, &[&str]); 9] = [
     ("regorus", &["policy"]),
     ("reqwest", &["outbound"]),
     ("rocksdb", &["cluster"]),
+    ("tar", &["backup"]),
     ("tonic", &["cluster"]),
     ("webpki", &["tls"]),
 ];

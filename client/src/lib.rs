@@ -7,6 +7,7 @@
 //! Nothing here decides or retries over time: waiting for a cluster that has no leader is up to the caller.
 
 mod certificates;
+mod download;
 mod error;
 mod events;
 pub mod limits;
@@ -21,6 +22,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 pub use self::certificates::Certificates;
+pub use self::download::Download;
 pub use self::error::{Error, Refusal};
 pub use self::events::Events;
 pub use self::request::{Request, Response};

@@ -18,5 +18,9 @@ pub const EVENT_BYTES_MAX: usize = 64 * 1024;
 pub const EVENTS_SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum time of one request for the live feed. A node ends it sooner.
 pub const EVENTS_REQUEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// Maximum time of a download: a state of 256 GiB over 30 MB/s.
+pub const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
+/// Maximum silence of a download: a node computes the digests of its files before it sends the first byte.
+pub const DOWNLOAD_SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum file of certificates or private keys.
 pub const PEM_BYTES_MAX: u64 = 1024 * 1024;

@@ -7,6 +7,7 @@ mod admin_audit;
 pub(crate) mod admin_socket;
 mod agents;
 mod audit;
+mod backup;
 mod blocks;
 mod body;
 mod cache_control;
@@ -149,6 +150,8 @@ pub struct Parts {
     pub unread_body_permits: Semaphore,
     /// Permits to wait for `Svc-Min-Index`.
     pub min_index_permits: Semaphore,
+    /// Permits to read a backup.
+    pub backup_permits: Arc<Semaphore>,
     /// Load shedding.
     pub load_shedder: LoadShedder,
     /// The node's name in answers and events.
@@ -226,6 +229,7 @@ fn routes() -> Routes {
         .row(GET, "/readyz", Health, health::ready)
         .row(GET, "/metrics", MetricsNeed, metrics::get)
         .row(GET, "/openapi.json", Public, openapi::get)
+        .row(GET, "/v1/sys/backup", ClusterAdmin, backup::save)
         .row(GET, "/v1/sys/keys", ClusterAdmin, sys_keys::list)
         .row(POST, "/v1/sys/keys/rotate", ClusterAdmin, sys_keys::rotate)
         .row(POST, "/v1/sys/keys/{kid}/taint", ClusterAdmin, sys_keys::taint)

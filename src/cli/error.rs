@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use trust_fabric_client as client;
 
 use super::output::printable;
-use crate::{config, data_directory, demo, json, node, pki, policy, telemetry};
+use crate::{backup, config, data_directory, demo, json, node, pki, policy, telemetry};
 
 /// `EX_SOFTWARE` of sysexits.h.
 const REPLICA_FAILED: u8 = 70;
@@ -54,6 +54,8 @@ pub(super) enum Error {
     /// File, line and fault.
     #[error("{0}")]
     BrokenAudit(String),
+    #[error("{}: {source}", path.display())]
+    Backup { path: PathBuf, source: backup::Error },
     #[error("there is no earlier policy")]
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]

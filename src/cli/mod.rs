@@ -4,6 +4,7 @@
 
 mod agent;
 mod audit;
+mod backup;
 mod bench;
 mod blocks;
 mod completions;
@@ -19,6 +20,7 @@ mod output;
 mod pagination;
 mod pki;
 mod policy;
+mod progress;
 mod revoke;
 mod serve;
 mod signals;
@@ -80,6 +82,9 @@ enum Command {
     /// Show, export or verify the audit of decisions about tools.
     #[command(subcommand)]
     Audit(audit::Command),
+    /// Save the state of a running cluster; inspect and verify a backup.
+    #[command(subcommand)]
+    Backup(backup::Command),
     /// Watch the live feed of the cluster.
     Events(events::Arguments),
     /// Create a development CA and certificates for nodes and callers.
@@ -148,6 +153,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Stream(command) => stream::run(command, out),
         Command::Policy(command) => policy::run(command, out),
         Command::Audit(command) => audit::run(command, out),
+        Command::Backup(command) => backup::run(command, out),
         Command::Events(arguments) => events::run(arguments, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Credential(arguments) => credential::run(&arguments, out),
@@ -287,6 +293,10 @@ mod tests {
             "audit export",
             "audit export --tool sql-query --out f",
             "audit verify f",
+            "backup save f",
+            "backup save - --server http://127.0.0.1:1",
+            "backup inspect f --output json",
+            "backup verify f --temp-dir d",
             "events",
             "events --types signal,tool --since a-1-0 --json --server http://127.0.0.1:1",
             "pki",
@@ -338,6 +348,9 @@ mod tests {
             "audit tail",
             "audit tail t -n x",
             "audit verify",
+            "backup",
+            "backup save",
+            "backup inspect",
             "pki --days 0",
             "pki --days 366",
             "pki --trust-domain Dev.example",

@@ -10,6 +10,7 @@
 //! there [`propose::batcher`] joins it with others to one log entry. Node-to-node calls are in [`peers`].
 
 mod apply;
+mod backup;
 mod clock_agreement;
 mod clocks;
 mod codec;
@@ -45,6 +46,8 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::watch;
 
 pub use apply::database::StateHash;
+pub(crate) use apply::snapshot::{SnapshotFiles, is_file_name};
+pub(crate) use backup::StateFiles;
 pub(crate) use clock_agreement::{ClockReport, ClockVerdict};
 pub(crate) use corrupt::Corrupt;
 pub(crate) use database_guard::Closed;

@@ -320,6 +320,7 @@ async fn assemble(
         health_rate_limits,
         unread_body_permits: Semaphore::new(limits::UNREAD_BODIES_MAX),
         min_index_permits: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
+        backup_permits: Arc::new(Semaphore::new(limits::BACKUPS_MAX)),
         load_shedder: LoadShedder::default(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,

@@ -22,7 +22,7 @@ pub use caller::{CallerFacts, OnBehalf};
 pub use command::{Agent, MintedToken, PolicySource, Replied, stated};
 pub(crate) use machine::idempotency::Idempotency;
 pub use machine::idempotency::owner;
-pub(crate) use machine::{Index, Replicated};
+pub(crate) use machine::{Index, Replicated, StateIdentity};
 pub(crate) use resources::agents::{AgentStatus, IssuedAgent};
 pub(crate) use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub(crate) use resources::encryption_keys::{EncryptionKeyRecord, Registrar};

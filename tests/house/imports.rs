@@ -36,7 +36,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["clocks", "status"],
             &["propose"],
             &["peers"],
-            &["leader_transfer", "leadership"],
+            &["backup", "leader_transfer", "leadership"],
             &["start"],
         ],
     ),
@@ -74,6 +74,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &[
                 "agents",
                 "audit",
+                "backup",
                 "blocks",
                 "encryption_keys",
                 "events",

@@ -233,6 +233,13 @@ impl Database {
         Ok(Self { db, tables })
     }
 
+    /// Verifies every row of every table that is there.
+    pub(crate) fn verify_all(&self) -> Result<(), Corrupt> {
+        let missing: Vec<_> =
+            self.tables.iter().copied().filter(|table| self.db.cf_handle(table).is_none()).collect();
+        self.verify(&missing)
+    }
+
     fn verify(&self, later: &[&str]) -> Result<(), Corrupt> {
         for table in self.tables.iter().chain([&CLUSTER]).filter(|table| !later.contains(table)) {
             self.read_from(table, &[], once(), &mut |_, _| true)?;

@@ -14,6 +14,7 @@ use super::database::Database;
 use crate::cluster::Corrupt;
 use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::type_config::TypeConfig;
+use crate::limits;
 
 /// Prefix of a complete snapshot's directory; its number follows, and the newest has the largest.
 const COMPLETE: &str = "complete-";
@@ -105,6 +106,13 @@ impl Snapshots {
         Ok(Builder { snapshots: self.clone(), checkpoint })
     }
 
+    /// A checkpoint that never becomes the current snapshot.
+    pub(crate) fn checkpoint(&self, database: &Database) -> io::Result<SnapshotFiles> {
+        let checkpoint = SnapshotFiles::in_directory(self.next_directory("backup-"), false);
+        database.checkpoint(checkpoint.directory())?;
+        Ok(checkpoint)
+    }
+
     /// Directory of all snapshots.
     pub(crate) fn directory(&self) -> &Path {
         &self.root
@@ -191,6 +199,14 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         self.finish()
     }
+}
+
+/// File names as RocksDB creates them: letters, digits, and `.`, `_`, `-` but not in the first position.
+pub(crate) fn is_file_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    name.len() <= limits::SNAPSHOT_NAME_BYTES_MAX
+        && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && name.bytes().all(is_inner)
 }
 
 fn remove_if_there(directory: &Path) -> io::Result<()> {

@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     /// When this process applied the last entry with a time stamp, or opened the state, in nanoseconds of the boot
     /// clock. Never earlier than the entry whose times readers see.
     applied_at: AtomicU64,
+    /// Directory of checkpoints.
+    pub(crate) snapshots: Snapshots,
     /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
     _open: DatabaseGuard,
 }
@@ -84,6 +86,7 @@ impl<M: Machine> StateMachine<M> {
             applied: watch::Sender::new(applied),
             hash: watch::Sender::new(None),
             applied_at: AtomicU64::default(),
+            snapshots: snapshots.clone(),
             _open: open,
         });
         shared.record_applied(clock.boot());

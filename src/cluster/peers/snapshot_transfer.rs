@@ -18,6 +18,7 @@ use tonic::Status;
 use super::channels::Client;
 use super::wire::proto::snapshot_part::Part;
 use super::wire::proto::{SnapshotFile, SnapshotHead, SnapshotPart, SnapshotResponse};
+use crate::cluster::apply::snapshot::is_file_name;
 use crate::cluster::codec;
 use crate::cluster::type_config::{TypeConfig, Vote};
 use crate::limits;
@@ -140,19 +141,11 @@ pub(crate) async fn head(
     }
     let mut names = BTreeSet::new();
     for SnapshotFile { name, .. } in &head.files {
-        if !is_name(name) || !names.insert(name) {
+        if !is_file_name(name) || !names.insert(name) {
             return Err(SnapshotError::Name(name.clone()));
         }
     }
     Ok(head)
-}
-
-/// File names as RocksDB creates them: letters, digits, and `.`, `_`, `-` but not in the first position.
-fn is_name(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    name.len() <= limits::SNAPSHOT_NAME_BYTES_MAX
-        && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
-        && name.bytes().all(is_inner)
 }
 
 async fn next(

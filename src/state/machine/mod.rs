@@ -320,6 +320,34 @@ impl Index {
     }
 }
 
+/// Cluster, incarnation and log time of a state.
+#[derive(Clone, Copy, Debug)]
+pub struct StateIdentity {
+    /// Id of the cluster.
+    pub cluster_id: Incarnation,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Log time.
+    pub time: Timestamp,
+}
+
+impl StateIdentity {
+    /// Reads the rows; `None` before the cluster is bootstrapped.
+    ///
+    /// # Errors
+    /// If a row is corrupt.
+    pub fn read(view: &dyn View) -> Result<Option<Self>, Corrupt> {
+        let row = |key| view.get(META, key);
+        let (Some(cluster_id), Some(incarnation), Some(time)) =
+            (row(CLUSTER_ID)?, row(INCARNATION)?, row(TIME)?)
+        else {
+            return Ok(None);
+        };
+        let [cluster_id, incarnation] = [read_incarnation(&cluster_id)?, read_incarnation(&incarnation)?];
+        Ok(Some(Self { cluster_id, incarnation, time: read_time(&time)? }))
+    }
+}
+
 /// Outcome of a command: that of an earlier request with the same `Idempotency-Key`, or that of carrying it out.
 fn carry_out(
     tables: &mut Tables<'_>,
