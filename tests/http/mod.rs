@@ -5,6 +5,7 @@ mod agent_commands;
 mod agents;
 mod around;
 mod audit;
+mod backup;
 mod bad_credentials;
 mod bad_requests;
 mod bound_tokens;
