@@ -928,8 +928,15 @@ pub const OUTBOX_MATCHES_PER_STEP: usize = 2_048;
 
 // --- connections between nodes -----------------------------------------------------------------
 
-/// Maximum members at the bootstrap of a cluster.
+/// Maximum members of a cluster.
 pub const MEMBERS_MAX: usize = 9;
+/// Maximum log entries by which a learner lags when it becomes a voter. A voter that lags delays commits when another
+/// one fails.
+pub const LEARNER_LAG_MAX: u64 = 1_000;
+/// Time for one membership change, from its first entry to the last one committed.
+pub const MEMBERSHIP_CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which a node compares the membership with the wanted one.
+pub const MEMBERSHIP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum message between nodes.
 pub const PEER_MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Size of an append message beyond which no entry is added. An entry has at most [`ENTRY_BYTES_FULL`] and

@@ -10,6 +10,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::apply::state_machine::Shared;
 use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, FirstReading, Reading};
+use super::type_config::StoredMembership;
 use super::{Handle, LeaseError, LeaseProof, Machine, Raft, Stamp};
 use crate::clock::{Clock, Timestamp};
 use crate::limits;
@@ -111,7 +112,7 @@ impl<M: Machine> Stamps<M> {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
             let leads = metrics.current_leader == Some(self.clocks.node_id);
-            let voters = || metrics.membership_config.membership().voter_ids().collect();
+            let voters = || new_voters(&metrics.membership_config);
             (leads.then_some(metrics.current_term)?, voters())
         };
         let agreement = self.clocks.agreement(&voters);
@@ -125,10 +126,16 @@ impl<M: Machine> Stamps<M> {
     }
 }
 
+/// The voters whose clocks count: during a change of voters, those of the new configuration. Clocks decide no safety of
+/// the log, so that no quorum of both configurations is needed.
+fn new_voters(membership: &StoredMembership) -> BTreeSet<u64> {
+    membership.get_joint_config().last().cloned().unwrap_or_default()
+}
+
 impl<M: Machine> Handle<M> {
     /// Clock report of this node, as leader.
     pub(super) fn measure_clocks(&self) -> ClockReport {
-        let voters = self.membership().membership().voter_ids().collect();
+        let voters = new_voters(&self.known_members().effective);
         self.clocks.agreement(&voters).report()
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::codec::{self, proto};
 use super::disk_rollback::{DiskKey, DiskRecord, DiskRollback, Life};
-use super::type_config::{LeaderId, LogId, StoredMembership};
+use super::type_config::{LeaderId, LogId};
 
 /// Records of the members' disks.
 pub(crate) struct DiskRecords {
@@ -145,9 +145,4 @@ impl DiskRecords {
         }
         Some(codec::encode_memories(self.to_proto()))
     }
-}
-
-/// Whether a disk is that of a member.
-pub(crate) fn is_member(members: &StoredMembership, (node_id, disk_id): &DiskKey) -> bool {
-    members.membership().get_node(node_id).is_some_and(|member| member.disk_id == *disk_id)
 }

@@ -5,7 +5,6 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::vote::RaftLeaderId as _;
 use tokio::sync::mpsc;
 
-use super::disk_records::is_member;
 use super::log::writer::Job;
 use super::{Handle, Machine};
 use crate::limits;
@@ -33,21 +32,19 @@ impl<M: Machine> Handle<M> {
         let disk_records = &self.channels.local.disk_records;
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        let members = metrics.membership_config.as_ref();
+        let members = self.known_members();
         // The membership is empty until openraft has read the log.
-        if members.membership().nodes().next().is_some() {
-            disk_records.retain(|disk| is_member(members, disk));
+        if !members.is_empty() {
+            disk_records.retain(|disk| members.has_disk(disk));
         }
         let (Some(replication), Some(committed)) = (&metrics.replication, metrics.cluster_committed) else {
             return;
         };
         for (id, matched) in replication {
-            let (Some(matched), Some(member)) = (matched, members.membership().get_node(id)) else {
-                continue;
-            };
+            let (Some(matched), Some(member)) = (matched, members.get(*id)) else { continue };
             disk_records.holds((*id, member.disk_id), (*matched).min(committed));
         }
-        if let Some(own) = members.membership().get_node(&self.node_id)
+        if let Some(own) = members.get(self.node_id)
             && *metrics.vote.leader_id.node_id() == self.node_id
         {
             disk_records.voted((self.node_id, own.disk_id), metrics.vote.leader_id);

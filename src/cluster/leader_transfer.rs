@@ -105,7 +105,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Duration of the longest election timeout, and at least of a lease.
-    fn recent_window(&self) -> Duration {
+    pub(super) fn recent_window(&self) -> Duration {
         let heartbeat = Duration::from_millis(self.raft.config().heartbeat_interval);
         limits::FRESHNESS_LEASE.max(6 * heartbeat)
     }

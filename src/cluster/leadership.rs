@@ -8,26 +8,21 @@ use openraft::vote::RaftLeaderId as _;
 
 use super::apply::database::Database;
 use super::peers::{Purpose, wire};
-use super::type_config::{DiskId, LogId, MemberRecord, StoredMembership};
+use super::type_config::{DiskId, LogId, MemberRecord};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
 
 impl<M: Machine> Handle<M> {
-    /// The membership, as this node knows it.
-    pub(super) fn membership(&self) -> StoredMembership {
-        self.raft.server_metrics().borrow_watched().membership_config.as_ref().clone()
-    }
-
     /// Disk identity of a member.
     pub(super) fn disk_of(&self, node_id: u64) -> Option<DiskId> {
-        self.membership().membership().get_node(&node_id).map(|peer| peer.disk_id)
+        self.known_members().get(node_id).map(|member| member.disk_id)
     }
 
     /// The other members, learners included.
     pub(super) fn other_members(&self) -> Vec<(u64, MemberRecord)> {
-        let membership = self.membership();
-        let others = membership.membership().nodes().filter(|(id, _)| **id != self.node_id);
-        others.map(|(id, peer)| (*id, peer.clone())).collect()
+        let members = self.known_members();
+        let others = members.all().into_iter().filter(|(id, _)| *id != self.node_id);
+        others.map(|(id, member)| (id, member.clone())).collect()
     }
 
     /// Current term of this node.
@@ -96,7 +91,7 @@ impl<M: Machine> Handle<M> {
 
     /// Whether this node knows the membership.
     pub(crate) fn has_members(&self) -> bool {
-        self.membership().membership().nodes().next().is_some()
+        !self.known_members().is_empty()
     }
 
     /// Whether a leader is known to this process, as leader itself or by a heartbeat since its start.
@@ -149,9 +144,9 @@ impl<M: Machine> Handle<M> {
         loop {
             self.until_leader(|leader| leader.is_some()).await;
             if let Some(leader) = self.leader()
-                && let Some(peer) = self.membership().membership().get_node(&leader)
+                && let Some(member) = self.known_members().get(leader)
             {
-                return (leader, peer.clone());
+                return (leader, member.clone());
             }
             // The membership entry with this leader is not here yet.
             tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
@@ -196,7 +191,7 @@ impl<M: Machine> Handle<M> {
             self.clocks.record_report(self.measure_clocks());
             return Some(index);
         }
-        let member = self.membership().membership().get_node(&leader)?.clone();
+        let member = self.known_members().get(leader)?.clone();
         let client = self.channels.shared(Purpose::Reads, leader, &member).ok()?;
         let mut peer = client.peer();
         let answer = peer.read_index(client.request(super::peers::proto::ReadIndexRequest { for_lease }));

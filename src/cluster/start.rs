@@ -20,6 +20,7 @@ use super::clocks::{Clocks, Stamps};
 use super::database_guard::Closed;
 use super::disk_watch::Watchdog;
 use super::log::purge;
+use super::membership::removed;
 use super::peers::{Channels, InitialMembers, LocalNode, Network, Peers, bootstrap};
 use super::propose::SequenceAllocator;
 use super::propose::batcher::Batcher;
@@ -85,7 +86,7 @@ pub struct Started<M: Machine> {
 }
 
 /// The loops that renew the lease and monitor members, disk and clock.
-fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 7] {
+fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 8] {
     [
         Box::pin(handle.clone().renew_lease()),
         Box::pin(handle.clone().poll_members()),
@@ -93,6 +94,7 @@ fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [W
         Box::pin(handle.clone().step_down_with_wrong_clock()),
         Box::pin(handle.clone().watch_disk()),
         Box::pin(handle.clone().log_leader_changes()),
+        Box::pin(handle.clone().manage_membership()),
         Box::pin(handle.clone().serve_read_index(read_index_task)),
     ]
 }
@@ -284,8 +286,7 @@ impl<M: Machine> Handle<M> {
             Err(error) => return Err(error.to_string()),
         }
         self.check_member(local.disk_id)?;
-        let members = self.membership();
-        if members.membership().nodes().count() != 1 {
+        if self.known_members().all().len() != 1 {
             return Err(
                 "the log belongs to a cluster with several members: cluster.listen must be set".to_owned()
             );
@@ -293,14 +294,16 @@ impl<M: Machine> Handle<M> {
         Ok(())
     }
 
-    /// Checks that the membership, if there is one, contains this node on this disk.
+    /// Checks that the membership, if there is one, contains this node on this disk. A node that joined may not have
+    /// received the entry that added it.
     fn check_member(&self, disk_id: DiskId) -> Result<(), String> {
-        let membership = self.membership();
-        let members: BTreeMap<u64, &MemberRecord> =
-            membership.membership().nodes().map(|(id, peer)| (*id, peer)).collect();
-        let initial_members = &self.channels.local.initial_members;
-        match members.get(&self.node_id) {
-            None if members.is_empty() => Ok(()),
+        if let Some(index) = self.machine.removed_at(self.node_id) {
+            return Err(removed(self.node_id, index));
+        }
+        let (members, local) = (self.known_members(), &self.channels.local);
+        let initial_members = &local.initial_members;
+        match members.get(self.node_id) {
+            None if members.is_empty() || local.has_joined => Ok(()),
             None => Err("this node is not in the membership of its log".to_owned()),
             Some(known) if known.disk_id != disk_id => {
                 Err(format!("node {} is a member with another disk identity", self.node_id))

@@ -21,7 +21,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
         &[
             &["corrupt", "durable_file", "record", "type_config"],
             &["clock_agreement", "database_guard", "disk_rollback", "disk_watch", "raft_config", "torn_tail"],
-            &["codec", "disk_records"],
+            &["codec", "disk_records", "known_members"],
             &["apply", "log"],
             &["disk_identity", "disk_records_task"],
             &[
@@ -36,7 +36,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["clocks", "status"],
             &["propose"],
             &["peers"],
-            &["backup", "leader_transfer", "leadership"],
+            &["backup", "leader_transfer", "leadership", "membership"],
             &["start"],
         ],
     ),

@@ -45,6 +45,8 @@ pub(crate) const PURGED: &[u8] = b"purged";
 pub(crate) const DISK: &[u8] = b"disk";
 /// Row: the cluster id, 16 bytes.
 pub(crate) const CLUSTER_ID: &[u8] = b"cluster-id";
+/// Row: present if this disk joined an existing cluster, and so never bootstraps one.
+pub(crate) const JOINED: &[u8] = b"joined";
 /// Row: number of the last process start on the disk, 8 bytes, and its random id, 16 bytes.
 pub(crate) const START: &[u8] = b"start";
 /// Row: the reason for which other members rejected this disk, as text. A process does not start on such a disk.

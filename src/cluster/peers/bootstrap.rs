@@ -13,6 +13,7 @@ use openraft::errors::{InitializeError, RaftError};
 use super::call_metadata;
 use super::channels::Channels;
 use super::client::reason;
+use super::local_node::LocalNode;
 use super::proto;
 use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::type_config::{ClusterId, DiskId, MemberRecord};
@@ -22,6 +23,7 @@ use crate::limits;
 /// Response to `Hello`.
 struct NodeInfo {
     disk_id: DiskId,
+    belongs_to_cluster: bool,
     cluster_id: Option<ClusterId>,
     disk_of_sender: Option<DiskId>,
     same_members: bool,
@@ -32,7 +34,7 @@ struct NodeInfo {
 enum BootstrapConflict {
     OtherMembers(u64),
     OtherDisk { by: u64, cluster_id: ClusterId },
-    NoMember { by: u64, cluster_id: ClusterId },
+    NoMember(u64),
     OtherCluster { by: u64, cluster_id: ClusterId, ours: ClusterId },
 }
 
@@ -50,11 +52,10 @@ impl fmt::Display for BootstrapConflict {
                  was lost must not return under its id; {REPLACE_ADVICE}",
                 call_metadata::shown(cluster_id)
             ),
-            Self::NoMember { by, cluster_id } => write!(
+            Self::NoMember(by) => write!(
                 f,
-                "node {by} belongs to cluster {} already, and this node is not a member of it: a cluster is \
-                 bootstrapped once",
-                call_metadata::shown(cluster_id)
+                "node {by} belongs to a cluster already, and this node is not a member of it: a cluster is bootstrapped \
+                 once; to join it, run `trust-fabric cluster join`"
             ),
             Self::OtherCluster { by, cluster_id, ours } => write!(
                 f,
@@ -70,6 +71,9 @@ impl fmt::Display for BootstrapConflict {
 /// If it cannot be a member, it is stopped with the reason.
 pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handle<M>, drawn: ClusterId) {
     let local = &channels.local;
+    if local.has_joined {
+        return until_added(local, &handle).await;
+    }
     let others: Vec<(u64, String)> = local
         .initial_members
         .iter()
@@ -123,6 +127,15 @@ pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handl
     local.wait_for(String::new());
 }
 
+/// Waits until a node that joined an existing cluster has the first entry of its log.
+async fn until_added<M: Machine>(local: &LocalNode, handle: &Handle<M>) {
+    while handle.is_blank() {
+        local.wait_for("the leader adds this node, which joined the cluster, as a learner".to_owned());
+        tokio::time::sleep(limits::BOOTSTRAP_POLL_INTERVAL).await;
+    }
+    local.wait_for(String::new());
+}
+
 async fn hello(channels: &Channels, id: u64, address: &str) -> Result<NodeInfo, String> {
     let client = channels.own(id, address, None).map_err(|error| error.to_string())?;
     let members = channels.local.initial_members.iter();
@@ -138,6 +151,7 @@ async fn hello(channels: &Channels, id: u64, address: &str) -> Result<NodeInfo, 
     };
     Ok(NodeInfo {
         disk_id: optional(&answer.disk_id)?.ok_or("disk_id is missing")?,
+        belongs_to_cluster: answer.belongs_to_cluster,
         cluster_id: optional(&answer.cluster_id)?,
         disk_of_sender: optional(&answer.disk_of_sender)?,
         same_members: answer.same_members,
@@ -152,7 +166,11 @@ fn conflict_with(
     ours: Option<ClusterId>,
 ) -> Option<BootstrapConflict> {
     let Some(cluster_id) = answer.cluster_id else {
-        return (!answer.same_members).then_some(BootstrapConflict::OtherMembers(by));
+        return match answer {
+            NodeInfo { belongs_to_cluster: true, .. } => Some(BootstrapConflict::NoMember(by)),
+            NodeInfo { same_members: false, .. } => Some(BootstrapConflict::OtherMembers(by)),
+            _ => None,
+        };
     };
     match (answer.disk_of_sender, ours) {
         (Some(known), _) if known != disk_id => Some(BootstrapConflict::OtherDisk { by, cluster_id }),
@@ -160,7 +178,7 @@ fn conflict_with(
             Some(BootstrapConflict::OtherCluster { by, cluster_id, ours })
         }
         // It may have joined a moment ago, without the membership entry yet.
-        (None, None) if !answer.same_members => Some(BootstrapConflict::NoMember { by, cluster_id }),
+        (None, None) if !answer.same_members => Some(BootstrapConflict::NoMember(by)),
         _ => None,
     }
 }

@@ -77,6 +77,14 @@ pub(crate) enum CallRejection {
     /// The caller is not a member.
     #[error("node {0} is not a member of this cluster")]
     NotAMember(u64),
+    /// The caller was removed from the membership.
+    #[error("node {node} was removed from the cluster at log index {index}")]
+    Removed {
+        /// The caller.
+        node: u64,
+        /// Index of the entry that removed it.
+        index: u64,
+    },
     /// This node has no membership yet, and the caller is not one of its configured initial members.
     #[error("this node has no membership yet, and node {0} is not one of its configured initial members")]
     NotInitialMember(u64),

@@ -87,6 +87,12 @@ impl Channels {
         Ok(Client { local: Arc::clone(&self.local), to, to_disk, peer })
     }
 
+    /// Drops the shared channels to nodes that are no longer members.
+    pub(crate) fn retain(&self, is_member: impl Fn(u64) -> bool) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|(node_id, _), _| is_member(*node_id));
+    }
+
     /// The shared channel of one purpose to a member.
     pub(crate) fn shared(
         &self,

@@ -13,11 +13,11 @@ use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::database_guard::DatabaseGuard;
-use crate::cluster::disk_records;
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_rollback::{DiskRecord, Life};
+use crate::cluster::known_members::KnownMembers;
 use crate::cluster::log::{self, CLUSTER_ID};
-use crate::cluster::type_config::{ClusterId, DiskId, LogId, StoredMembership};
+use crate::cluster::type_config::{ClusterId, DiskId, LogId};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::telemetry::FailureLog;
@@ -36,8 +36,10 @@ pub(crate) struct LocalNode {
     pub(crate) disk_records: Arc<DiskRecords>,
     /// Trust domain of the node certificates; `None` in a cluster of one.
     pub(crate) trust_domain: Option<TrustDomain>,
-    /// The configured initial members, this node included.
+    /// The configured initial members, this node included. Empty on a node that joined an existing cluster.
     pub(crate) initial_members: InitialMembers,
+    /// Whether this node joined an existing cluster, and so never bootstraps one.
+    pub(crate) has_joined: bool,
     /// Failures of other nodes, by node id.
     pub(crate) failures: PeerFailures,
     cluster_id: OnceLock<ClusterId>,
@@ -77,6 +79,9 @@ impl PeerFailures {
 pub(crate) enum CallKind {
     /// Before membership.
     Hello,
+    /// A Raft message. The caller may be a node that this node does not know yet: a follower that missed the entry
+    /// that added its leader must be able to follow it.
+    Raft,
     /// Between members.
     Member,
 }
@@ -97,6 +102,7 @@ impl LocalNode {
                 row.try_into().map_err(|_| Corrupt::new(database.path(), "cluster id is not 16 bytes"))?;
             cluster_id.get_or_init(|| id);
         }
+        let has_joined = log::read_meta(&database, log::JOINED)?.is_some();
         let (stops, contradiction) = (watch::Sender::new(None), watch::Sender::new(None));
         let waits_for = watch::Sender::default();
         Ok(Self {
@@ -106,6 +112,7 @@ impl LocalNode {
             disk_records,
             trust_domain,
             initial_members,
+            has_joined,
             failures: PeerFailures::new(clock),
             cluster_id,
             database,
@@ -203,9 +210,9 @@ impl LocalNode {
     }
 
     /// Verifies the life of the calling process, and records it if the caller is a member.
-    fn verify_life(&self, call: &CallMetadata, members: &StoredMembership) -> Result<(), CallRejection> {
+    fn verify_life(&self, call: &CallMetadata, members: &KnownMembers) -> Result<(), CallRejection> {
         let disk = (call.from, call.from_disk);
-        if !disk_records::is_member(members, &disk) && self.disk_records.of(disk).is_none() {
+        if !members.has_disk(&disk) && self.disk_records.of(disk).is_none() {
             return Ok(());
         }
         self.disk_records
@@ -213,9 +220,9 @@ impl LocalNode {
             .map_err(|why| CallRejection::DiskRollback { node: call.from, why })
     }
 
-    /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node; both disks; the
-    /// cluster id; membership; rollback of either disk. Before the membership is known, the configured initial members
-    /// count as members.
+    /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node and its disk; the
+    /// cluster id; membership and the caller's disk; rollback of either disk. `removed_at` returns the log index at
+    /// which a node was removed.
     ///
     /// # Errors
     /// The first failed check.
@@ -224,7 +231,8 @@ impl LocalNode {
         call: &CallMetadata,
         certified: &WorkloadId,
         kind: CallKind,
-        members: &StoredMembership,
+        members: &KnownMembers,
+        removed_at: impl Fn(u64) -> Option<u64>,
     ) -> Result<(), CallRejection> {
         let trust_domain = self.trust_domain.as_ref().ok_or(CallRejection::Unstated)?;
         call_metadata::check_identity(call, certified, trust_domain, self.node_id)?;
@@ -236,33 +244,14 @@ impl LocalNode {
                 }
                 return Err(rejection);
             }
-            None if kind == CallKind::Member => return Err(CallRejection::Unstated),
+            None if kind != CallKind::Hello => return Err(CallRejection::Unstated),
             _ => {}
         }
         if kind == CallKind::Hello {
             return self.verify_life(call, members);
         }
-        let nodes = members.membership();
-        match nodes.get_node(&call.from) {
-            Some(known) if known.disk_id != call.from_disk => {
-                return Err(CallRejection::DiskOfCaller(call.from));
-            }
-            None if nodes.nodes().next().is_some() => return Err(CallRejection::NotAMember(call.from)),
-            None if !self.initial_members.contains_key(&call.from) => {
-                return Err(CallRejection::NotInitialMember(call.from));
-            }
-            _ => {}
-        }
-        let theirs = call.cluster_id.ok_or(CallRejection::Unstated)?;
-        match self.cluster_id() {
-            Some(ours) if ours != theirs => {
-                return Err(CallRejection::OtherCluster {
-                    ours: call_metadata::shown(&ours),
-                    theirs: call_metadata::shown(&theirs),
-                });
-            }
-            _ => {}
-        }
+        self.check_cluster(call)?;
+        self.check_membership(call, kind, members, removed_at)?;
         if let Some(known) = &call.known {
             self.verify_own(known, call.from)?;
         }
@@ -271,5 +260,42 @@ impl LocalNode {
             Some(ours) => Err(CallRejection::Contradiction(ours, self.node_id)),
             None => Ok(()),
         }
+    }
+
+    /// The caller states the cluster id of this node, if this node has one.
+    fn check_cluster(&self, call: &CallMetadata) -> Result<(), CallRejection> {
+        let theirs = call.cluster_id.ok_or(CallRejection::Unstated)?;
+        match self.cluster_id() {
+            Some(ours) if ours != theirs => Err(CallRejection::OtherCluster {
+                ours: call_metadata::shown(&ours),
+                theirs: call_metadata::shown(&theirs),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The caller is a member on the disk of the membership. Before this node belongs to a cluster, the configured
+    /// initial members count as members. A node that this node does not know may send Raft messages only, unless it was
+    /// removed: a removal is a fact of the committed log, so no present member is refused for it.
+    fn check_membership(
+        &self,
+        call: &CallMetadata,
+        kind: CallKind,
+        members: &KnownMembers,
+        removed_at: impl Fn(u64) -> Option<u64>,
+    ) -> Result<(), CallRejection> {
+        let node = call.from;
+        if let Some(known) = members.get(node) {
+            let is_same = known.disk_id == call.from_disk;
+            return if is_same { Ok(()) } else { Err(CallRejection::DiskOfCaller(node)) };
+        }
+        if let Some(index) = removed_at(node) {
+            return Err(CallRejection::Removed { node, index });
+        }
+        if self.cluster_id().is_none() && !self.initial_members.contains_key(&node) {
+            return Err(CallRejection::NotInitialMember(node));
+        }
+        let is_admitted = kind == CallKind::Raft || members.is_empty();
+        if is_admitted { Ok(()) } else { Err(CallRejection::NotAMember(node)) }
     }
 }

@@ -66,7 +66,7 @@ impl<M: Machine> Handle<M> {
     /// The messages of a member from now on, each with the number of messages dropped before it. Ends if the member is
     /// unknown, cannot be reached or stops.
     pub(crate) fn observe(&self, member: u64) -> BoxStream<'static, (Bytes, u64)> {
-        let record = self.membership().membership().get_node(&member).cloned();
+        let record = self.known_members().get(member).cloned();
         let client =
             record.and_then(|record| self.channels.shared(Purpose::Observation, member, &record).ok());
         let Some(client) = client else { return stream::empty().boxed() };

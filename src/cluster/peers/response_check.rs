@@ -40,6 +40,7 @@ pub(crate) fn refused(rejection: &CallRejection) -> Status {
         CallRejection::Contradiction(ours, _) => {
             with_details(Why::Contradiction(codec::log_id_to_proto(ours)))
         }
+        CallRejection::Removed { .. } => with_details(Why::Removed(proto::Removed {})),
         _ => Status::failed_precondition(text),
     }
 }
@@ -106,6 +107,10 @@ impl VerifiedChannel {
         match (refused.why, self.to_disk) {
             (Some(Why::SetBack(_)), _) => {
                 let reason = format!("rejected by node {}: {}; {REPLACE_ADVICE}", self.to, status.message());
+                self.local.stop_for_good(reason);
+            }
+            (Some(Why::Removed(_)), Some(_)) => {
+                let reason = format!("rejected by node {}: {}", self.to, status.message());
                 self.local.stop_for_good(reason);
             }
             (Some(Why::Contradiction(theirs)), Some(disk_id)) => {

@@ -23,7 +23,6 @@ use super::response_check::{refused, stating};
 use super::snapshot_transfer;
 use super::wire::{self, MessageContext};
 use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
-use crate::cluster::disk_records;
 use crate::cluster::disk_rollback::DiskKey;
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::batcher::SubmitError;
@@ -97,7 +96,8 @@ impl<M: Machine> Peers<M> {
         let failures = &self.local.failures.calls;
         let admitted = CallMetadata::read(request.metadata()).and_then(|call| {
             let certified = certified.ok_or(CallRejection::Unstated)?;
-            self.local.admit(&call, &certified.0, kind, &self.handle.membership())?;
+            let removed_at = |node| self.handle.machine().removed_at(node);
+            self.local.admit(&call, &certified.0, kind, &self.handle.known_members(), removed_at)?;
             Ok(call)
         });
         let call = admitted.map_err(|rejection| {
@@ -105,7 +105,7 @@ impl<M: Machine> Peers<M> {
             refused(&rejection)
         })?;
         failures.succeeded(&certified_id);
-        if let (CallKind::Member, None, Some(id)) = (kind, self.local.cluster_id(), call.cluster_id) {
+        if let (true, None, Some(id)) = (kind != CallKind::Hello, self.local.cluster_id(), call.cluster_id) {
             self.local.join(id).map_err(stopped)?;
             tracing::info!(
                 cluster = super::call_metadata::shown(&id),
@@ -139,7 +139,7 @@ impl<M: Machine> Peers<M> {
 
     /// Decodes a vote or pre-vote request.
     fn vote_request(&self, request: Request<proto::VoteRequest>) -> Result<VoteRequest<TypeConfig>, Status> {
-        let from = self.from(&self.admit(&request, CallKind::Member)?);
+        let from = self.from(&self.admit(&request, CallKind::Raft)?);
         wire::vote_request(request.into_inner(), from).map_err(|error| malformed(&error))
     }
 
@@ -201,12 +201,15 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::HelloResponse>, Status> {
         let call = self.admit(&request, CallKind::Hello)?;
         let bytes = |id: Option<[u8; 16]>| id.map(|id| id.to_vec().into()).unwrap_or_default();
+        let is_known =
+            self.handle.disk_of(call.from).is_some() || self.local.initial_members.contains_key(&call.from);
         let members = request.into_inner().members;
         let theirs = members.into_iter().map(|member| (member.node_id, member.address));
         Ok(Response::new(proto::HelloResponse {
             disk_id: bytes(Some(self.local.disk_id)),
-            cluster_id: bytes(self.local.cluster_id()),
+            cluster_id: bytes(self.local.cluster_id().filter(|_| is_known)),
             disk_of_sender: bytes(self.handle.disk_of(call.from)),
+            belongs_to_cluster: self.local.cluster_id().is_some(),
             same_members: theirs.eq(self.local.initial_members.clone()),
         }))
     }
@@ -236,12 +239,11 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Result<Response<proto::AppendResponse>, Status> {
-        let call = self.admit(&request, CallKind::Member)?;
+        let call = self.admit(&request, CallKind::Raft)?;
         let own_term = self.handle.term();
         let mut message = request.into_inner();
-        let (memories, members) = (std::mem::take(&mut message.memories), self.handle.membership());
-        let is_other_member =
-            |disk: &DiskKey| disk.0 != self.local.node_id && disk_records::is_member(&members, disk);
+        let (memories, members) = (std::mem::take(&mut message.memories), self.handle.known_members());
+        let is_other_member = |disk: &DiskKey| disk.0 != self.local.node_id && members.has_disk(disk);
         self.local.disk_records.merge(&memories, is_other_member);
         let append = self.appends(&call).check(message)?;
         if append.vote.leader_id.term >= own_term {
@@ -268,7 +270,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<Streaming<proto::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let call = self.admit(&request, CallKind::Member)?;
+        let call = self.admit(&request, CallKind::Raft)?;
         self.check_disk()?;
         let checks = self.appends(&call);
         // The status that ended the stream, sent after the responses to the requests before it.
@@ -295,7 +297,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<Streaming<proto::SnapshotPart>>,
     ) -> Result<Response<proto::SnapshotResponse>, Status> {
-        let call = self.admit(&request, CallKind::Member)?;
+        let call = self.admit(&request, CallKind::Raft)?;
         self.check_disk()?;
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let _one = self.receiving.try_acquire().map_err(busy)?;
@@ -352,7 +354,7 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::TransferLeaderRequest>,
     ) -> Result<Response<proto::TransferLeaderResponse>, Status> {
-        let from = self.from(&self.admit(&request, CallKind::Member)?);
+        let from = self.from(&self.admit(&request, CallKind::Raft)?);
         let transfer =
             wire::transfer_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
         self.check_disk()?;

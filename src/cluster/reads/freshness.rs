@@ -8,13 +8,14 @@
 //! 2. The lease is checked after a request has arrived and before anything is read for it. Otherwise the request could
 //!    read old state, and find a valid lease after the node has caught up. A [`LeaseProof`] stays valid for the whole
 //!    request: applied state only grows, so later reads find every entry acknowledged before the request began.
-//! 3. An acknowledgement waits until every other member has applied the entry, or every lease that it may hold from
-//!    before has expired: one lease after the leader applied the entry, or after the member's last lease request
-//!    arrived, whichever is earlier.
+//! 3. An acknowledgement waits until every other node has applied the entry, or every lease that it may hold from
+//!    before has expired: one lease after the leader applied the entry, or after the node's last lease request
+//!    arrived, whichever is earlier. A node that was removed from the membership counts as long as its lease may last.
 //!
 //! The decisions take the time as an argument. A cluster of one follows the same rules, with itself as leader and no
 //! other member.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -327,13 +328,13 @@ impl Freshness {
     }
 }
 
-/// Progress of the other members, as the leader knows it.
+/// Progress of the other nodes that may hold a lease, as the leader knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OtherMembers {
-    /// Every other member, learners included.
+    /// Every other member, learners included, and every removed one that requested a lease recently.
     pub(crate) members: Vec<MemberProgress>,
-    /// Since when this node leads, on the boot clock.
-    pub(crate) led_since: Duration,
+    /// Since when this node leads, on the boot clock. `None` if no other node was ever a member.
+    pub(crate) led_since: Option<Duration>,
 }
 
 /// The barrier of entry `index`, which this node applied at `begun` of its boot clock.
@@ -346,21 +347,17 @@ struct Barrier {
 impl Barrier {
     /// Remaining wait at `now`:
     ///
-    /// 1. No other members: none.
-    /// 2. Until this node has led for the duration of a lease: a member that left the cluster under the previous leader
-    ///    may hold one, and is unknown here.
-    /// 3. Per member that has not applied the entry: until every lease has expired that it requested before the entry
+    /// 1. Until this node has led for the duration of a lease: a member that left the cluster under the previous leader
+    ///    may hold one, and is unknown here. Also on a node that is the only member, unless no other node was ever one.
+    /// 2. Per member that has not applied the entry: until every lease has expired that it requested before the entry
     ///    was applied here. A later request is answered with the entry. Leases granted by the previous leader have
-    ///    expired by rule 2.
+    ///    expired by rule 1.
     fn remaining(&self, others: &OtherMembers, now: Duration) -> Duration {
-        if others.members.is_empty() {
-            return Duration::ZERO;
-        }
         let expires = |since: Duration| (since + limits::FRESHNESS_LEASE).saturating_sub(now);
         let lagging = others.members.iter().filter(|member| member.applied < self.index);
         let requested = lagging.filter_map(|member| member.lease_requested).max();
         let remaining = requested.map_or(Duration::ZERO, |requested| expires(requested.min(self.begun)));
-        expires(others.led_since).max(remaining)
+        others.led_since.map_or(Duration::ZERO, expires).max(remaining)
     }
 }
 
@@ -464,7 +461,7 @@ impl<M: Machine> Handle<M> {
         requests.await.is_ok()
     }
 
-    /// Progress of the other members; `None` unless this node leads.
+    /// Progress of the other nodes that may hold a lease; `None` unless this node leads.
     fn others(&self) -> Option<OtherMembers> {
         let metrics = self.raft.metrics();
         let (leader, term) = {
@@ -475,7 +472,12 @@ impl<M: Machine> Handle<M> {
             return None;
         }
         let led_since = self.freshness.leads_since(term);
-        let members = self.other_members().into_iter().map(|(id, _)| self.progress.get(id)).collect();
+        let known = self.known_members();
+        let led_since = (!known.was_always_alone(self.node_id)).then_some(led_since);
+        let mut ids: BTreeSet<u64> = known.all().into_keys().collect();
+        ids.extend(self.progress.lease_holders(self.clock.boot()));
+        ids.remove(&self.node_id);
+        let members = ids.into_iter().map(|id| self.progress.get(id)).collect();
         Some(OtherMembers { members, led_since })
     }
 }

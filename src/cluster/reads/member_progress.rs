@@ -76,6 +76,15 @@ impl ProgressTracker {
         *requested = (*requested).max(Some(now));
     }
 
+    /// Nodes that may hold a lease at `now`, members or not: those that requested one within its duration.
+    pub(crate) fn lease_holders(&self, now: Duration) -> Vec<u64> {
+        let requested_lately = |progress: &MemberProgress| {
+            progress.lease_requested.is_some_and(|requested| now < requested + limits::FRESHNESS_LEASE)
+        };
+        let members = self.members();
+        members.iter().filter(|(_, progress)| requested_lately(progress)).map(|(id, _)| *id).collect()
+    }
+
     /// Changes with every report.
     pub(crate) fn reports(&self) -> watch::Receiver<()> {
         self.reports.subscribe()

@@ -19,10 +19,8 @@ async fn nodes_form_one_cluster_in_any_start_order() {
         }
         let ids: Vec<_> = nodes.iter().map(|node| node.handle.cluster_id().expect("a cluster")).collect();
         assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{order:?}");
-        let members = nodes[0].handle.membership();
         for node in &nodes {
-            let known = members.membership().get_node(&node.handle.node_id()).expect("a member").disk_id;
-            assert_eq!(known, node.disk_id());
+            assert_eq!(nodes[0].handle.disk_of(node.handle.node_id()), Some(node.disk_id()));
         }
         stop_all(nodes).await;
     }

@@ -104,17 +104,19 @@ async fn certificate_of_another_identity_is_rejected() {
     played.end().await;
 }
 
-/// A node certified by the cluster's CA learns the cluster id and disk from `Hello`. With these it voted, appended,
+/// A node certified by the cluster's CA learned the cluster id and disk from `Hello`. With these it voted, appended,
 /// proposed and took leases as if it were a member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certified_non_member_is_rejected_on_every_call() {
     let played = Played::begin().await;
     let (site, leads) = (&played.site, leader(&played.nodes));
-    let caller = site.caller("node/9", (9, rand()), leads.handle.cluster_id());
+    let caller = site.caller("node/9", (9, rand()), Some(rand()));
     let client = site.client_of(&caller, leads.handle.node_id(), Some(leads.disk_id()));
     let mut peer = client.peer();
-    peer.hello(client.request(proto::HelloRequest::default())).await.expect("Hello is open to non-members");
-    let text = "node 9 is not a member";
+    let hello = peer.hello(client.request(proto::HelloRequest::default())).await;
+    let known = hello.expect("Hello is open to non-members").into_inner();
+    assert!(known.cluster_id.is_empty(), "the cluster id admits Raft messages");
+    let text = "this node belongs to cluster";
     let refused = Code::FailedPrecondition;
     let asked = candidate(leads.handle.term() + 1, 9);
     assert_refused(peer.vote(client.request(asked)).await, refused, text);
@@ -131,16 +133,23 @@ async fn certified_non_member_is_rejected_on_every_call() {
     assert_refused(peer.append_stream(client.request(appends)).await.map(drop), refused, text);
     let parts = futures::stream::iter([proto::SnapshotPart::default()]);
     assert_refused(peer.install_snapshot(client.request(parts)).await, refused, text);
-    assert_refused(
-        peer.read_index(client.request(proto::ReadIndexRequest { for_lease: true })).await,
-        refused,
-        text,
-    );
+    assert_member_calls_refused(&client, text).await;
+    // With the cluster id, which a join token carries, it may still not act as a member.
+    let caller = site.caller("node/9", (9, rand()), leads.handle.cluster_id());
+    let client = site.client_of(&caller, leads.handle.node_id(), Some(leads.disk_id()));
+    assert_member_calls_refused(&client, "node 9 is not a member").await;
+    played.end().await;
+}
+
+async fn assert_member_calls_refused(client: &channels::Client, text: &str) {
+    let (mut peer, refused) = (client.peer(), Code::FailedPrecondition);
+    let read = proto::ReadIndexRequest { for_lease: true };
+    assert_refused(peer.read_index(client.request(read)).await, refused, text);
     assert_refused(peer.applied(client.request(proto::AppliedRequest { index: 1 })).await, refused, text);
     assert_refused(peer.barrier(client.request(proto::BarrierRequest { index: 1 })).await, refused, text);
     let commands = futures::stream::iter([forwarded(1, command("forged"))]);
     assert_refused(peer.forward(client.request(commands)).await.map(drop), refused, text);
-    played.end().await;
+    assert_refused(peer.observe(client.request(proto::ObserveRequest {})).await.map(drop), refused, text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

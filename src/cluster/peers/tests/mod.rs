@@ -4,6 +4,7 @@ mod bootstrap;
 mod clocks;
 mod disk_rollback;
 mod hostile;
+mod membership;
 mod snapshot_transfer;
 mod three_nodes;
 

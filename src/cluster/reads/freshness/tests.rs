@@ -8,6 +8,7 @@ use futures::FutureExt as _;
 
 use super::*;
 use crate::clock::Timestamp;
+use crate::cluster::reads::member_progress::ProgressTracker;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -265,8 +266,10 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     let second = Duration::from_secs(1);
     let hour = Duration::from_secs(3600);
     let barrier = Barrier { index: 7, begun: hour };
-    let others =
-        |members: &[MemberProgress], led_since| OtherMembers { members: members.to_vec(), led_since };
+    let others = |members: &[MemberProgress], led_since| OtherMembers {
+        members: members.to_vec(),
+        led_since: Some(led_since),
+    };
     let (long_ago, lately) = (Duration::ZERO, hour.saturating_sub(second / 4));
     let later = hour + second / 4;
     let just_before = (hour + second).saturating_sub(MILLISECOND);
@@ -274,7 +277,7 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     let silent = MemberProgress { applied: 6, lease_requested: None };
     for (name, members, led_since, now, expected) in [
         ("alone", &[][..], long_ago, hour, Duration::ZERO),
-        ("alone and new", &[], hour, hour, Duration::ZERO),
+        ("alone and new", &[], hour, hour, second),
         ("all have applied it", &[done, member(8, hour)], long_ago, hour, Duration::ZERO),
         ("one has not", &[done, member(6, later)], long_ago, hour, second),
         ("one has not, later", &[done, member(6, later)], long_ago, just_before, MILLISECOND),
@@ -295,6 +298,19 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     ] {
         assert_eq!(barrier.remaining(&others(members, led_since), now), expected, "{name}");
     }
+    let always_alone = OtherMembers { members: Vec::new(), led_since: None };
+    assert_eq!(barrier.remaining(&always_alone, hour), Duration::ZERO);
+}
+
+/// A removed member was forgotten with its membership, and answered from its lease what was revoked meanwhile.
+#[test]
+fn removed_node_counts_until_its_lease_has_expired() {
+    let (progress, hour) = (ProgressTracker::default(), Duration::from_secs(3600));
+    progress.record_lease_request(4, hour);
+    progress.record_lease_request(2, Duration::ZERO);
+    let just_before = (hour + limits::FRESHNESS_LEASE).saturating_sub(MILLISECOND);
+    assert_eq!(progress.lease_holders(just_before), [4]);
+    assert!(progress.lease_holders(hour + limits::FRESHNESS_LEASE).is_empty());
 }
 
 /// A member that caught up requested leases that it could not take, and every acknowledgement waited for them.
@@ -337,8 +353,8 @@ async fn starting_node_requests_the_index_first() {
 
 #[tokio::test]
 async fn barrier_of_a_single_node_waits_for_its_own_apply() {
-    let (freshness, clock) = freshness();
-    let alone = || Some(OtherMembers { members: Vec::new(), led_since: clock.boot() });
+    let (freshness, _clock) = freshness();
+    let alone = || Some(OtherMembers { members: Vec::new(), led_since: None });
     let (sender, mut applied) = watch::channel(6);
     let applies = async { drop(applied.wait_for(|applied| *applied >= 7).await) };
     let mut waiting = pin!(freshness.barrier(7, applies, alone, no_reports()));
@@ -350,7 +366,8 @@ async fn barrier_of_a_single_node_waits_for_its_own_apply() {
 #[tokio::test(start_paused = true)]
 async fn barrier_waits_out_the_leases_of_a_silent_member() {
     let (freshness, clock) = freshness();
-    let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
+    let silent =
+        || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Some(Duration::ZERO) });
     let answered = Cell::new(false);
     let waited = async {
         freshness.barrier(7, async {}, silent, no_reports()).await.expect("acknowledged");
@@ -371,7 +388,7 @@ async fn barrier_ends_when_the_member_reports_the_index() {
     let (reports, applied) = (watch::Sender::new(()), AtomicU64::new(6));
     let others = || {
         let members = vec![member(applied.load(Ordering::Relaxed), Duration::MAX)];
-        Some(OtherMembers { members, led_since: Duration::ZERO })
+        Some(OtherMembers { members, led_since: Some(Duration::ZERO) })
     };
     let mut waiting = pin!(freshness.barrier(7, async {}, others, reports.subscribe()));
     assert!(waiting.as_mut().now_or_never().is_none());
@@ -390,7 +407,8 @@ async fn unapplied_entry_is_not_acknowledged() {
     assert_eq!(outcome, Err(BarrierTimeout));
     // Nor on a follower, or while the clock stands still and a member is silent.
     assert_eq!(freshness.barrier(7, async {}, || None, no_reports()).await, Err(BarrierTimeout));
-    let silent = || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Duration::ZERO });
+    let silent =
+        || Some(OtherMembers { members: vec![member(0, Duration::MAX)], led_since: Some(Duration::ZERO) });
     assert_eq!(freshness.barrier(7, async {}, silent, no_reports()).await, Err(BarrierTimeout));
 }
 
