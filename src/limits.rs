@@ -930,6 +930,12 @@ pub const OUTBOX_MATCHES_PER_STEP: usize = 2_048;
 
 /// Maximum members of a cluster.
 pub const MEMBERS_MAX: usize = 9;
+/// Largest node id that is allocated; beyond it: no join token is created.
+pub const NODE_ID_MAX: u64 = 65_535;
+/// Maximum unused join tokens; beyond it: refused.
+pub const JOIN_TOKENS_MAX: usize = 16;
+/// Lifetime of a join token, by log time.
+pub const JOIN_TOKEN_LIFETIME: Duration = Duration::from_secs(600);
 /// Maximum log entries by which a learner lags when it becomes a voter. A voter that lags delays commits when another
 /// one fails.
 pub const LEARNER_LAG_MAX: u64 = 1_000;

@@ -1,5 +1,7 @@
 //! The error object, and the one map from errors to status and code (contract §1).
 
+mod of_state;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,7 +15,7 @@ use super::text;
 use crate::exchange;
 use crate::policy::DenialKind;
 use crate::transmitter::streams;
-use crate::{cluster, identity, json, keyring, receiver, state};
+use crate::{cluster, identity, json, keyring, receiver};
 use crate::{feed, revocation};
 
 /// Error codes of the specification, and those of RFC 8693 for form requests.
@@ -284,53 +286,6 @@ impl From<json::Error> for Error {
 impl From<cluster::Corrupt> for Error {
     fn from(error: cluster::Corrupt) -> Self {
         Self::internal(error)
-    }
-}
-
-impl From<state::Error> for Error {
-    fn from(error: state::Error) -> Self {
-        use state::Error as E;
-        let description = error.to_string();
-        match error {
-            E::Write(_) | E::Lease(_) | E::ReadIndex(_) | E::TooManyRevocations => {
-                Self::unavailable(description)
-            }
-            // Both quotas are per minute.
-            E::RevocationQuota | E::VerifiedTooOften => Self::too_many_requests(&description, 60),
-            E::TooManyNonces
-            | E::TooManySpentTokens
-            | E::TooManyIdempotencyKeys
-            | E::TooManyEncryptionKeys => Self::too_many_requests(&description, FULL_RETRY_SECS),
-            E::NonceSpent | E::TokenSpent | E::StreamNotEnabled => Self::invalid_request(description),
-            E::IdempotencyKeyReused => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
-            }
-            E::UnknownSigningKey
-            | E::UnknownTool
-            | E::UnknownAgent
-            | E::UnknownEncryptionKey
-            | E::UnknownBlock
-            | E::UnknownStream => Self::not_found(description),
-            E::NotTheOwner | E::AgentRevoked | E::AgentEnded | E::CallerRefused => {
-                Self::forbidden(description)
-            }
-            E::PreconditionFailed => {
-                Self::new(StatusCode::PRECONDITION_FAILED, Code::InvalidRequest, description)
-            }
-            E::NoAgedSuccessor
-            | E::JtiReused
-            | E::TooManySigningKeys
-            | E::PolicyChanged
-            | E::AlreadyBootstrapped
-            | E::ToolExists
-            | E::TooManyTools
-            | E::TooManyAgents
-            | E::TooManyStreams
-            | E::StreamChanged
-            | E::TooManySubjects => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
-            E::Damaged(corrupt) => Self::internal(corrupt),
-            E::Undecodable | E::AuditBlockMissing => Self::internal(description),
-        }
     }
 }
 

@@ -19,16 +19,17 @@ pub use proto::command::Body as Command;
 pub use proto::effect::Kind as EffectKind;
 pub use proto::tool_written::How;
 pub use proto::{
-    AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllowRevocations, AppendAuditBlock,
-    AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller, ChangeStreamSubject,
-    CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream, DeregisterTool, Effect,
-    EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency, IdempotencyRow,
-    IssueAgent, KeptDeadLetters, LiftBlock, MintedToken, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow,
-    PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange, Refusal, RegisterEncryptionKey,
-    Registrar, RemoveEncryptionKey, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent,
-    Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow,
-    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
-    UpdateStream, VerifyStream,
+    AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllocateNode, AllowRevocations,
+    AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller,
+    ChangeStreamSubject, CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream,
+    DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency,
+    IdempotencyRow, IssueAgent, JoinNode, KeptDeadLetters, LiftBlock, MintedToken, Node, NodeRole, NodeStage,
+    NodeWritten, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey,
+    PutPolicy, PutTool, RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey,
+    RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent,
+    SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow, StreamStatus,
+    StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
+    WantRole,
 };
 
 /// Version of the format.
@@ -95,6 +96,8 @@ pub enum Reply {
     Stream(StreamWritten),
     /// An exchange is recorded.
     Minted(MintedToken),
+    /// A node id is allocated, or its node joined.
+    Node(NodeWritten),
 }
 
 impl Reply {
@@ -257,6 +260,7 @@ pub fn encode_reply(reply: Replied<Reply>) -> Bytes {
         Reply::Revoked(revoked) => proto::reply::Body::Revoked(revoked),
         Reply::Stream(written) => proto::reply::Body::StreamWritten(written),
         Reply::Minted(token) => proto::reply::Body::Minted(token),
+        Reply::Node(written) => proto::reply::Body::NodeWritten(written),
     };
     proto::Reply { body: Some(body), repeated: reply.is_repeated }.encode_to_vec().into()
 }
@@ -274,6 +278,7 @@ pub fn decode_reply(bytes: &[u8]) -> Option<Replied<Reply>> {
         proto::reply::Body::Revoked(revoked) => Reply::Revoked(revoked),
         proto::reply::Body::StreamWritten(written) => Reply::Stream(written),
         proto::reply::Body::Minted(token) => Reply::Minted(token),
+        proto::reply::Body::NodeWritten(written) => Reply::Node(written),
     };
     Some(Replied { outcome, is_repeated: reply.repeated })
 }
@@ -531,6 +536,48 @@ mod tests {
         assert_eq!(refusals.map(i32::from), [22, 23, 24, 25, 26, 27]);
         let refusals = refusals.into_iter().map(Reply::Refused);
         for reply in refusals.chain([Reply::Stream(StreamWritten { row: Some(row) })]) {
+            let reply = Replied::first(reply);
+            assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
+        }
+    }
+
+    #[test]
+    fn encoding_of_node_commands_and_replies_is_stable() {
+        let token_digest = Bytes::from_static(&[7; 2]);
+        let role = NodeRole::Voter.into();
+        let allocate =
+            AllocateNode { token_digest: token_digest.clone(), role, replaces: Some(3), caller: "c".into() };
+        let join = JoinNode { node_id: 4, token_digest, address: "a".into(), disk_id: vec![8; 2].into() };
+        let want = WantRole { node_id: 4, role: NodeRole::Removed.into(), caller: "c".into() };
+        for (command, bytes) in [
+            (Command::AllocateNode(allocate), &[218, 1, 11, 10, 2, 7, 7, 16, 2, 24, 3, 34, 1, b'c'][..]),
+            (Command::JoinNode(join), &[226, 1, 13, 8, 4, 18, 2, 7, 7, 26, 1, b'a', 34, 2, 8, 8]),
+            (Command::WantRole(want), &[234, 1, 7, 8, 4, 16, 3, 26, 1, b'c']),
+        ] {
+            assert_eq!(encode(command.clone())[..], *bytes, "{command:?}");
+            assert!(is_known(&encode(command)));
+        }
+        let node = Node { node_id: 4, stage: NodeStage::Removed.into(), removed_index: 9, ..Node::default() };
+        assert_eq!(node.encode_to_vec(), [8, 4, 16, 5, 88, 9]);
+        let refusals = [
+            Refusal::UnknownNode,
+            Refusal::NodeRemoved,
+            Refusal::NodeNotJoined,
+            Refusal::LastVoter,
+            Refusal::UnknownJoinToken,
+            Refusal::JoinTokenExpired,
+            Refusal::JoinTokenUsed,
+            Refusal::TooManyJoinTokens,
+            Refusal::TooManyMembers,
+            Refusal::NotReplaceable,
+            Refusal::NodeAddressUsed,
+            Refusal::ClusterWithoutListener,
+            Refusal::NodeIdsExhausted,
+            Refusal::NodeRoleNotAllowed,
+        ];
+        assert!(refusals.iter().map(|refusal| i32::from(*refusal)).eq(37..=50));
+        let written = Reply::Node(NodeWritten { changed: true, node: Some(node) });
+        for reply in refusals.into_iter().map(Reply::Refused).chain([written]) {
             let reply = Replied::first(reply);
             assert_eq!(decode_reply(&encode_reply(reply.clone())), Some(reply));
         }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use caller::{CallerFacts, OnBehalf};
-pub use command::{Agent, MintedToken, PolicySource, Replied, stated};
+pub use command::{Agent, MintedToken, Node, NodeRole, NodeStage, PolicySource, Replied, stated};
 pub(crate) use machine::idempotency::Idempotency;
 pub use machine::idempotency::owner;
 pub(crate) use machine::{Index, Replicated, StateIdentity};
@@ -30,6 +30,8 @@ pub use resources::events::{
     EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
 };
 pub(crate) use resources::feed::FeedEvent;
+pub use resources::join_token::{InvalidJoinToken, JoinToken};
+pub use resources::nodes::{Joiner, NodeError};
 pub(crate) use resources::operator_revocations::{OperatorRevocation, Target};
 pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::revocation_index::RevocationIndex;
@@ -168,6 +170,9 @@ pub enum Error {
     /// Limit of subjects excluded from the stream.
     #[error("limit of subjects removed from the stream reached")]
     TooManySubjects,
+    /// A change of nodes was refused.
+    #[error(transparent)]
+    Node(NodeError),
     /// A row is corrupt.
     #[error("a row of the state is corrupt")]
     Damaged(#[from] Corrupt),
@@ -220,6 +225,20 @@ impl From<Refusal> for Error {
             Refusal::VerifiedTooOften => Self::VerifiedTooOften,
             Refusal::TooManySubjects => Self::TooManySubjects,
             Refusal::CallerRefused => Self::CallerRefused,
+            Refusal::UnknownNode => Self::Node(NodeError::Unknown),
+            Refusal::NodeRemoved => Self::Node(NodeError::Removed),
+            Refusal::NodeNotJoined => Self::Node(NodeError::NotJoined),
+            Refusal::LastVoter => Self::Node(NodeError::LastVoter),
+            Refusal::UnknownJoinToken => Self::Node(NodeError::UnknownToken),
+            Refusal::JoinTokenExpired => Self::Node(NodeError::TokenExpired),
+            Refusal::JoinTokenUsed => Self::Node(NodeError::TokenUsed),
+            Refusal::TooManyJoinTokens => Self::Node(NodeError::TooManyTokens),
+            Refusal::TooManyMembers => Self::Node(NodeError::TooManyMembers),
+            Refusal::NotReplaceable => Self::Node(NodeError::NotReplaceable),
+            Refusal::NodeAddressUsed => Self::Node(NodeError::AddressUsed),
+            Refusal::ClusterWithoutListener => Self::Node(NodeError::NoListener),
+            Refusal::NodeIdsExhausted => Self::Node(NodeError::IdsExhausted),
+            Refusal::NodeRoleNotAllowed => Self::Node(NodeError::RoleNotAllowed),
             // This proposal was not applied, but an earlier or later one of the same command may be.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }

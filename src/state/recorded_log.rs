@@ -10,26 +10,28 @@ use serde_json::json;
 
 use super::caller::CallerFacts;
 use super::command::{
-    self, AdvanceStream, Agent, AllowRevocations, AppendAuditBlock, AuditHead, Bootstrap,
+    self, AdvanceStream, Agent, AllocateNode, AllowRevocations, AppendAuditBlock, AuditHead, Bootstrap,
     ChangeStreamSubject, Command, DeadLetter, DeregisterTool, Effect, EffectKind, Idempotency, IssueAgent,
-    LiftBlock, MintedToken, PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange,
+    JoinNode, LiftBlock, MintedToken, PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange,
     RegisterEncryptionKey, Registrar, RemoveEncryptionKey, RetireSigningKey, Revoke, RevokeAgent,
     SetStreamStatus, SpendToken, StreamCursorRow, TaintSigningKey, Tool, ToolVersion, UpdateStream,
-    VerifyStream, encode_for,
+    VerifyStream, WantRole, encode_for,
 };
 use super::resources::events::EventId;
 use super::resources::revoked_fact::fact_row;
 use super::tables;
 use super::testing::{StateHarness, about, create_stream, delete_stream, signal};
 use crate::clock::Timestamp;
-use crate::cluster::{Machine as _, ProposerId, Stamp, Submission, Write};
+use crate::cluster::{
+    Applied, Machine as _, MemberEntry, ProposerId, Stamp, Submission, WantedMember, WantedRole, Write,
+};
 use crate::id::Digest128;
 use crate::token::lineage::Fact;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const ENTRIES: u64 = 1_500;
 /// First 16 bytes of the SHA-256 of all writes and replies.
-const DIGEST: &str = "o6hvACs_avGQ2oYIYT7Vuw";
+const DIGEST: &str = "nRPx14fnHO-l7dhA3dC7gw";
 
 /// A generator of the log. Identifiers are few, so that commands meet existing rows.
 struct Generator {
@@ -236,8 +238,43 @@ impl Generator {
         }
     }
 
+    fn node(&mut self) -> Command {
+        let node_id = self.below(30);
+        let role = i32::try_from(self.below(4)).unwrap_or_default();
+        let token_digest: Bytes = self.digest(3).repeat(2).into();
+        match self.below(4) {
+            0 => Command::WantRole(WantRole { node_id, role, caller: self.caller() }),
+            1 => {
+                let replaces = self.chance(3).then(|| self.below(9));
+                Command::AllocateNode(AllocateNode { token_digest, role, replaces, caller: self.caller() })
+            }
+            _ => {
+                let (address, disk_id) = (self.name("n", 12), self.digest(9));
+                Command::JoinNode(JoinNode { node_id, token_digest, address, disk_id })
+            }
+        }
+    }
+
+    /// The wanted members, some of them with the role that they shall have; at first the members of the bootstrap.
+    fn members(&mut self) -> Vec<MemberEntry> {
+        let wanted = self.harness.machine.wanted_members();
+        if wanted.is_empty() {
+            let member = |node_id| (node_id, format!("n{node_id}"));
+            let members = (1..=2).map(member);
+            return members.map(|(node_id, address)| entry(node_id, address, [1; 16], true)).collect();
+        }
+        let mut members = Vec::new();
+        for WantedMember { node_id, address, disk_id, role, .. } in wanted {
+            if role != WantedRole::Removed || self.chance(2) {
+                members.push(entry(node_id, address, disk_id, role == WantedRole::Voter && !self.chance(3)));
+            }
+        }
+        members
+    }
+
     fn command(&mut self) -> Command {
-        match self.below(22) {
+        match self.below(24) {
+            22 | 23 => self.node(),
             0..3 => self.tool(),
             3 => {
                 let (tool_id, caller) = (self.name("t", 6), self.caller());
@@ -308,6 +345,10 @@ impl Generator {
     }
 }
 
+fn entry(node_id: u64, address: String, disk_id: [u8; 16], is_voter: bool) -> MemberEntry {
+    MemberEntry { node_id, address, disk_id, is_voter }
+}
+
 fn hash_write(hash: &mut Context, write: &Write) {
     let (kind, table, parts): (u8, &str, [&[u8]; 2]) = match write {
         Write::Put { table, key, value } => (0, table, [key, value]),
@@ -337,8 +378,15 @@ fn writes_and_replies_of_a_recorded_log_are_stable() {
         }
         let stamp = Stamp { time: generator.at, latest: generator.at, elapsed: generator.at };
         let batch = super::Replicated::batch(stamp, submissions);
+        let members = (index % 8 == 2).then(|| generator.members());
         let harness = &mut generator.harness;
-        let applied = harness.machine.apply(&harness.rows, &batch, index).expect("applies");
+        let applied = match members {
+            None => harness.machine.apply(&harness.rows, &batch, index).expect("applies"),
+            Some(members) => {
+                let writes = harness.machine.record_members(&harness.rows, &members, index);
+                Applied { writes: writes.expect("records"), ..Applied::default() }
+            }
+        };
         for write in &applied.writes {
             hash_write(&mut hash, write);
             if let Write::Put { table, .. } = write {

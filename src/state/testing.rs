@@ -19,7 +19,7 @@ use super::resources::{feed, outbox};
 use super::tables::{FEED, META, ORIGIN, OUTBOX, REPLY};
 use super::{Replicated, State};
 use crate::clock::{Clock, Timestamp};
-use crate::cluster::{self, Corrupt, Machine as _, ProposerId, Stamp, Submission, View, Write};
+use crate::cluster::{self, Corrupt, Machine as _, MemberEntry, ProposerId, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
 use crate::keyring::{GenerateSetKey, Keyring};
 use crate::limits;
@@ -274,6 +274,19 @@ impl StateHarness {
         self.rows.write(applied.writes.clone());
         self.machine.project(&applied.writes, self.entries).expect("projects");
         applied.replies.iter().map(|reply| decode_reply(reply).expect("reply")).collect()
+    }
+
+    /// Applies a membership entry.
+    pub fn members(&mut self, members: &[MemberEntry]) {
+        self.entries += 1;
+        let writes = self.machine.record_members(&self.rows, members, self.entries).expect("records");
+        self.rows.write(writes.clone());
+        self.machine.project(&writes, self.entries).expect("projects");
+    }
+
+    /// Log index of the last entry.
+    pub fn last_index(&self) -> u64 {
+        self.entries
     }
 
     /// Skips log indexes.

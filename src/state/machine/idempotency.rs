@@ -126,9 +126,12 @@ fn without_content(reply: &Reply) -> Option<Reply> {
             let row = StreamRow { stream, removed_subjects: Vec::new(), ..row.clone() };
             Some(Reply::Stream(StreamWritten { row: Some(row) }))
         }
-        Reply::Done { .. } | Reply::EncryptionKey(_) | Reply::Revoked(_) | Reply::Minted(_) => {
-            Some(reply.clone())
-        }
+        Reply::Node(written) if !written.changed => None,
+        Reply::Done { .. }
+        | Reply::EncryptionKey(_)
+        | Reply::Revoked(_)
+        | Reply::Minted(_)
+        | Reply::Node(_) => Some(reply.clone()),
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::command::{
-    self, Batch, Bootstrap, Command, Idempotency, PolicyHistoryRow, PolicyRow, Refusal, Replied, Reply,
+    self, Batch, Bootstrap, Command, Idempotency, Node, PolicyHistoryRow, PolicyRow, Refusal, Replied, Reply,
     SigningKeyRow, Submitted,
 };
 use super::resources::events::{EventId, Span};
@@ -23,18 +23,20 @@ use super::resources::revocation_index::RevocationIndex;
 use super::resources::signing_keys::SigningKeyRecord;
 use super::resources::streams::{Stream, StreamCursor};
 use super::resources::{
-    agents, audit_blocks, encryption_keys, feed, nonces, operator_revocations, outbox, policies, revocations,
-    signals, signing_keys, streams, subject_blocks, tools,
+    agents, audit_blocks, encryption_keys, feed, nodes, nonces, operator_revocations, outbox, policies,
+    revocations, signals, signing_keys, streams, subject_blocks, tools,
 };
 use super::tables::row_cache::RowCache;
 use super::tables::{
     self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER,
-    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEED, INCARNATION, META, OUTBOX, PASSED, POLICY,
+    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEED, INCARNATION, META, NODES, OUTBOX, PASSED, POLICY,
     POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR,
     TIME, TOOL, TOOLS, Tables,
 };
 use crate::clock::Timestamp;
-use crate::cluster::{Applied, Corrupt, LogTimes, Machine, Stamp, StateHash, Submission, View, Write};
+use crate::cluster::{
+    Applied, Corrupt, LogTimes, Machine, MemberEntry, Stamp, StateHash, Submission, View, WantedMember, Write,
+};
 use crate::id::Incarnation;
 use dedup::Dedup;
 
@@ -65,6 +67,8 @@ pub struct Index {
     pub policy: String,
     /// Signing keys by `kid`. Shared: most entries change none.
     pub signing_keys: Arc<BTreeMap<String, SigningKeyRecord>>,
+    /// Nodes by their ids.
+    pub nodes: Arc<BTreeMap<u64, Arc<Node>>>,
     /// Policy changes by number, oldest first.
     pub policy_history: Arc<BTreeMap<u64, PolicyHistoryRow>>,
     /// Number of tools.
@@ -213,6 +217,25 @@ impl Machine for Replicated {
         Ok(applied)
     }
 
+    fn record_members(
+        &self,
+        view: &dyn View,
+        members: &[MemberEntry],
+        index: u64,
+    ) -> Result<Vec<Write>, Corrupt> {
+        let mut tables = Tables::of_entry(view, index);
+        nodes::record_members(&mut tables, members, index)?;
+        Ok(tables.into_writes())
+    }
+
+    fn removed_at(&self, node_id: u64) -> Option<u64> {
+        nodes::removed_at(self.index.load().nodes.get(&node_id)?)
+    }
+
+    fn wanted_members(&self) -> Vec<WantedMember> {
+        self.index.load().nodes.values().filter_map(|node| nodes::wanted_member(node)).collect()
+    }
+
     fn project(&self, writes: &[Write], _index: u64) -> Result<(), Corrupt> {
         let mut index = Index::clone(&self.index.load());
         let mut ends = Ends::default();
@@ -243,7 +266,7 @@ impl Machine for Replicated {
 
     fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         let mut index = Index::default();
-        for table in [META, SIGNING_KEY, POLICY_HISTORY, STREAM, STREAM_CURSOR] {
+        for table in [META, NODES, SIGNING_KEY, POLICY_HISTORY, STREAM, STREAM_CURSOR] {
             tables::try_scan(view, table, &[], |key, row| index.put(table, key, row).map(|()| true))?;
         }
         let revocations = RevocationIndex::default();
@@ -280,6 +303,10 @@ impl Index {
             (META, REVOCATIONS) => self.revocations = read_number(row)?,
             (META, DROPPED_BY_AGE) => self.audit_dropped_by_age = read_number(row)?,
             (META, DROPPED_BY_BYTES) => self.audit_dropped_by_bytes = read_number(row)?,
+            (NODES, key) => {
+                let node = nodes::from_row(key, row)?;
+                Arc::make_mut(&mut self.nodes).insert(node.node_id, Arc::new(node));
+            }
             (SIGNING_KEY, kid) => {
                 let facts = SigningKeyRecord::from_row(kid, tables::decode::<SigningKeyRow>(table, row)?)?;
                 Arc::make_mut(&mut self.signing_keys).insert(facts.kid.clone(), facts);
@@ -309,6 +336,7 @@ impl Index {
         match table {
             STREAM => Arc::make_mut(&mut self.streams).retain(|id, _| id.as_bytes() != key),
             STREAM_CURSOR => Arc::make_mut(&mut self.stream_cursors).retain(|id, _| id.as_bytes() != key),
+            NODES => Arc::make_mut(&mut self.nodes).retain(|id, _| id.to_be_bytes() != key),
             SIGNING_KEY => {
                 Arc::make_mut(&mut self.signing_keys).retain(|kid, _| kid.as_bytes() != key);
             }
@@ -400,6 +428,9 @@ fn carry_out(
         Command::VerifyStream(command) => streams::verify(tables, time, command)?,
         Command::DeleteStream(command) => streams::delete(tables, now, &command)?,
         Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
+        Command::AllocateNode(command) => nodes::allocate(tables, now, index, &command)?,
+        Command::JoinNode(command) => nodes::join(tables, now, index, command)?,
+        Command::WantRole(command) => nodes::want_role(tables, now, index, &command)?,
     };
     if let Some(idempotency) = idempotency {
         idempotency::store(tables, time.elapsed, idempotency, &reply)?;

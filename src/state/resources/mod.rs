@@ -6,6 +6,8 @@ pub(crate) mod encryption_keys;
 pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod issuer_quotas;
+pub(crate) mod join_token;
+pub(crate) mod nodes;
 pub(crate) mod nonces;
 pub(crate) mod operator_revocations;
 pub(crate) mod outbox;

@@ -82,6 +82,9 @@ tables! {
     /// The last audit block of each node, by node id.
     AUDIT_NODE = "audit_node";
 
+    /// Node ids with their disks and roles, by node id: 8 bytes.
+    NODES = "nodes";
+
     /// Streams, by `stream_id`.
     STREAM = "stream";
     /// Cursors of streams, by `stream_id`.
@@ -383,6 +386,11 @@ impl<'v> Tables<'v> {
         let elapsed = known.max(stamp.elapsed);
         self.set_number(PASSED, u64::try_from(elapsed.millis()).unwrap_or(0));
         Ok(EntryTime { now, latest: now.max(stamp.latest), elapsed })
+    }
+
+    /// Log time of the last entry with a time stamp; zero before the first.
+    pub fn log_time(&self) -> Result<Timestamp, Corrupt> {
+        Ok(timestamp(self.number(TIME)?))
     }
 
     /// Elapsed time of the last entry ([`EntryTime::elapsed`]).
