@@ -1,17 +1,18 @@
 //! Compiles the protobuf definitions of the on-disk formats and of the messages between nodes, without an
 //! installed `protoc`.
 
-use tonic_prost_build::Config;
+use tonic_prost_build::{Config, FileDescriptorSet};
 
 /// Messages that are also answers of the HTTP interface: their comments are the descriptions of their schemas, and an
 /// `optional` field that is not set is absent.
-const ANSWERS: [&str; 2] = ["Tool", "Agent"];
+const ANSWERS: [&str; 3] = ["Tool", "Agent", "NodeReport"];
 
 /// Attributes of their fields: enumerated texts, and a field that is not answered.
-const FIELDS: [(&str, &str); 3] = [
+const FIELDS: [(&str, &str); 4] = [
     ("Tool.protocols", "#[schema(value_type = Vec<crate::text::values::Protocol>)]"),
     ("Agent.platform", "#[schema(value_type = crate::text::values::Platform)]"),
     ("Agent.ancestors", "#[serde(skip)]"),
+    ("NodeReport.waiting_changes", "#[serde(skip)]"),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,7 +20,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let on_disk = protox::compile(["proto/log.proto", "proto/command.proto"], ["proto"])?;
     let mut config = Config::new();
     config.bytes(["."]).btree_map(["."]);
-    let messages = on_disk.file.iter().flat_map(|file| &file.message_type);
+    derive_answers(&mut config, &on_disk);
+    config.compile_fds(on_disk)?;
+    let between_nodes = protox::compile(["proto/peer.proto"], ["proto"])?;
+    let mut messages = Config::new();
+    derive_answers(&mut messages, &between_nodes);
+    // Log entries are passed on in their on-disk encoding.
+    messages.bytes(["."]).extern_path(".trust_fabric.log.v1", "crate::cluster::codec::proto");
+    tonic_prost_build::configure().compile_fds_with_config(between_nodes, messages)?;
+    Ok(())
+}
+
+/// Derives the serialization and the schema of the [`ANSWERS`] among the messages of `files`.
+fn derive_answers(config: &mut Config, files: &FileDescriptorSet) {
+    let messages = files.file.iter().flat_map(|file| &file.message_type);
     for message in messages.filter(|message| ANSWERS.contains(&message.name())) {
         config.type_attribute(message.name(), "#[derive(serde::Serialize, utoipa::ToSchema)]");
         for field in message.field.iter().filter(|field| field.proto3_optional()) {
@@ -30,11 +44,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (path, attribute) in FIELDS {
         config.field_attribute(path, attribute);
     }
-    config.compile_fds(on_disk)?;
-    let between_nodes = protox::compile(["proto/peer.proto"], ["proto"])?;
-    let mut messages = Config::new();
-    // Log entries are passed on in their on-disk encoding.
-    messages.bytes(["."]).extern_path(".trust_fabric.log.v1", "crate::cluster::codec::proto");
-    tonic_prost_build::configure().compile_fds_with_config(between_nodes, messages)?;
-    Ok(())
 }

@@ -574,6 +574,10 @@ pub const DISK_LOST_TICKS: u32 = 100;
 /// Maximum time to hand over leadership; beyond it the node continues without.
 /// Metric: `svc_raft_is_leader`.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum wait for the leader to transfer leadership, which takes [`HAND_OVER_TIMEOUT`] at most.
+pub const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(4);
+/// Maximum wait for the report of a member; beyond it the status has none.
+pub const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum time for the chosen member to be elected; beyond it the next member is chosen.
 pub const HAND_OVER_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which a node checks whether it may stand for election.
@@ -941,6 +945,8 @@ pub const JOIN_TOKEN_LIFETIME: Duration = Duration::from_secs(600);
 pub const LEARNER_LAG_MAX: u64 = 1_000;
 /// Time for one membership change, from its first entry to the last one committed.
 pub const MEMBERSHIP_CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum wait of a response for a membership change; beyond it: 202 with the reason.
+pub const MEMBERSHIP_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Interval at which a node compares the membership with the wanted one.
 pub const MEMBERSHIP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum message between nodes.

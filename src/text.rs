@@ -2,6 +2,8 @@
 
 pub(crate) mod values;
 
+use std::net::SocketAddr;
+
 use crate::limits;
 
 /// Whether `text` has 1 to `bytes_max` bytes.
@@ -40,6 +42,27 @@ pub(crate) fn is_absolute_uri(text: &str) -> bool {
     is_uri(text) && !text.contains('#')
 }
 
+/// Whether `text` is a host name or address and a port. Nodes are identified by certificates, not by addresses.
+pub(crate) fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let is_name = fits(host, limits::DNS_NAME_BYTES_MAX)
+        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+    is_port && (is_name || text.parse::<SocketAddr>().is_ok())
+}
+
+/// An id of 16 bytes as 32 lower-case hexadecimal digits.
+pub(crate) fn hex(id: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}
+
+/// Parses the output of [`hex`].
+pub(crate) fn from_hex(text: &str) -> Option<[u8; 16]> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let digits = Some(text).filter(|text| text.len() == 32 && text.bytes().all(is_digit))?;
+    u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +88,26 @@ mod tests {
         assert!(is_scope_word("db.read:[1]"));
         for text in ["", "a b", "a\"b", "a\\b", "\u{e4}", &"x".repeat(limits::CAPABILITY_BYTES_MAX + 1)] {
             assert!(!is_scope_word(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn host_and_port_have_a_port_that_can_be_dialled() {
+        for text in ["node-1.example:8695", "10.0.0.1:1", "[::1]:8695", "a_b:65535"] {
+            assert!(is_host_and_port(text), "{text}");
+        }
+        for text in ["", "a", ":1", "a:0", "a:65536", "a:x", "a b:1", "::1:8695x", "a/b:1", "a:1\n"] {
+            assert!(!is_host_and_port(text), "{text:?}");
+        }
+        assert!(!is_host_and_port(&format!("{}:1", "a".repeat(limits::DNS_NAME_BYTES_MAX + 1))));
+    }
+
+    #[test]
+    fn hexadecimal_id_round_trips_and_has_one_spelling() {
+        let id = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
+        assert_eq!(from_hex(&hex(&id)), Some(id));
+        for text in ["", "00", &"A".repeat(32), &"0".repeat(33), &format!("+{}", "0".repeat(31))] {
+            assert_eq!(from_hex(text), None, "{text}");
         }
     }
 

@@ -1,15 +1,20 @@
-//! Members of a cluster as processes: one that waits for the others, and a leader that shuts down.
+//! Members of a cluster as processes: one that waits for the others, a leader that shuts down, nodes that join and leave.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "members/joining.rs"]
+mod joining;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU64;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::{Client, Method, Response};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -24,6 +29,8 @@ struct Site {
     directory: TempDir,
     made: pki::IssuedCertificates,
     members: Vec<(u64, SocketAddr)>,
+    /// Number of the members that found the cluster. The others join it.
+    founders: usize,
 }
 
 /// A member as a process, which is killed when dropped.
@@ -37,6 +44,10 @@ struct Member {
 
 impl Site {
     fn new() -> Self {
+        Self::founded_by(3)
+    }
+
+    fn founded_by(founders: usize) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
         let operator = pki::CertificateSubject::within("operator", &trust_domain).expect("caller");
@@ -44,7 +55,7 @@ impl Site {
             directory: directory.path().join("pki"),
             trust_domain,
             hosts: Vec::new(),
-            peers: (1..=3).map(|id| NonZeroU64::new(id).expect("not 0")).collect(),
+            peers: (1..=4).map(|id| NonZeroU64::new(id).expect("not 0")).collect(),
             callers: vec![operator],
             lifetime_days: 365,
         };
@@ -54,15 +65,18 @@ impl Site {
         fs::write(directory.path().join("issuer.jwks"), keys).expect("keys");
         // All are bound at once, so that they differ.
         let ports: Vec<TcpListener> =
-            (1..=3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+            (1..=4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let members = (1..).zip(&ports).map(|(id, port)| (id, port.local_addr().expect("address"))).collect();
-        Self { directory, made, members }
+        Self { directory, made, members, founders }
     }
 
     fn config(&self, id: u64) -> String {
         let (_, listen) = self.members.iter().find(|(known, _)| *known == id).expect("a member");
         let (_, peer) = self.made.peers.iter().find(|(known, _)| known.get() == id).expect("a member");
-        let members = self.members.iter().map(|(id, at)| format!("{{ id = {id}, address = \"{at}\" }}"));
+        let founders = self.members.iter().take(self.founders);
+        let is_founder = founders.clone().any(|(founder, _)| *founder == id);
+        let members = founders.filter(|_| is_founder);
+        let members = members.map(|(id, at)| format!("{{ id = {id}, address = \"{at}\" }}"));
         let members = members.collect::<Vec<_>>().join(", ");
         format!(
             r#"
@@ -91,7 +105,7 @@ impl Site {
             directory = "{policies}"
             [[callers]]
             id = "spiffe://{TRUST_DOMAIN}/operator"
-            capabilities = ["exchange", "tools.manage", "tools.read", "events.read"]
+            capabilities = ["exchange", "tools.manage", "tools.read", "events.read", "cluster.admin"]
             [[issuers]]
             issuer = "http://127.0.0.1:8698"
             subject = "kubernetes"
@@ -110,10 +124,16 @@ impl Site {
         )
     }
 
-    /// Starts a member and waits until it listens.
-    fn start(&self, id: u64) -> Member {
+    /// Writes the configuration of a node.
+    fn configured(&self, id: u64) -> PathBuf {
         let file = self.directory.path().join(format!("node-{id}.toml"));
         fs::write(&file, self.config(id)).expect("configuration");
+        file
+    }
+
+    /// Starts a member and waits until it listens.
+    fn start(&self, id: u64) -> Member {
+        let file = self.configured(id);
         let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
         command.arg("serve").arg("--config").arg(file);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
@@ -126,14 +146,17 @@ impl Site {
         member
     }
 
+    fn ca(&self) -> reqwest::Certificate {
+        reqwest::Certificate::from_pem(&fs::read(&self.made.ca.certificate).expect("a file")).expect("CA")
+    }
+
     /// A client with an operator's certificate.
     fn operator(&self) -> Client {
         let read = |path: &Path| fs::read(path).expect("a file");
-        let ca = reqwest::Certificate::from_pem(&read(&self.made.ca.certificate)).expect("CA");
         let (_, operator) = &self.made.callers[0];
         let pem = [read(&operator.private_key), read(&operator.certificate)].concat();
         let identity = reqwest::Identity::from_pem(&pem).expect("identity");
-        let client = client().identity(identity).tls_certs_only([ca]);
+        let client = client().identity(identity).tls_certs_only([self.ca()]);
         client.build().expect("client")
     }
 }

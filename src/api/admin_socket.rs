@@ -6,48 +6,19 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde::Serialize;
 use tokio::net::UnixListener;
 
 use super::error::Error;
-use super::{App, health, metrics};
-use crate::cluster::{self, Status};
+use super::{App, cluster, health, metrics};
 use crate::limits;
 
 /// The name of the socket in the data directory.
 pub const ADMIN_SOCKET: &str = "admin.sock";
-
-/// The status of a node and of its cluster, as far as the node knows.
-#[derive(Serialize)]
-struct ClusterStatus {
-    node_id: u64,
-    unit_id: String,
-    role: &'static str,
-    term: u64,
-    leader: Option<u64>,
-    leader_is_confirmed: bool,
-    last_log_index: Option<u64>,
-    applied_index: u64,
-    lease_is_held: bool,
-    lease_lapsed_ms: u64,
-    members: Vec<Member>,
-}
-
-#[derive(Serialize)]
-struct Member {
-    node_id: u64,
-    address: String,
-    role: &'static str,
-    /// Known to the leader only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    matched_index: Option<u64>,
-}
 
 /// Binds the socket and replaces one of an earlier process; the caller holds the lock of the data directory.
 ///
@@ -88,39 +59,8 @@ pub async fn serve(listener: UnixListener, app: App) {
 fn routes(app: App) -> Router {
     Router::new()
         .route("/v1/sys/health", get(async |State(app): State<App>| health::detailed(&app)))
-        .route("/v1/sys/cluster", get(async |State(app): State<App>| cluster(&app)))
+        .route("/v1/sys/cluster", get(async |State(app): State<App>| cluster::status(&app).await))
         .route("/metrics", get(async |State(app): State<App>| metrics::render(&app)))
         .fallback(async || Error::not_found("there is no such route"))
         .with_state(app)
-}
-
-fn cluster(app: &App) -> Response {
-    let Status { node_id, term, leader, confirmed_leader, last_log_index, applied, lease, members } =
-        app.state.cluster().status();
-    let role_of = |id: u64, is_voter: bool| match is_voter {
-        _ if leader == Some(id) => "leader",
-        true => "follower",
-        false => "learner",
-    };
-    let is_voter = members.iter().any(|member| member.node_id == node_id && member.is_voter);
-    let member = |member: cluster::Member| Member {
-        node_id: member.node_id,
-        role: role_of(member.node_id, member.is_voter),
-        address: member.address,
-        matched_index: member.matched,
-    };
-    let status = ClusterStatus {
-        node_id,
-        unit_id: app.unit_id.clone(),
-        role: role_of(node_id, is_voter),
-        term,
-        leader,
-        leader_is_confirmed: confirmed_leader.is_some(),
-        last_log_index,
-        applied_index: applied,
-        lease_is_held: lease.is_held,
-        lease_lapsed_ms: u64::try_from(lease.lapsed.as_millis()).unwrap_or(u64::MAX),
-        members: members.into_iter().map(member).collect(),
-    };
-    Json(status).into_response()
 }

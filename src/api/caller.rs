@@ -70,6 +70,8 @@ pub enum Access {
     Health,
     /// None.
     Public,
+    /// A join token in the body, so that the connection must be TLS.
+    JoinToken,
     /// A client certificate with this capability.
     Certificate(Capability),
     /// A client certificate or a bearer token with this capability.
@@ -87,6 +89,7 @@ impl fmt::Display for Access {
         match self {
             Self::Health => write!(f, "health"),
             Self::Public => write!(f, "public"),
+            Self::JoinToken => write!(f, "join token"),
             Self::Certificate(capability) => write!(f, "certificate {capability}"),
             Self::Credential(capability) => write!(f, "certificate or bearer {capability}"),
             Self::Authenticated => write!(f, "certificate or bearer"),
@@ -119,6 +122,8 @@ needs! {
     Health = Access::Health;
     /// No requirement.
     Public = Access::Public;
+    /// A join token in the body.
+    JoinTokenHolder = Access::JoinToken;
     /// Certificate with `exchange`.
     Exchange = Access::Certificate(Capability::Exchange);
     /// Certificate with `identity.issue`.
@@ -316,7 +321,7 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
 
 /// Decides, in this order:
 ///
-/// 1. outside development mode, plain HTTP serves open routes only
+/// 1. outside development mode, plain HTTP serves open routes only, and none that takes a secret
 /// 2. an open route needs no credential; a valid certificate still identifies the caller
 /// 3. a client certificate must not have expired since the handshake
 /// 4. a bearer token must be ours, for our audience, valid, and bound to this connection if it has `cnf`
@@ -334,7 +339,7 @@ async fn decide(
     access: Access,
 ) -> Result<Authorized, Error> {
     let is_open = match access {
-        Access::Health | Access::Public => true,
+        Access::Health | Access::Public | Access::JoinToken => true,
         Access::Metrics => match app.metrics_access {
             MetricsAccess::Public => true,
             MetricsAccess::Loopback if peer.address.ip().is_loopback() => true,
@@ -343,7 +348,8 @@ async fn decide(
         },
         Access::Certificate(_) | Access::Credential(_) | Access::Authenticated | Access::Bearer => false,
     };
-    if app.requires_tls && matches!(peer.channel, Channel::Plain) && !is_open {
+    let needs_tls = !is_open || access == Access::JoinToken;
+    if app.requires_tls && matches!(peer.channel, Channel::Plain) && needs_tls {
         return Err(Error::forbidden("this route is served over TLS only, on port 8694"));
     }
     let certificate = match certificate_in_force(app, &peer.channel) {
@@ -391,7 +397,7 @@ async fn decide(
     let needed = match access {
         Access::Certificate(capability) | Access::Credential(capability) => Some(capability),
         Access::Metrics => Some(Capability::MetricsRead),
-        Access::Health | Access::Public | Access::Authenticated | Access::Bearer => None,
+        Access::Health | Access::Public | Access::JoinToken | Access::Authenticated | Access::Bearer => None,
     };
     match needed {
         Some(capability) if !may(app, &principal, capability) => {

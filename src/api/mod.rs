@@ -14,6 +14,7 @@ mod cache_control;
 pub mod caller;
 mod capability;
 mod check_result;
+mod cluster;
 pub(crate) mod connect_info;
 pub(crate) mod demo_issuer;
 mod encryption_keys;
@@ -27,6 +28,7 @@ mod idempotency;
 mod jwks;
 pub(crate) mod listener;
 mod load_shedding;
+mod members;
 mod metrics;
 mod middleware;
 mod oauth_metadata;
@@ -63,8 +65,8 @@ use tokio::sync::Semaphore;
 
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, CreateStream, Health, Identities, IssueIdentity,
-    ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public, ReadAudit,
-    ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
+    JoinTokenHolder, ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public,
+    ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
 pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;
@@ -230,6 +232,12 @@ fn routes() -> Routes {
         .row(GET, "/metrics", MetricsNeed, metrics::get)
         .row(GET, "/openapi.json", Public, openapi::get)
         .row(GET, "/v1/sys/backup", ClusterAdmin, backup::save)
+        .row(GET, "/v1/sys/cluster", ClusterAdmin, cluster::get)
+        .row(POST, "/v1/sys/cluster/join-tokens", ClusterAdmin, members::invite)
+        .row(POST, "/v1/sys/cluster/join", JoinTokenHolder, members::join)
+        .row(POST, "/v1/sys/cluster/members/{node_id}/promote", ClusterAdmin, members::promote)
+        .row(DELETE, "/v1/sys/cluster/members/{node_id}", ClusterAdmin, members::remove)
+        .row(POST, "/v1/sys/cluster/leader", ClusterAdmin, members::transfer)
         .row(GET, "/v1/sys/keys", ClusterAdmin, sys_keys::list)
         .row(POST, "/v1/sys/keys/rotate", ClusterAdmin, sys_keys::rotate)
         .row(POST, "/v1/sys/keys/{kid}/taint", ClusterAdmin, sys_keys::taint)

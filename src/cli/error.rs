@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use trust_fabric_client as client;
 
 use super::output::printable;
-use crate::{backup, config, data_directory, demo, json, node, pki, policy, telemetry};
+use crate::{backup, config, data_directory, demo, json, node, pki, policy, state, telemetry, tls};
 
 /// `EX_SOFTWARE` of sysexits.h.
 const REPLICA_FAILED: u8 = 70;
@@ -60,6 +60,18 @@ pub(super) enum Error {
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]
     NotReady(String),
+    #[error(transparent)]
+    JoinToken(#[from] state::InvalidJoinToken),
+    #[error("the join token is for node {token}, and node.id is {configured}")]
+    OtherNode { configured: u64, token: u64 },
+    #[error("cluster.certificate names {found}, but this node is {expected}")]
+    OtherCertificate { found: String, expected: String },
+    #[error("cluster.certificate: {0}")]
+    PeerCertificate(#[from] tls::Error),
+    #[error("cluster.listen is not set: the other nodes could not reach this one")]
+    NoPeerListener,
+    #[error("no address for the other nodes: cluster.members does not contain this node")]
+    NoPeerAddress,
     #[error("trust-fabric-bench was not found")]
     NoBench,
     #[error("failed to start the runtime: {0}")]
@@ -124,6 +136,10 @@ impl Error {
             Self::Config(config::Error::Mistakes(_)) => {
                 Some("trust-fabric.example.toml explains every setting")
             }
+            Self::OtherNode { .. } => {
+                Some("set node.id to the id of the token, which its peer certificate must have")
+            }
+            Self::NoPeerAddress => Some("set --address to a host and port of this node"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
             Self::AmbiguousTarget(_) => Some("set --kind to subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("set --issuer"),

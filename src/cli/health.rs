@@ -9,7 +9,7 @@ use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::ServerArguments;
-use super::output::{self, printable};
+use super::output::printable;
 use crate::api::admin_socket::ADMIN_SOCKET;
 
 #[derive(Debug, Args)]
@@ -19,9 +19,6 @@ pub(super) struct Arguments {
     /// Query the node with this data directory through its admin.sock: works without a lease, shows all details.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["urls", "ca", "cert", "key", "token_file"])]
     data_dir: Option<PathBuf>,
-    /// Show the node's view of the cluster, as JSON.
-    #[arg(long, requires = "data_dir", conflicts_with = "metrics")]
-    cluster: bool,
     /// Show the metrics of the node.
     #[arg(long, requires = "data_dir")]
     metrics: bool,
@@ -32,10 +29,6 @@ pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Erro
         Some(data) => NodeClient::at_socket(&data.join(ADMIN_SOCKET))?,
         None => arguments.server.client()?,
     };
-    if arguments.cluster {
-        let status = super::wait_for(client.get(&["v1", "sys", "cluster"]))?;
-        return Ok(output::json(out, &status)?);
-    }
     if arguments.metrics {
         let text = super::wait_for(client.text(&["metrics"]))?;
         return Ok(out.write_all(text.as_bytes())?);

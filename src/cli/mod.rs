@@ -7,6 +7,7 @@ mod audit;
 mod backup;
 mod bench;
 mod blocks;
+mod cluster;
 mod completions;
 mod config;
 mod credential;
@@ -82,6 +83,9 @@ enum Command {
     /// Show, export or verify the audit of decisions about tools.
     #[command(subcommand)]
     Audit(audit::Command),
+    /// Show the members of the cluster; add, replace and remove nodes; transfer leadership.
+    #[command(subcommand)]
+    Cluster(cluster::Command),
     /// Save the state of a running cluster; inspect and verify a backup.
     #[command(subcommand)]
     Backup(backup::Command),
@@ -153,6 +157,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Stream(command) => stream::run(command, out),
         Command::Policy(command) => policy::run(command, out),
         Command::Audit(command) => audit::run(command, out),
+        Command::Cluster(command) => cluster::run(command, out),
         Command::Backup(command) => backup::run(command, out),
         Command::Events(arguments) => events::run(arguments, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
@@ -293,6 +298,18 @@ mod tests {
             "audit export",
             "audit export --tool sql-query --out f",
             "audit verify f",
+            "cluster status",
+            "cluster status --data-dir d -o json",
+            "cluster members --server https://h:1",
+            "cluster invite",
+            "cluster invite --learner --output json",
+            "cluster replace 2",
+            "cluster join f --config c --address h:1 --server https://h:1 --ca c.pem",
+            "cluster join -",
+            "cluster promote 4",
+            "cluster remove 4 --no-wait",
+            "cluster transfer",
+            "cluster transfer 2",
             "backup save f",
             "backup save - --server http://127.0.0.1:1",
             "backup inspect f --output json",
@@ -348,6 +365,11 @@ mod tests {
             "audit tail",
             "audit tail t -n x",
             "audit verify",
+            "cluster",
+            "cluster status --data-dir d --server http://h:1",
+            "cluster replace",
+            "cluster remove x",
+            "cluster join",
             "backup",
             "backup save",
             "backup inspect",
@@ -363,6 +385,7 @@ mod tests {
             "completions",
             "completions cmd",
             "health --data-dir d --token-file f",
+            "health --data-dir d --cluster",
         ] {
             assert_eq!(parsed(arguments).expect_err("wrong usage").exit_code(), 2, "{arguments}");
         }

@@ -4,8 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 /// Advice for a member whose disk was lost, rolled back or copied.
-pub(crate) const REPLACE_ADVICE: &str = "start it with the newest copy of its data directory if there is one; otherwise the member \
-                            must be replaced (`trust-fabric cluster replace`, which this version does not have yet)";
+pub(crate) const REPLACE_ADVICE: &str = "start it with the newest copy of its data directory if there is one; otherwise replace the \
+                            member by a new node (`trust-fabric cluster replace`)";
+
+/// Advice for a removed node.
+pub(crate) const RETURN_ADVICE: &str = "to return, it needs an empty data directory and a new join token";
 
 /// The node cannot run on its data directory and stops.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -65,6 +68,14 @@ impl Corrupt {
             _ => corrupt.advice,
         };
         Self { advice, ..corrupt }
+    }
+
+    /// There is no data, and no cluster to bootstrap.
+    pub(super) fn not_joined() -> Self {
+        Self {
+            what: "cluster.members is empty, and this node has not joined a cluster".to_owned(),
+            advice: "run `trust-fabric cluster join` first",
+        }
     }
 
     /// Data written by a newer version.

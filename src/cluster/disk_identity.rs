@@ -15,6 +15,7 @@ use super::disk_rollback::Life;
 use super::durable_file::replace_file;
 use super::log::{DISK, REFUSED, START, read_meta, write_meta};
 use super::type_config::{DiskId, LogId, Vote};
+use crate::text;
 
 const FILE: &str = "identity.json";
 
@@ -129,13 +130,12 @@ impl DiskIdentity {
 
 fn parse(bytes: &[u8]) -> Result<DiskIdentity, String> {
     let stored: Stored = crate::json::read(bytes).map_err(|error| error.to_string())?;
-    let bits = u128::from_str_radix(&stored.disk_id, 16)
-        .map_err(|_| "disk_id: must be 32 hexadecimal digits".to_owned())?;
-    Ok(DiskIdentity { node_id: stored.node_id, disk_id: bits.to_be_bytes() })
+    let disk_id = text::from_hex(&stored.disk_id).ok_or("disk_id: must be 32 hexadecimal digits")?;
+    Ok(DiskIdentity { node_id: stored.node_id, disk_id })
 }
 
 fn store(path: &Path, identity: DiskIdentity) -> io::Result<()> {
-    let disk_id = format!("{:032x}", u128::from_be_bytes(identity.disk_id));
+    let disk_id = text::hex(&identity.disk_id);
     let text =
         serde_json::to_vec(&Stored { node_id: identity.node_id, disk_id }).map_err(io::Error::other)?;
     replace_file(path, &text)

@@ -67,7 +67,12 @@ impl<M: Machine> Handle<M> {
     /// node leads, and this node does not campaign for [`limits::CANDIDACY_PAUSE`]. Returns whether another node leads
     /// now.
     pub(crate) async fn transfer_leadership(&self) -> bool {
-        let successors = {
+        self.transfer_leadership_to(None).await
+    }
+
+    /// As [`Handle::transfer_leadership`], to one voter only if there is one in `to`.
+    pub(super) async fn transfer_leadership_to(&self, to: Option<u64>) -> bool {
+        let mut successors = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
             if metrics.current_leader != Some(self.node_id) {
@@ -75,6 +80,7 @@ impl<M: Machine> Handle<M> {
             }
             successors(&metrics, self.recent_window())
         };
+        successors.retain(|successor| to.is_none_or(|to| to == *successor));
         if successors.is_empty() {
             return false;
         }

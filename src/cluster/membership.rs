@@ -12,6 +12,7 @@ use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::raft::Precondition;
 
+use super::corrupt::RETURN_ADVICE;
 use super::known_members::KnownMembers;
 use super::type_config::{LogId, MemberRecord, TypeConfig};
 use super::{Handle, Machine, WantedMember, WantedRole};
@@ -194,10 +195,7 @@ impl Cluster<'_> {
 
 /// Text for a node that is no longer a member.
 pub(super) fn removed(node_id: u64, index: u64) -> String {
-    format!(
-        "node {node_id} was removed from the cluster at log index {index}: to return, it needs an empty data directory \
-         and a new join token"
-    )
+    format!("node {node_id} was removed from the cluster at log index {index}; {RETURN_ADVICE}")
 }
 
 impl<M: Machine> Handle<M> {
@@ -263,6 +261,15 @@ impl<M: Machine> Handle<M> {
         cluster.next(&self.machine.wanted_members())
     }
 
+    /// As leader: by node id, the reason for which a change waits.
+    pub(super) fn waiting_changes(&self) -> BTreeMap<u64, String> {
+        if self.leader() != Some(self.node_id) {
+            return BTreeMap::new();
+        }
+        let waiting = self.next_change().1.into_iter();
+        waiting.map(|(node_id, reason)| (node_id, reason.to_string())).collect()
+    }
+
     fn contacts(&self) -> BTreeMap<u64, Contact> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -272,7 +279,7 @@ impl<M: Machine> Handle<M> {
         };
         let recent = self.recent_window();
         let contact = |(id, matched): (&u64, &Option<LogId>)| {
-            let lag = matched.map_or(u64::MAX, |matched| last.saturating_sub(matched.index));
+            let lag = matched.map_or(last.saturating_add(1), |matched| last.saturating_sub(matched.index));
             let answered = heartbeats.get(id).copied().flatten();
             (*id, Contact { is_recent: answered.is_some_and(|at| at.elapsed() < recent), lag })
         };

@@ -22,6 +22,7 @@ mod disk_records_task;
 mod disk_rollback;
 mod disk_watch;
 mod durable_file;
+mod joining;
 mod known_members;
 mod leader_transfer;
 mod leadership;
@@ -54,13 +55,16 @@ pub(crate) use clock_agreement::{ClockReport, ClockVerdict};
 pub(crate) use corrupt::Corrupt;
 pub(crate) use database_guard::Closed;
 pub(crate) use durable_file::{replace_file, sync_name_of};
+pub(crate) use joining::Joining;
+pub use peers::proto::NodeReport;
+pub(crate) use peers::spiffe_id;
 pub(crate) use propose::Error;
 pub(crate) use propose::batcher::AppliedCommand;
 pub(crate) use reads::freshness::BarrierTimeout;
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub(crate) use reads::read_index::{LinearizableRead, ReadIndexError};
 pub(crate) use start::{Options, Transport, start};
-pub(crate) use status::{Member, Status};
+pub(crate) use status::{Member, Status, TransferError};
 
 use crate::clock::{Clock, Timestamp};
 use apply::state_machine::{Shared, StateMachine};
@@ -376,6 +380,16 @@ impl<M: Machine> Handle<M> {
         let mut applied = self.shared.applied.subscribe();
         if applied.wait_for(|applied| *applied >= index).await.is_err() {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until `is_so`, which is evaluated when an entry is applied. Pending for ever once Raft has stopped.
+    pub(crate) async fn until_state(&self, is_so: impl Fn() -> bool) {
+        let mut applied = self.shared.applied.subscribe();
+        while !is_so() {
+            if applied.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 

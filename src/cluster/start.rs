@@ -151,14 +151,14 @@ pub(crate) async fn start<M: Machine>(
     let end = installed.or(opened.last).max(snapshot);
     let life =
         disk_identity::record_start(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
-    let rows = (database, opened.disk_records, open);
     let local = LocalNode::open(
         (node_id, identity.disk_id, life),
         trust_domain.clone(),
         initial_members,
-        rows,
+        (database, opened.disk_records, open),
         &clock,
     )?;
+    check_has_cluster(&local, (tls.is_some(), end))?;
 
     let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(local), tls.clone()));
@@ -229,6 +229,17 @@ fn serve_peers<M: Machine>(
             _ = async { tokio::join!(bootstrapping, tls.follow(), local.stop_when_contradicted()) } => {}
         }
     })
+}
+
+/// Refuses a node without log that has no cluster to bootstrap and has joined none.
+fn check_has_cluster(
+    local: &LocalNode,
+    (has_peers, last): (bool, Option<type_config::LogId>),
+) -> Result<(), Corrupt> {
+    if has_peers && last.is_none() && local.initial_members.is_empty() && !local.has_joined {
+        return Err(Corrupt::not_joined());
+    }
+    Ok(())
 }
 
 /// The last entry of an installed snapshot, if a crash came before its log was replaced.

@@ -1,29 +1,25 @@
-//! Cluster status as this node sees it, for operators. Needs no lease and no leader; no decision depends on it.
+//! Status of the cluster for operators: the membership as this node knows it, and the report of every member. Needs
+//! neither a lease nor a leader; no decision depends on it.
 
 use openraft::async_runtime::watch::WatchReceiver as _;
 
-use super::reads::freshness::LeaseStatus;
-use super::type_config::LogId;
+use super::peers::proto::{NodeReport, ReportRequest, StepDownRequest};
+use super::peers::{Purpose, reason, spiffe_id};
+use super::type_config::MemberRecord;
 use super::{Handle, Machine};
+use crate::clock::Timestamp;
+use crate::limits;
 
-/// A node's view of itself and of its cluster.
+/// The cluster as this node sees it.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Id of this node.
     pub(crate) node_id: u64,
-    /// Current term.
-    pub(crate) term: u64,
     /// Last known leader, confirmed or not.
     pub(crate) leader: Option<u64>,
-    /// The leader, if a quorum confirmed it recently.
-    pub(crate) confirmed_leader: Option<u64>,
-    /// Index of the last log entry.
-    pub(crate) last_log_index: Option<u64>,
-    /// Index of the last applied entry.
-    pub(crate) applied: u64,
-    /// Freshness lease of this node.
-    pub(crate) lease: LeaseStatus,
-    /// Members of the last known membership.
+    /// Whether a quorum confirmed it recently.
+    pub(crate) leader_is_confirmed: bool,
+    /// Members of the last known membership, by id.
     pub(crate) members: Vec<Member>,
 }
 
@@ -32,36 +28,141 @@ pub struct Status {
 pub struct Member {
     /// Node id.
     pub(crate) node_id: u64,
-    /// Address for other nodes.
+    /// Address for other nodes; empty in a cluster of one without listener.
     pub(crate) address: String,
     /// Whether it is a voter.
     pub(crate) is_voter: bool,
-    /// Last index at which its log matches the leader's; `None` on followers.
-    pub(crate) matched: Option<u64>,
+    /// Offset of its wall clock from the median, as the leader last reported it.
+    pub(crate) clock_offset_millis: Option<i64>,
+    /// Its report, or the reason for which it sent none.
+    pub(crate) report: Result<NodeReport, String>,
+}
+
+/// Reason for which leadership was not transferred.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The successor cannot lead.
+    #[error("node_id: node {0} is not a voter")]
+    NotAVoter(u64),
+    /// There is nobody to ask.
+    #[error("no leader is known")]
+    NoLeader,
+    /// The leader did not transfer it in time.
+    #[error("leadership was not transferred: {0}")]
+    Failed(String),
 }
 
 impl<M: Machine> Handle<M> {
-    /// Cluster status as this node sees it.
-    pub(crate) fn status(&self) -> Status {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched().clone();
-        let membership = metrics.membership_config.membership();
-        let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(LogId::index);
-        let member = |(id, peer): (&u64, &super::type_config::MemberRecord)| Member {
-            node_id: *id,
-            address: peer.address.clone(),
-            is_voter: membership.voter_ids().any(|voter| voter == *id),
-            matched: matched(id),
+    /// The cluster as this node sees it; asks every other member for its report, for at most
+    /// [`limits::REPORT_TIMEOUT`].
+    pub(crate) async fn status(&self) -> Status {
+        let members = self.known_members();
+        let voters: Vec<u64> = members.effective.voter_ids().collect();
+        let clocks = self.clocks();
+        let member = async |(node_id, record): (u64, &MemberRecord)| Member {
+            node_id,
+            address: record.address.clone(),
+            is_voter: voters.contains(&node_id),
+            clock_offset_millis: clocks.offsets.get(&node_id).copied(),
+            report: self.report_of(node_id, record).await,
         };
         Status {
             node_id: self.node_id,
-            term: metrics.current_term,
-            leader: metrics.current_leader,
-            confirmed_leader: self.confirmed_leader(),
-            last_log_index: metrics.last_log_index,
-            applied: self.applied(),
-            lease: self.freshness(),
-            members: membership.nodes().map(member).collect(),
+            leader: self.known_leader(),
+            leader_is_confirmed: self.confirmed_leader().is_some(),
+            members: futures::future::join_all(members.all().into_iter().map(member)).await,
         }
+    }
+
+    async fn report_of(&self, node_id: u64, record: &MemberRecord) -> Result<NodeReport, String> {
+        if node_id == self.node_id {
+            return Ok(self.report());
+        }
+        let client = self.channels.shared(Purpose::Administration, node_id, record);
+        let client = client.map_err(|error| error.to_string())?;
+        let mut peer = client.peer();
+        let answer = peer.report(client.request(ReportRequest {}));
+        let answer = tokio::time::timeout(limits::REPORT_TIMEOUT, answer).await;
+        let answer = answer.map_err(|_| "timeout".to_owned())?;
+        answer.map(tonic::Response::into_inner).map_err(|status| reason(&status))
+    }
+
+    /// The status of this node as it sees itself.
+    pub(crate) fn report(&self) -> NodeReport {
+        let metrics = self.raft.metrics();
+        let (term, last_log_index) = {
+            let metrics = metrics.borrow_watched();
+            (metrics.current_term, metrics.last_log_index.unwrap_or_default())
+        };
+        let lease = self.freshness();
+        let disk_hangs = self.disk.hangs();
+        // A hung disk would block this call.
+        let space = if disk_hangs { None } else { self.channels.local.disk_space() };
+        let certificate_expires_at = self.channels.certificate_expires_at();
+        NodeReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            term,
+            leader: self.known_leader(),
+            last_log_index,
+            applied_index: self.applied(),
+            lease_is_held: lease.is_held,
+            lease_lapsed_ms: u64::try_from(lease.lapsed.as_millis()).unwrap_or(u64::MAX),
+            disk_hangs,
+            disk_free_bytes: space.map(|(free, _)| free),
+            disk_total_bytes: space.map(|(_, total)| total),
+            certificate_expires_at: certificate_expires_at.map(Timestamp::to_rfc3339),
+            waiting_changes: self.waiting_changes().into_iter().collect(),
+        }
+    }
+
+    /// The reason for which the change of a node waits, as the leader knows it.
+    pub(crate) async fn waiting_change(&self, node_id: u64) -> Option<String> {
+        let Some(leader) = self.confirmed_leader() else { return Some(TransferError::NoLeader.to_string()) };
+        let record = self.known_members().get(leader).cloned()?;
+        self.report_of(leader, &record).await.ok()?.waiting_changes.remove(&node_id)
+    }
+
+    /// SPIFFE ID that the certificate of a node must have; `None` without a peer listener.
+    pub(crate) fn spiffe_id_of(&self, node_id: u64) -> Option<String> {
+        self.channels.local.trust_domain.as_ref().map(|trust_domain| spiffe_id(trust_domain, node_id))
+    }
+
+    /// Transfers leadership to a voter, or from the leader to any other one, and returns the leader afterwards.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub(crate) async fn change_leader(&self, to: Option<u64>) -> Result<u64, TransferError> {
+        let members = self.known_members();
+        if let Some(to) = to.filter(|to| !members.effective.voter_ids().any(|voter| voter == *to)) {
+            return Err(TransferError::NotAVoter(to));
+        }
+        let leader = self.confirmed_leader().ok_or(TransferError::NoLeader)?;
+        if to == Some(leader) {
+            return Ok(leader);
+        }
+        let failed = |reason: &str| TransferError::Failed(reason.to_owned());
+        if leader == self.node_id {
+            if !self.step_down(to).await {
+                return Err(failed("no voter took over"));
+            }
+        } else {
+            let record = members.get(leader).ok_or(TransferError::NoLeader)?;
+            let client = self.channels.shared(Purpose::Administration, leader, record);
+            let client = client.map_err(|error| failed(&error.to_string()))?;
+            let mut peer = client.peer();
+            let answer = peer.step_down(client.request(StepDownRequest { to }));
+            let answer = tokio::time::timeout(limits::STEP_DOWN_TIMEOUT, answer).await;
+            answer.map_err(|_| failed("timeout"))?.map_err(|status| failed(&reason(&status)))?;
+        }
+        // The new leader may not have reached this node yet.
+        let changed = self.until_not_led_by(leader);
+        let changed = tokio::time::timeout(limits::HAND_OVER_ATTEMPT_TIMEOUT, changed).await;
+        changed.map_err(|_| failed("this node does not know the new leader yet"))?;
+        self.leader().ok_or(TransferError::NoLeader)
+    }
+
+    /// Transfers leadership away from this node. Returns whether another node leads now.
+    pub(crate) async fn step_down(&self, to: Option<u64>) -> bool {
+        self.known_leader() == Some(self.node_id) && self.transfer_leadership_to(to).await
     }
 }

@@ -10,8 +10,8 @@ use super::checker::{Checker, duration};
 use super::schema;
 use super::schema::{Mode, Settings};
 use crate::cluster::FreshnessMode;
-use crate::limits;
 use crate::tls::{Authorities, Files, KeyPairFiles};
+use crate::{limits, text};
 
 /// `[cluster]`
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Peers {
     pub listen: SocketAddr,
     /// Certificate, key, CA and CRL.
     pub files: Files,
-    /// Address of every bootstrap member, this node included.
+    /// Address of every bootstrap member, this node included; empty on a node that joins an existing cluster.
     pub members: BTreeMap<u64, String>,
 }
 
@@ -114,7 +114,7 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
     }
     let outcome = if members.len() > limits::MEMBERS_MAX {
         Err(format!("must be at most {}", limits::MEMBERS_MAX))
-    } else if members.contains_key(&node_id) {
+    } else if members.is_empty() || members.contains_key(&node_id) {
         Ok(members)
     } else {
         Err(format!("must include this node, whose node.id is {node_id}"))
@@ -122,14 +122,10 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
     checker.keep("cluster.members", outcome)
 }
 
-/// Host and port. Nodes are identified by certificates, not by addresses.
-fn address_of(text: &str) -> Result<String, String> {
-    let rule = || format!("{text:?}: must be a host and a port, such as node-1.example.com:8695");
-    let (host, port) = text.rsplit_once(':').ok_or_else(rule)?;
-    let is_address = text.parse::<SocketAddr>().is_ok();
-    let is_name = !host.is_empty()
-        && host.len() <= limits::DNS_NAME_BYTES_MAX
-        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
-    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
-    if is_port && (is_address || is_name) { Ok(text.to_owned()) } else { Err(rule()) }
+fn address_of(address: &str) -> Result<String, String> {
+    if text::is_host_and_port(address) {
+        Ok(address.to_owned())
+    } else {
+        Err(format!("{address:?}: must be a host and a port, such as node-1.example.com:8695"))
+    }
 }

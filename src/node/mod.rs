@@ -3,6 +3,7 @@
 //! Only this module starts tasks and threads, so that a shutdown can wait for all of them.
 
 mod bootstrap;
+mod joining;
 mod listeners;
 mod push_certificate;
 mod readiness;
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::bootstrap::{bootstrap, despite_elections, patience, until_current, until_recovered};
+pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
 use self::replica::{Replica, start_replica};

@@ -149,7 +149,7 @@ fn start_thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<thread
 }
 
 /// Refuses to share the data directory.
-fn lock(data: &Path) -> Result<(), Error> {
+pub(super) fn lock(data: &Path) -> Result<(), Error> {
     let path = data.join("raft").join("LOCK");
     let Ok(file) = fs::File::open(path) else { return Ok(()) };
     // RocksDB takes this lock with fcntl; checking it first gives a better error.

@@ -31,7 +31,7 @@ pub use resources::events::{
 };
 pub(crate) use resources::feed::FeedEvent;
 pub use resources::join_token::{InvalidJoinToken, JoinToken};
-pub use resources::nodes::{Joiner, NodeError};
+pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
 pub(crate) use resources::operator_revocations::{OperatorRevocation, Target};
 pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::revocation_index::RevocationIndex;

@@ -37,6 +37,7 @@ texts! {
     HealthStatus: "pass", "warn", "fail";
     IssuedTokenType: "urn:ietf:params:oauth:token-type:jwt";
     Liveness: "pass";
+    MemberRole: "leader", "follower", "learner", "joining", "invited";
     NodeRole: "leader", "follower";
     NotCovered: "credentials issued later", "client certificates";
     Platform: "mcp", "a2a", "watsonx", "custom";
@@ -52,4 +53,5 @@ texts! {
     SubjectTokenType: "urn:ietf:params:oauth:token-type:jwt", "urn:svc:token-type:spiffe-svid",
         "urn:svc:token-type:agent-a2a";
     TokenType: "Bearer";
+    WantedRole: "voter", "learner", "removed";
 }

@@ -16,10 +16,12 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::client_verifier::SvidVerifier;
-use super::files::{Contents, Files};
+use super::files::{self, Contents, Files};
 use super::node_verifier::{Authorities, NodeVerifier};
 use super::{Error, KeyPairFiles, RemoteEnd, svid};
 use crate::clock::{Clock, Timestamp};
+use crate::id::WorkloadId;
+use crate::limits;
 
 /// The configurations of one state of the files.
 pub(super) struct Loaded {
@@ -130,6 +132,21 @@ pub(super) fn own_certificate(
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
     Ok(OwnCertificate { chain, key, not_before, not_after })
+}
+
+impl KeyPairFiles {
+    /// The SPIFFE ID of the certificate.
+    ///
+    /// # Errors
+    /// [`Error::File`] and the like; [`Error::NotAnSvid`].
+    pub fn spiffe_id(&self) -> Result<WorkloadId, Error> {
+        let path = &self.certificate;
+        let pem = files::read(path, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
+        let chain = certificates(path, &pem)?;
+        let first = chain.first().ok_or_else(|| Error::NoCertificate { path: path.clone() })?;
+        let refused = |source| Error::NotAnSvid { path: path.clone(), source };
+        Ok(svid::peer_certificate(first).map_err(refused)?.spiffe_id)
+    }
 }
 
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {

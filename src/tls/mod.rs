@@ -28,7 +28,7 @@ pub(crate) use self::svid::{PeerCertificate, SvidError};
 
 use self::config::Loaded;
 use self::files::Contents;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::limits;
 use crate::telemetry::Metrics;
 
@@ -59,6 +59,9 @@ pub enum Error {
     /// No certificate of this node.
     #[error("{}: contains no certificate; this node's own must be the first", path.display())]
     NoCertificate { path: PathBuf },
+    /// The certificate is not an X.509-SVID.
+    #[error("{}: {source}", path.display())]
+    NotAnSvid { path: PathBuf, source: SvidError },
     /// This node's certificate has expired.
     #[error("{}: certificate expired at {not_after}; replace it", path.display())]
     CertificateExpired { path: PathBuf, not_after: String },
@@ -156,6 +159,12 @@ impl Tls {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.generation.subscribe()
+    }
+
+    /// The end of our certificate.
+    #[must_use]
+    pub fn not_after(&self) -> Timestamp {
+        self.0.loaded.load().not_after
     }
 
     /// Polls the files every [`limits::TLS_RELOAD_INTERVAL`], for ever. Contents are compared, not times: that is how a

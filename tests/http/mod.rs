@@ -23,6 +23,7 @@ mod granted;
 mod issuer_sources;
 mod json_test_suite;
 mod keys;
+mod members;
 mod operators;
 mod oracles;
 mod policy;

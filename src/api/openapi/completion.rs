@@ -20,7 +20,7 @@ const TAGS: [(&str, &str, &[&str]); 14] = [
     ("Live feed", "Events as they happen", &["/v1/events"]),
     ("Policy", "The policy bundle of the cluster", &["/v1/sys/policy"]),
     ("Signing keys", "The signing keys of the nodes", &["/v1/sys/keys"]),
-    ("Cluster", "Backups of the replicated state", &["/v1/sys/backup"]),
+    ("Cluster", "Members of the cluster, and backups of its state", &["/v1/sys/cluster", "/v1/sys/backup"]),
     ("Operations", "Health and metrics", &["/v1/sys/health", "/livez", "/readyz", "/metrics"]),
 ];
 
@@ -93,7 +93,7 @@ const BEARER: &str = "bearerToken";
 
 fn security(access: Access) -> Value {
     match access {
-        Access::Health | Access::Public => json!([]),
+        Access::Health | Access::Public | Access::JoinToken => json!([]),
         Access::Certificate(_) => json!([{ CERTIFICATE: [] }]),
         Access::Bearer => json!([{ BEARER: [] }]),
         Access::Credential(_) | Access::Authenticated => json!([{ CERTIFICATE: [] }, { BEARER: [] }]),
@@ -104,6 +104,7 @@ fn security(access: Access) -> Value {
 fn requirement(access: Access) -> String {
     match access {
         Access::Health | Access::Public => "Requires no credential.".to_owned(),
+        Access::JoinToken => "Requires a join token in the body, and TLS.".to_owned(),
         Access::Certificate(capability) => {
             format!("Requires a client certificate with the capability `{capability}`.")
         }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use openraft::errors::{InitializeError, RaftError};
 
-use super::call_metadata;
 use super::channels::Channels;
 use super::client::reason;
 use super::local_node::LocalNode;
@@ -18,7 +17,7 @@ use super::proto;
 use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::type_config::{ClusterId, DiskId, MemberRecord};
 use crate::cluster::{Handle, Machine, Raft};
-use crate::limits;
+use crate::{limits, text};
 
 /// Response to `Hello`.
 struct NodeInfo {
@@ -50,7 +49,7 @@ impl fmt::Display for BootstrapConflict {
                 f,
                 "node {by} belongs to cluster {}, which has another disk identity for this node id: a node whose disk \
                  was lost must not return under its id; {REPLACE_ADVICE}",
-                call_metadata::shown(cluster_id)
+                text::hex(cluster_id)
             ),
             Self::NoMember(by) => write!(
                 f,
@@ -60,8 +59,8 @@ impl fmt::Display for BootstrapConflict {
             Self::OtherCluster { by, cluster_id, ours } => write!(
                 f,
                 "node {by} belongs to cluster {}, this node to cluster {}",
-                call_metadata::shown(cluster_id),
-                call_metadata::shown(ours)
+                text::hex(cluster_id),
+                text::hex(ours)
             ),
         }
     }
@@ -105,11 +104,7 @@ pub(crate) async fn bootstrap<M: Machine>(channels: Arc<Channels>, handle: Handl
             let id = joined.unwrap_or(drawn);
             match initialize(&handle.raft, &channels, id, &disks).await {
                 Ok(()) => {
-                    tracing::info!(
-                        cluster = call_metadata::shown(&id),
-                        members = disks.len(),
-                        "cluster bootstrapped"
-                    );
+                    tracing::info!(cluster = text::hex(&id), members = disks.len(), "cluster bootstrapped");
                     break;
                 }
                 Err(error) => return local.stop(format!("failed to bootstrap the cluster: {error}")),

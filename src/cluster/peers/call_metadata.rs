@@ -178,8 +178,3 @@ pub(crate) fn check_identity(
     }
     Ok(())
 }
-
-/// An id in hexadecimal, for display.
-pub(crate) fn shown(id: &[u8; 16]) -> String {
-    format!("{:032x}", u128::from_be_bytes(*id))
-}

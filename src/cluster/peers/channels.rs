@@ -13,6 +13,7 @@ use super::connection;
 use super::local_node::LocalNode;
 use super::response_check::VerifiedChannel;
 use super::wire::proto::peer_client::PeerClient;
+use crate::clock::Timestamp;
 use crate::cluster::codec;
 use crate::cluster::type_config::{DiskId, LeaderId, MemberRecord};
 use crate::limits;
@@ -40,6 +41,8 @@ pub(crate) enum Purpose {
     Barriers,
     /// Messages that a node publishes.
     Observation,
+    /// Reports and leadership transfers, for operators.
+    Administration,
 }
 
 /// A channel to one node, connected at first use and reconnected after a loss.
@@ -59,6 +62,11 @@ pub(crate) struct NoTransport;
 impl Channels {
     pub(crate) fn new(local: Arc<LocalNode>, tls: Option<Tls>) -> Self {
         Self { local, tls, shared: Mutex::default() }
+    }
+
+    /// The end of the certificate of this node; `None` in a cluster of one.
+    pub(crate) fn certificate_expires_at(&self) -> Option<Timestamp> {
+        self.tls.as_ref().map(Tls::not_after)
     }
 
     /// A separate channel to a node, whose disk may be unknown.

@@ -19,8 +19,8 @@ use crate::cluster::known_members::KnownMembers;
 use crate::cluster::log::{self, CLUSTER_ID};
 use crate::cluster::type_config::{ClusterId, DiskId, LogId};
 use crate::id::{TrustDomain, WorkloadId};
-use crate::limits;
 use crate::telemetry::FailureLog;
+use crate::{limits, text};
 
 /// Addresses of the initial members, by node id.
 pub type InitialMembers = BTreeMap<u64, String>;
@@ -145,6 +145,13 @@ impl LocalNode {
         }
     }
 
+    /// Free and all bytes of the file system with the log; `None` if they cannot be read.
+    pub(crate) fn disk_space(&self) -> Option<(u64, u64)> {
+        let space = rustix::fs::statvfs(self.database.path()).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+        Some((bytes(space.f_bavail), bytes(space.f_blocks)))
+    }
+
     /// Stops this node with a reason.
     pub(crate) fn stop(&self, reason: String) {
         self.stops.send_if_modified(|stops| {
@@ -266,10 +273,9 @@ impl LocalNode {
     fn check_cluster(&self, call: &CallMetadata) -> Result<(), CallRejection> {
         let theirs = call.cluster_id.ok_or(CallRejection::Unstated)?;
         match self.cluster_id() {
-            Some(ours) if ours != theirs => Err(CallRejection::OtherCluster {
-                ours: call_metadata::shown(&ours),
-                theirs: call_metadata::shown(&theirs),
-            }),
+            Some(ours) if ours != theirs => {
+                Err(CallRejection::OtherCluster { ours: text::hex(&ours), theirs: text::hex(&theirs) })
+            }
             _ => Ok(()),
         }
     }

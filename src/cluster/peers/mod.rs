@@ -20,8 +20,9 @@ pub(super) mod wire;
 mod tests;
 
 pub(crate) use self::bootstrap::bootstrap;
+pub(crate) use self::call_metadata::spiffe_id;
 pub(crate) use self::channels::{Channels, Purpose};
-pub(crate) use self::client::Network;
+pub(crate) use self::client::{Network, reason};
 pub(crate) use self::local_node::{InitialMembers, LocalNode};
 pub(crate) use self::observation::Publisher;
 pub(crate) use self::server::{Peers, serve};

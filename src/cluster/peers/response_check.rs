@@ -18,7 +18,7 @@ use super::call_metadata::CallRejection;
 use super::local_node::LocalNode;
 use super::wire::proto;
 use crate::cluster::codec;
-use crate::cluster::corrupt::REPLACE_ADVICE;
+use crate::cluster::corrupt::{REPLACE_ADVICE, RETURN_ADVICE};
 use crate::cluster::disk_rollback::Life;
 use crate::cluster::type_config::DiskId;
 
@@ -110,7 +110,7 @@ impl VerifiedChannel {
                 self.local.stop_for_good(reason);
             }
             (Some(Why::Removed(_)), Some(_)) => {
-                let reason = format!("rejected by node {}: {}", self.to, status.message());
+                let reason = format!("rejected by node {}: {}; {RETURN_ADVICE}", self.to, status.message());
                 self.local.stop_for_good(reason);
             }
             (Some(Why::Contradiction(theirs)), Some(disk_id)) => {

@@ -30,8 +30,8 @@ use crate::cluster::propose::forwarding;
 use crate::cluster::type_config::{LogId, TypeConfig, Vote};
 use crate::cluster::{Handle, Machine, codec};
 use crate::id::TrustDomain;
-use crate::limits;
 use crate::tls::Tls;
+use crate::{limits, text};
 
 /// The service implementation.
 pub(crate) struct Peers<M: Machine> {
@@ -107,11 +107,7 @@ impl<M: Machine> Peers<M> {
         failures.succeeded(&certified_id);
         if let (true, None, Some(id)) = (kind != CallKind::Hello, self.local.cluster_id(), call.cluster_id) {
             self.local.join(id).map_err(stopped)?;
-            tracing::info!(
-                cluster = super::call_metadata::shown(&id),
-                from = call.from,
-                "joining the cluster"
-            );
+            tracing::info!(cluster = text::hex(&id), from = call.from, "joining the cluster");
         }
         Ok(call)
     }
@@ -394,5 +390,25 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<Self::ObserveStream>, Status> {
         self.admit(&request, CallKind::Member)?;
         Ok(Response::new(Box::pin(self.handle.publisher.observe()?)))
+    }
+
+    async fn report(
+        &self,
+        request: Request<proto::ReportRequest>,
+    ) -> Result<Response<proto::NodeReport>, Status> {
+        self.admit(&request, CallKind::Member)?;
+        Ok(Response::new(self.handle.report()))
+    }
+
+    async fn step_down(
+        &self,
+        request: Request<proto::StepDownRequest>,
+    ) -> Result<Response<proto::StepDownResponse>, Status> {
+        self.admit(&request, CallKind::Member)?;
+        if self.handle.step_down(request.into_inner().to).await {
+            Ok(Response::new(proto::StepDownResponse {}))
+        } else {
+            Err(Status::aborted("this node does not lead, or no voter took over"))
+        }
     }
 }

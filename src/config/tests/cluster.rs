@@ -54,7 +54,6 @@ fn members_that_break_a_rule_are_refused() {
     let many: String =
         (1..=limits::MEMBERS_MAX as u64 + 1).map(|id| member(id, &format!("n{id}:1"))).collect();
     for (members, key, rule) in [
-        (String::new(), "cluster.members", "must include this node"),
         (member(2, "b:1"), "cluster.members", "must include this node, whose node.id is 1"),
         (member(0, "a:1"), "cluster.members[0].id", "must be 1 or more"),
         (format!("{}{}", member(1, "a:1"), member(1, "b:1")), "cluster.members[1].id", "duplicate"),

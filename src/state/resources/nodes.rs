@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::feed::{self, NewFeedEvent};
+use super::signing_keys;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, MemberEntry, WantedMember, WantedRole};
 use crate::limits;
@@ -17,7 +18,7 @@ use crate::state::command::{
     WantRole,
 };
 use crate::state::tables::{NODES, Tables, decode};
-use crate::state::{Error, Idempotency, OnBehalf};
+use crate::state::{Error, Idempotency, OnBehalf, State};
 
 /// Row of the meta table: the largest node id that was allocated or in a membership. It only grows.
 const LAST_NODE_ID: &[u8] = b"last_node_id";
@@ -84,6 +85,10 @@ pub struct Joiner {
     /// Identity of its disk.
     pub disk_id: [u8; 16],
 }
+
+/// A joiner that has the token of its node id. Only [`State::admit_joiner`] makes it.
+#[derive(Debug)]
+pub struct AdmittedJoiner(Joiner);
 
 /// Allocates a node id and records the join token. Expired invitations are deleted.
 pub fn allocate(
@@ -245,6 +250,7 @@ fn role_change<'n>(nodes: &'n BTreeMap<u64, Node>, command: &WantRole) -> Result
     let node = nodes.get(&command.node_id).ok_or(Refusal::UnknownNode)?;
     let will_vote = |other: &Node| has_joined(other) && other.wanted() == NodeRole::Voter;
     match node.stage() {
+        NodeStage::Removed if is_removal => Ok(None),
         NodeStage::Removed => Err(Refusal::NodeRemoved),
         NodeStage::Invited if is_removal => Ok(Some(node)),
         NodeStage::Invited => Err(Refusal::NodeNotJoined),
@@ -266,7 +272,10 @@ pub fn record_members(tables: &mut Tables<'_>, members: &[MemberEntry], index: u
         let was_member = matches!(node.stage(), NodeStage::Learner | NodeStage::Voter);
         was_member && !members.iter().any(|member| member.node_id == node.node_id)
     };
-    changed.extend(nodes.values().filter(is_gone).map(|node| removed(node.node_id, index)));
+    for node in nodes.values().filter(is_gone) {
+        changed.push(removed(node.node_id, index));
+        signing_keys::retire_of_node(tables, node.node_id)?;
+    }
     for node in &changed {
         let before = nodes.get(&node.node_id);
         if before == Some(node) {
@@ -396,6 +405,18 @@ fn append_feed_event(
     feed::append(tables, now, NewFeedEvent { kind: "cluster", subject, target, detail })
 }
 
+impl State {
+    /// Refuses a wrong token without an entry in the log.
+    ///
+    /// # Errors
+    /// [`Error::Node`].
+    pub async fn admit_joiner(&self, joiner: Joiner) -> Result<AdmittedJoiner, Error> {
+        let look = || Ok::<_, Error>(self.index().nodes.get(&joiner.node_id).map(|node| Node::clone(node)));
+        admit(self.confirmed(look).await?, &joiner.token_digest).map_err(Error::from)?;
+        Ok(AdmittedJoiner(joiner))
+    }
+}
+
 impl OnBehalf<'_> {
     /// Allocates a node id for the holder of the token with this digest. The repeated outcome of an earlier request is
     /// that of its token, not of this one.
@@ -417,16 +438,12 @@ impl OnBehalf<'_> {
         node_of(outcome).map(|(_, outcome)| Replied { outcome, is_repeated })
     }
 
-    /// Records address and disk of a node that joins; false if it had joined with them before. A wrong token is refused
-    /// without an entry in the log.
+    /// Records address and disk of a node that joins; false if it had joined with them before.
     ///
     /// # Errors
     /// [`Error::Node`].
-    pub async fn join_node(self, joiner: Joiner) -> Result<(bool, Node), Error> {
+    pub async fn join_node(self, AdmittedJoiner(joiner): AdmittedJoiner) -> Result<(bool, Node), Error> {
         let Joiner { node_id, token_digest, address, disk_id } = joiner;
-        let state = self.state;
-        let look = || Ok::<_, Error>(state.index().nodes.get(&node_id).map(|node| Node::clone(node)));
-        admit(state.confirmed(look).await?, &token_digest).map_err(Error::from)?;
         let [token_digest, disk_id] = [&token_digest[..], &disk_id].map(Bytes::copy_from_slice);
         let command = JoinNode { node_id, token_digest, address, disk_id };
         node_of(self.propose_once(Command::JoinNode(command), None).await?.outcome)

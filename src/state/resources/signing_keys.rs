@@ -258,11 +258,27 @@ pub fn retire(tables: &mut Tables<'_>, time: EntryTime, kid: &str) -> Result<Rep
     if !successor {
         return Ok(Reply::Refused(Refusal::NoAgedSuccessor));
     }
-    let (retired_at, ended_passed) = (Some(time.now), Some(time.elapsed));
-    let retired = SigningKeyRecord { retired_at, ended_passed, ..key.clone() };
-    tables.put(SIGNING_KEY, kid.as_bytes(), retired.to_row());
-    append_feed_event(tables, time.now, kid, "retired")?;
+    put_retired(tables, (time.now, time.elapsed), key.clone())?;
     Ok(Reply::Done { changed: true })
+}
+
+/// Retires the keys of a removed node, which sign no more. Its tokens remain valid until they expire.
+pub fn retire_of_node(tables: &mut Tables<'_>, node_id: u64) -> Result<(), Corrupt> {
+    let times = (tables.log_time()?, tables.elapsed()?);
+    for key in all(tables)?.into_iter().filter(|key| key.node_id == node_id && key.is_live()) {
+        put_retired(tables, times, key)?;
+    }
+    Ok(())
+}
+
+fn put_retired(
+    tables: &mut Tables<'_>,
+    (now, elapsed): (Timestamp, Timestamp),
+    key: SigningKeyRecord,
+) -> Result<(), Corrupt> {
+    let retired = SigningKeyRecord { retired_at: Some(now), ended_passed: Some(elapsed), ..key };
+    tables.put(SIGNING_KEY, retired.kid.as_bytes(), retired.to_row());
+    append_feed_event(tables, now, &retired.kid, "retired")
 }
 
 /// Taints a key, even if its node is left without one: none of its signatures is accepted any more, nor any token that

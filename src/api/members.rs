@@ -1,0 +1,328 @@
+//! `/v1/sys/cluster/…`: join tokens, joining, promotion, removal, and transfer of leadership.
+//!
+//! A change states which role a node shall have; the leader changes the membership accordingly. The response waits for
+//! it for a while, and names the reason if the change still waits then.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::admin_audit::Act;
+use super::cache_control::NO_STORE;
+use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
+use super::error::{self, Code, Error};
+use super::openapi::params::IdempotencyKey;
+use super::openapi::values;
+use super::{App, body, idempotency};
+use crate::clock::Timestamp;
+use crate::cluster::TransferError;
+use crate::state::{JoinToken, Joiner, NodeRole, NodeStage};
+use crate::{json, limits, text};
+
+/// A request for a join token.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewJoinToken {
+    /// The role of the new node; by default it becomes a voter when it has caught up.
+    #[serde(default)]
+    role: JoiningRole,
+    /// The voter that it replaces, which must be stopped: it is removed in the change that makes the new node a voter.
+    replaces: Option<u64>,
+}
+
+/// The role of a new node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JoiningRole {
+    /// It votes once it has caught up.
+    #[default]
+    Voter,
+    /// It receives the log and serves requests, without a vote.
+    Learner,
+}
+
+/// A join token.
+#[derive(Serialize, ToSchema)]
+pub struct CreatedJoinToken {
+    /// The token: a secret, shown once, for one node.
+    join_token: String,
+    /// The node id of the new node, for `node.id` in its configuration.
+    node_id: u64,
+    /// The SPIFFE ID that the peer certificate of the new node must have.
+    spiffe_id: String,
+    /// The end of the token. RFC 3339, UTC.
+    expires_at: String,
+}
+
+/// A node joins.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// The join token.
+    token: String,
+    /// Host and port at which the other nodes reach the peer listener of the node.
+    address: String,
+    /// The identity of its disk: 32 lower-case hexadecimal digits.
+    disk_id: String,
+}
+
+/// The node joined.
+#[derive(Serialize, ToSchema)]
+pub struct Joined {
+    /// The id of the cluster: 32 lower-case hexadecimal digits.
+    cluster_id: String,
+    /// The node id.
+    node_id: u64,
+}
+
+/// A change of a member.
+#[derive(Serialize, ToSchema)]
+pub struct MemberChange {
+    /// The node id.
+    node_id: u64,
+    /// The role that the node shall have.
+    #[schema(value_type = values::WantedRole)]
+    wanted: &'static str,
+    /// Whether it has this role.
+    done: bool,
+    /// The reason for which it does not have it yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
+}
+
+/// A transfer of leadership.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewLeader {
+    /// The voter that shall lead; by default any but the leader.
+    node_id: Option<u64>,
+}
+
+/// The leader.
+#[derive(Serialize, ToSchema)]
+pub struct Leader {
+    /// The node id of the leader.
+    leader: u64,
+}
+
+/// Creates a join token, which allocates the id of the new node.
+#[utoipa::path(
+    post,
+    path = "/v1/sys/cluster/join-tokens",
+    operation_id = "createJoinToken",
+    request_body = NewJoinToken,
+    params(IdempotencyKey),
+    responses(
+        (status = 201, description = "The token", body = CreatedJoinToken),
+        (status = 409, description = "A limit is reached; or the node to be replaced is no voter; or a voter has no address for other nodes; or the `Idempotency-Key` was used before, whose token is shown only once", body = error::Body),
+    )
+)]
+pub async fn invite(
+    caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
+    let NewJoinToken { role, replaces } = json::read(&bytes)?;
+    let role = match role {
+        JoiningRole::Voter => NodeRole::Voter,
+        JoiningRole::Learner if replaces.is_some() => {
+            return Err(Error::invalid_request("role: must be voter of a node that replaces a voter"));
+        }
+        JoiningRole::Learner => NodeRole::Learner,
+    };
+    let cluster_id =
+        app.state.cluster().cluster_id().ok_or_else(|| Error::unavailable("not bootstrapped"))?;
+    let mut secret = [0; 32];
+    aws_lc_rs::rand::fill(&mut secret).map_err(|_| Error::internal("the system provides no random bytes"))?;
+    let idempotency =
+        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
+    let by = caller.id().unwrap_or_default().to_owned();
+    let act = Act::begin(&app, &caller, "create a join token")?;
+    let digest = JoinToken::digest_of(&secret);
+    let allocated = app.state.on_behalf_of(caller.facts());
+    let allocated = allocated.allocate_node(digest, role, replaces, by, idempotency).await;
+    let allocated = allocated.map_err(Error::from).and_then(|allocated| {
+        let node_id = allocated.outcome.node_id;
+        if allocated.is_repeated { Err(token_shown_before(node_id)) } else { Ok(allocated.outcome) }
+    });
+    let node = act.end(allocated, |node| format!("node {}", node.node_id)).await?;
+    tracing::warn!(node_id = node.node_id, caller = caller.id(), "join token created");
+    let spiffe_id = app.state.cluster().spiffe_id_of(node.node_id);
+    let created = CreatedJoinToken {
+        join_token: JoinToken::new(cluster_id, node.node_id, secret).secret_text(),
+        node_id: node.node_id,
+        spiffe_id: spiffe_id.ok_or_else(|| Error::internal("this node has no peer listener"))?,
+        expires_at: Timestamp::from_millis(node.token_expires_at_millis).to_rfc3339(),
+    };
+    Ok((StatusCode::CREATED, NO_STORE, Json(created)).into_response())
+}
+
+fn token_shown_before(node_id: u64) -> Error {
+    let description = format!(
+        "Idempotency-Key: was used before, for the join token of node {node_id}, which is shown only once; remove node \
+         {node_id} and create another token"
+    );
+    Error::new(StatusCode::CONFLICT, Code::InvalidRequest, description)
+}
+
+/// Joins a node to the cluster by its join token. A repeated request of the same node gets the same response.
+#[utoipa::path(
+    post,
+    path = "/v1/sys/cluster/join",
+    operation_id = "joinCluster",
+    request_body = JoinRequest,
+    responses(
+        (status = 200, description = "The node joined; the leader adds it as a learner", body = Joined),
+        (status = 403, description = "The token is unknown, expired or of another cluster; or the connection is not TLS", body = error::Body),
+        (status = 409, description = "The token was used by another node, the address is that of another node, or the node was removed", body = error::Body),
+    )
+)]
+pub async fn join(
+    caller: Caller<JoinTokenHolder>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
+    let JoinRequest { token, address, disk_id } = json::read(&bytes)?;
+    let token =
+        JoinToken::parse(&token).map_err(|error| Error::invalid_request(format!("token: {error}")))?;
+    if !text::is_host_and_port(&address) {
+        return Err(Error::invalid_request("address: must be a host and a port"));
+    }
+    let disk_id = text::from_hex(&disk_id);
+    let disk_id = disk_id.ok_or_else(|| Error::invalid_request("disk_id: must be 32 hexadecimal digits"))?;
+    let cluster_id = app.state.cluster().cluster_id();
+    if cluster_id != Some(token.cluster_id) {
+        return Err(Error::forbidden("token: the join token is of another cluster"));
+    }
+    let node_id = token.node_id;
+    let joiner = Joiner { node_id, token_digest: token.digest(), address, disk_id };
+    // Before the entry in the audit, which anonymous callers must not fill.
+    let admitted = app.state.admit_joiner(joiner).await?;
+    let act = Act::begin(&app, &caller, format!("join node {node_id}"))?;
+    let joined = app.state.as_node().join_node(admitted).await.map_err(Error::from);
+    let (_, node) = act.end(joined, |(_, node)| format!("address {}", node.address)).await?;
+    tracing::warn!(node_id, address = node.address, "node joins the cluster");
+    Ok((NO_STORE, Json(Joined { cluster_id: text::hex(&token.cluster_id), node_id })).into_response())
+}
+
+/// Makes a learner a voter. The leader does it when the node has caught up.
+#[utoipa::path(
+    post,
+    path = "/v1/sys/cluster/members/{node_id}/promote",
+    operation_id = "promoteMember",
+    params(("node_id" = u64, Path, description = "The learner"), IdempotencyKey),
+    responses(
+        (status = 200, description = "The node is a voter", body = MemberChange),
+        (status = 202, description = "The node becomes a voter; `waits_for` names the reason for the delay", body = MemberChange),
+        (status = 404, description = "There is no such node", body = error::Body),
+        (status = 409, description = "The node has not joined, or was removed", body = error::Body),
+    )
+)]
+pub async fn promote(
+    caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    node_id: Result<Path<u64>, PathRejection>,
+    request: Request,
+) -> Result<Response, Error> {
+    change(&app, &caller, node_id, NodeRole::Voter, request.into_parts().0).await
+}
+
+/// Removes a member, or a node that is about to join, for ever: its id is not used again.
+#[utoipa::path(
+    delete,
+    path = "/v1/sys/cluster/members/{node_id}",
+    operation_id = "removeMember",
+    params(("node_id" = u64, Path, description = "The node"), IdempotencyKey),
+    responses(
+        (status = 200, description = "The node is removed", body = MemberChange),
+        (status = 202, description = "The node is being removed; `waits_for` names the reason for the delay", body = MemberChange),
+        (status = 404, description = "There is no such node", body = error::Body),
+        (status = 409, description = "It is the last voter", body = error::Body),
+    )
+)]
+pub async fn remove(
+    caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    node_id: Result<Path<u64>, PathRejection>,
+    request: Request,
+) -> Result<Response, Error> {
+    change(&app, &caller, node_id, NodeRole::Removed, request.into_parts().0).await
+}
+
+async fn change(
+    app: &App,
+    caller: &Caller<ClusterAdmin>,
+    node_id: Result<Path<u64>, PathRejection>,
+    role: NodeRole,
+    parts: Parts,
+) -> Result<Response, Error> {
+    let Ok(Path(node_id)) = node_id else { return Err(Error::not_found("there is no such node")) };
+    let (verb, wanted) = if role == NodeRole::Voter { ("promote", "voter") } else { ("remove", "removed") };
+    let target = (&parts.method, &parts.uri);
+    let idempotency = idempotency::idempotency(&parts.headers, caller.id(), target, b"")?;
+    let by = caller.id().unwrap_or_default().to_owned();
+    let act = Act::begin(app, caller, format!("{verb} node {node_id}"))?;
+    let changed = app.state.on_behalf_of(caller.facts()).want_role(node_id, role, by, idempotency).await;
+    act.end(changed.map_err(Error::from), |_| String::new()).await?;
+    tracing::warn!(node_id, wanted, caller = caller.id(), "change of a member requested");
+    let is_done = || {
+        let index = app.state.index();
+        let stage = index.nodes.get(&node_id).map(|node| node.stage());
+        match role {
+            NodeRole::Voter => stage == Some(NodeStage::Voter),
+            // The row of a node that has not joined is deleted.
+            _ => matches!(stage, None | Some(NodeStage::Removed)),
+        }
+    };
+    let finished = app.state.cluster().until_state(is_done);
+    let done = tokio::time::timeout(limits::MEMBERSHIP_ANSWER_WAIT, finished).await.is_ok();
+    let waits_for = if done { None } else { app.state.cluster().waiting_change(node_id).await };
+    let status = if done { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, NO_STORE, Json(MemberChange { node_id, wanted, done, waits_for })).into_response())
+}
+
+/// Transfers leadership.
+#[utoipa::path(
+    post,
+    path = "/v1/sys/cluster/leader",
+    operation_id = "transferLeadership",
+    request_body = NewLeader,
+    responses(
+        (status = 200, description = "The leader", body = Leader),
+        (status = 400, description = "The node is not a voter", body = error::Body),
+    )
+)]
+pub async fn transfer(
+    caller: Caller<ClusterAdmin>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
+    let NewLeader { node_id } = json::read(&bytes)?;
+    let to = node_id.map_or_else(|| "another voter".to_owned(), |id| format!("node {id}"));
+    let act = Act::begin(&app, &caller, format!("transfer leadership to {to}"))?;
+    let transferred = app.state.cluster().change_leader(node_id).await.map_err(Error::from);
+    let leader = act.end(transferred, |leader| format!("node {leader} leads")).await?;
+    tracing::warn!(leader, caller = caller.id(), "leadership transferred");
+    Ok((NO_STORE, Json(Leader { leader })).into_response())
+}
+
+impl From<TransferError> for Error {
+    fn from(error: TransferError) -> Self {
+        let description = error.to_string();
+        match error {
+            TransferError::NotAVoter(_) => Self::invalid_request(description),
+            TransferError::NoLeader | TransferError::Failed(_) => Self::unavailable(description),
+        }
+    }
+}

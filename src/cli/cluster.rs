@@ -1,0 +1,323 @@
+//! `trust-fabric cluster …`
+
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use trust_fabric_client::{Method, NodeClient, Request};
+
+use super::Error;
+use super::endpoint::{Connection, ServerArguments};
+use super::output::{self, Format, Output, printable, text};
+use crate::api::admin_socket::ADMIN_SOCKET;
+use crate::cluster::spiffe_id;
+use crate::state::JoinToken;
+use crate::{config, limits, node};
+
+const CLUSTER: [&str; 3] = ["v1", "sys", "cluster"];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Show the members with role, term, log, lag, lease, clock, disk, certificate and version.
+    Status(View),
+    /// List the members, and the nodes that are about to join or leave.
+    Members(View),
+    /// Create a join token for a new node. It is printed once, to standard output, and expires after 10 minutes.
+    Invite(Invite),
+    /// Create a join token for a new node that replaces a dead voter.
+    Replace(Replace),
+    /// Join an existing cluster with the node of a configuration, before its first start.
+    Join(Join),
+    /// Make a learner a voter, once it has caught up.
+    Promote(Change),
+    /// Remove a member for ever: its id is not used again. Stop the node first.
+    Remove(Change),
+    /// Transfer leadership.
+    Transfer(Transfer),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct View {
+    #[command(flatten)]
+    server: ServerArguments,
+    /// Ask the node with this data directory through its admin.sock: works without a lease and without a leader.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["urls", "ca", "cert", "key", "token_file"])]
+    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Invite {
+    /// Do not make the new node a voter: it receives the log and serves requests.
+    #[arg(long)]
+    learner: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Replace {
+    /// Node id of the voter, which must be stopped.
+    node_id: u64,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Join {
+    /// File with the join token; `-` for standard input.
+    token: PathBuf,
+    /// Configuration file of the new node.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Host and port at which the other nodes reach this one; default: its address in `cluster.members`.
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Change {
+    /// Node id of the member.
+    node_id: u64,
+    /// Do not wait until the change is done.
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Transfer {
+    /// Node id of the voter that shall lead; by default any but the leader.
+    node_id: Option<u64>,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
+    match command {
+        Command::Status(view) => status(&view, out),
+        Command::Members(view) => members(&view, out),
+        Command::Invite(Invite { learner, server, output }) => {
+            let role = if learner { "learner" } else { "voter" };
+            invite(&server, output, &json!({ "role": role }), out)
+        }
+        Command::Replace(Replace { node_id, server, output }) => {
+            invite(&server, output, &json!({ "replaces": node_id }), out)
+        }
+        Command::Join(arguments) => join(&arguments, out),
+        Command::Promote(change) => {
+            let id = change.node_id.to_string();
+            let path = [&CLUSTER[..], &["members", &id, "promote"]].concat();
+            apply(&change, &Request { method: Method::POST, ..Request::get(&path) }, out)
+        }
+        Command::Remove(change) => {
+            let id = change.node_id.to_string();
+            let path = [&CLUSTER[..], &["members", &id]].concat();
+            apply(&change, &Request { method: Method::DELETE, ..Request::get(&path) }, out)
+        }
+        Command::Transfer(Transfer { node_id, server }) => {
+            let path = [&CLUSTER[..], &["leader"]].concat();
+            let answer = super::wait_for(server.client()?.post(&path, &json!({ "node_id": node_id })))?;
+            Ok(writeln!(out, "node {} leads", number(&answer, "leader"))?)
+        }
+    }
+}
+
+fn fetch(view: &View) -> Result<Value, Error> {
+    let client = match &view.data_dir {
+        Some(data) => NodeClient::at_socket(&data.join(ADMIN_SOCKET))?,
+        None => view.server.client()?,
+    };
+    super::wait_for(client.get(&CLUSTER))
+}
+
+fn status(view: &View, out: &mut dyn Write) -> Result<(), Error> {
+    let cluster = fetch(view)?;
+    if view.output.format == Format::Json {
+        return Ok(output::json(out, &cluster)?);
+    }
+    writeln!(out, "cluster {}, {}", printable(text(&cluster, "cluster_id")), leader_of(&cluster))?;
+    let rows: Vec<Value> = each_member(&cluster).map(status_row).collect();
+    let columns = [
+        ("node", "node"),
+        ("role", "role"),
+        ("term", "term"),
+        ("last index", "last"),
+        ("applied", "applied"),
+        ("lag", "lag"),
+        ("lease", "lease"),
+        ("clock", "clock"),
+        ("disk free", "disk"),
+        ("certificate until", "certificate"),
+        ("version", "version"),
+        ("problem", "problem"),
+    ];
+    output::list(out, view.output, &rows.into(), &columns)?;
+    Ok(())
+}
+
+fn leader_of(cluster: &Value) -> String {
+    match (&cluster["leader"], cluster["leader_is_confirmed"] == true) {
+        (Value::Null, _) => "no leader".to_owned(),
+        (leader, true) => format!("leader node {leader}"),
+        (leader, false) => format!("leader node {leader}, not confirmed: no quorum, or this node is cut off"),
+    }
+}
+
+fn each_member(cluster: &Value) -> impl Iterator<Item = &Value> {
+    cluster["members"].as_array().into_iter().flatten()
+}
+
+/// The cells of a member. A failure comes before the reason for which a change waits.
+fn status_row(member: &Value) -> Value {
+    let report = &member["report"];
+    let is_there = report.is_object();
+    let problem = match (member.get("unreachable"), report["disk_hangs"] == true) {
+        (Some(reason), _) => reason.clone(),
+        (None, true) => json!("disk hangs"),
+        _ => member["waits_for"].clone(),
+    };
+    json!({
+        "node": member["node_id"],
+        "role": member["role"],
+        "term": report["term"],
+        "last": report["last_log_index"],
+        "applied": report["applied_index"],
+        "lag": member["lag"],
+        "lease": if is_there { lease(report) } else { Value::Null },
+        "clock": member["clock_offset_seconds"].as_f64().map(|seconds| format!("{seconds:+.3} s")),
+        "disk": disk(report),
+        "certificate": report["certificate_expires_at"],
+        "version": report["version"],
+        "problem": problem,
+    })
+}
+
+fn lease(report: &Value) -> Value {
+    if report["lease_is_held"] == true {
+        return json!("held");
+    }
+    let lapsed = report["lease_lapsed_ms"].as_u64().unwrap_or_default();
+    json!(format!("expired {} s ago", lapsed / 1000))
+}
+
+fn disk(report: &Value) -> Option<String> {
+    const GIGABYTE: u64 = 1_000_000_000;
+    let (free, total) = (report["disk_free_bytes"].as_u64()?, report["disk_total_bytes"].as_u64()?);
+    Some(format!("{} of {} GB", free / GIGABYTE, total / GIGABYTE))
+}
+
+fn members(view: &View, out: &mut dyn Write) -> Result<(), Error> {
+    let cluster = fetch(view)?;
+    let columns = [
+        ("node", "node_id"),
+        ("role", "role"),
+        ("address", "address"),
+        ("wanted", "wanted"),
+        ("waits for", "waits_for"),
+        ("replaces", "replaces"),
+        ("token until", "token_expires_at"),
+    ];
+    output::list(out, view.output, &cluster["members"], &columns)?;
+    Ok(())
+}
+
+/// The token goes to standard output alone, the next steps to standard error.
+fn invite(server: &ServerArguments, output: Output, body: &Value, out: &mut dyn Write) -> Result<(), Error> {
+    let path = [&CLUSTER[..], &["join-tokens"]].concat();
+    let client = server.client()?;
+    let created = super::wait_for(client.post(&path, body))?;
+    if output.format == Format::Json {
+        return Ok(output::json(out, &created)?);
+    }
+    let node_id = number(&created, "node_id");
+    let [spiffe_id, end] = ["spiffe_id", "expires_at"].map(|name| printable(text(&created, name)));
+    writeln!(
+        io::stderr(),
+        "join token of node {node_id}, secret, until {end}:\n\
+         1. issue the peer certificate of {spiffe_id}, for example with `trust-fabric pki --peer {node_id}`\n\
+         2. in the configuration of the new node set node.id = {node_id}, and cluster.listen\n\
+         3. on its machine run `trust-fabric cluster join <file with the token> --config <file> --address <host:port> \
+         --server {}`\n\
+         4. start it",
+        client.server()
+    )?;
+    Ok(writeln!(out, "{}", printable(text(&created, "join_token")))?)
+}
+
+fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
+    let config = arguments.config.as_deref();
+    let config = config::load(config, &mut config::environment(), &config::Overrides::default())?;
+    let token = JoinToken::parse(&read_token(&arguments.token)?)?;
+    let node_id = config.node.id;
+    if token.node_id != node_id {
+        return Err(Error::OtherNode { configured: node_id, token: token.node_id });
+    }
+    let peers = config.cluster.peers.as_ref().ok_or(Error::NoPeerListener)?;
+    let address = arguments.address.as_ref().or_else(|| peers.members.get(&node_id));
+    let address = address.ok_or(Error::NoPeerAddress)?;
+    let (found, expected) = (peers.files.own.spiffe_id()?, spiffe_id(&config.fabric.trust_domain, node_id));
+    if found.as_str() != expected {
+        return Err(Error::OtherCertificate { found: found.to_string(), expected });
+    }
+    let joining = node::open_joining(&config)?;
+    joining.check(token.cluster_id).map_err(node::Error::from)?;
+    let body = json!({
+        "token": token.secret_text(),
+        "address": address,
+        "disk_id": crate::text::hex(&joining.disk_id()),
+    });
+    let path = [&CLUSTER[..], &["join"]].concat();
+    super::wait_for(arguments.connection.client()?.post(&path, &body))?;
+    joining.finish(token.cluster_id).map_err(node::Error::from)?;
+    Ok(writeln!(out, "node {node_id} joined the cluster: start it with `trust-fabric serve`")?)
+}
+
+/// The join token in a file, without surrounding white space.
+fn read_token(path: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    let limit = limits::TOKEN_BYTES_MAX as u64;
+    let read = if path.as_os_str() == "-" {
+        io::stdin().take(limit).read_to_string(&mut text)
+    } else {
+        File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text))
+    };
+    read.map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(text.trim().to_owned())
+}
+
+/// Sends a change until it is done: each response waits for a while, and names the reason for the delay.
+fn apply(change: &Change, request: &Request<'_>, out: &mut dyn Write) -> Result<(), Error> {
+    let client = change.server.client()?;
+    let mut shown = Value::Null;
+    loop {
+        let answer = super::wait_for(client.send(request))?.body;
+        let wanted = printable(text(&answer, "wanted"));
+        if answer["done"] == true {
+            return Ok(writeln!(out, "node {}: {wanted}", change.node_id)?);
+        }
+        let reason = &answer["waits_for"];
+        let reason_text = reason.as_str().map_or_else(|| "in progress".to_owned(), printable);
+        if change.no_wait {
+            return Ok(writeln!(out, "node {}: {wanted} requested: {reason_text}", change.node_id)?);
+        }
+        if shown != *reason {
+            writeln!(io::stderr(), "waiting until node {} is {wanted}: {reason_text}", change.node_id)?;
+            shown = reason.clone();
+        }
+    }
+}
+
+fn number(answer: &Value, name: &str) -> u64 {
+    answer[name].as_u64().unwrap_or_default()
+}

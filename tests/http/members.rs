@@ -1,0 +1,58 @@
+//! `/v1/sys/cluster` on a node that is alone and has no peer listener. tests/members.rs has real clusters.
+
+use serde_json::{Value, json};
+
+use crate::support::{Node, Response};
+
+async fn cluster(node: &Node) -> Value {
+    node.get("/v1/sys/cluster").await.json()
+}
+
+async fn post(node: &Node, path: &str, body: Value) -> Response {
+    node.call("POST", &format!("/v1/sys/cluster/{path}"), &[], body.to_string()).await
+}
+
+#[tokio::test]
+async fn cluster_shows_members_and_their_reports() {
+    let node = Node::start().await;
+    let shown = cluster(&node).await;
+    assert_eq!(
+        (&shown["node_id"], &shown["leader"], &shown["leader_is_confirmed"]),
+        (&json!(1), &json!(1), &json!(true)),
+        "{shown}"
+    );
+    let member = &shown["members"][0];
+    assert_eq!((&member["node_id"], &member["role"]), (&json!(1), &json!("leader")), "{shown}");
+    assert!(member.get("address").is_none() && member.get("wanted").is_none(), "{shown}");
+    let report = &member["report"];
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    assert!(report["disk_total_bytes"].as_u64() > report["disk_free_bytes"].as_u64(), "{shown}");
+    assert_eq!(report["applied_index"], json!(node.state().cluster().applied()));
+}
+
+#[tokio::test]
+async fn changes_of_members_are_validated() {
+    let node = Node::start().await;
+    let before = cluster(&node).await["members"].clone();
+    for (path, body, status, reason) in [
+        ("join-tokens", json!({}), 409, "started without cluster.listen"),
+        ("join-tokens", json!({"role": "leader"}), 400, "role"),
+        ("join-tokens", json!({"role": "learner", "replaces": 1}), 400, "role: must be voter"),
+        ("join-tokens", json!({"more": 1}), 400, "more"),
+        ("join", json!({"token": "x", "address": "a:1", "disk_id": ""}), 400, "token: "),
+        ("leader", json!({"node_id": 9}), 400, "node 9 is not a voter"),
+    ] {
+        post(&node, path, body).await.is_refused(status, "invalid_request", reason);
+    }
+    for path in ["members/9/promote", "members/x/promote"] {
+        post(&node, path, json!({})).await.is_refused(404, "not_found", "no ");
+    }
+    post(&node, "leader", json!({})).await.is_refused(503, "server_error", "no voter took over");
+    let removal = node.call("DELETE", "/v1/sys/cluster/members/1", &[], "").await;
+    removal.is_refused(409, "invalid_request", "last voter");
+    let promoted = post(&node, "members/1/promote", json!({})).await.json();
+    assert_eq!(promoted, json!({"node_id": 1, "wanted": "voter", "done": true}));
+    assert_eq!(post(&node, "leader", json!({"node_id": 1})).await.json(), json!({"leader": 1}));
+    let ids = |members: &Value| members.as_array().expect("members").len();
+    assert_eq!(ids(&cluster(&node).await["members"]), ids(&before));
+}
