@@ -174,9 +174,9 @@ async fn without_a_lease_for_long_no_keys_are_served() {
     drop(running.until_stopped().await);
 }
 
-/// Routes that need no leader: public documents, health, metrics and the live feed. Every other read is
-/// linearizable.
-const LOCAL_READS: [&str; 9] = [
+/// Routes that need no leader: public documents, health, metrics, the status of the cluster and the live feed. Every
+/// other read is linearizable.
+const LOCAL_READS: [&str; 10] = [
     "/.well-known/oauth-authorization-server",
     "/.well-known/ssf-configuration",
     "/livez",
@@ -185,6 +185,7 @@ const LOCAL_READS: [&str; 9] = [
     "/readyz",
     "/v1/events",
     "/v1/identity/jwks",
+    "/v1/sys/cluster",
     "/v1/sys/health",
 ];
 

@@ -299,6 +299,7 @@ async fn change(
     responses(
         (status = 200, description = "The leader", body = Leader),
         (status = 400, description = "The node is not a voter", body = error::Body),
+        (status = 409, description = "There is no other voter", body = error::Body),
     )
 )]
 pub async fn transfer(
@@ -322,6 +323,7 @@ impl From<TransferError> for Error {
         let description = error.to_string();
         match error {
             TransferError::NotAVoter(_) => Self::invalid_request(description),
+            TransferError::NoOtherVoter => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
             TransferError::NoLeader | TransferError::Failed(_) => Self::unavailable(description),
         }
     }
