@@ -997,6 +997,9 @@ pub const TERM_AHEAD_MAX: u64 = 1 << 20;
 pub const SNAPSHOT_PART_BYTES: usize = 256 * 1024;
 /// Maximum wait for the next message of a snapshot; beyond it: the transfer is restarted.
 pub const SNAPSHOT_PART_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after the begin of an interrupted snapshot transfer until its files are removed: at least the timeout of a
+/// transfer and the pause before the next one.
+pub const SNAPSHOT_RESUME_WINDOW: Duration = Duration::from_secs(1_800);
 /// Maximum messages of a snapshot queued for sending; beyond it: reading waits.
 pub const SNAPSHOT_PARTS_QUEUED_MAX: usize = 8;
 /// Maximum files per snapshot.

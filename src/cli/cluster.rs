@@ -12,9 +12,11 @@ use super::Error;
 use super::endpoint::{Connection, ServerArguments};
 use super::output::{self, Format, Output, printable, text};
 use crate::api::admin_socket::ADMIN_SOCKET;
-use crate::cluster::spiffe_id;
 use crate::state::JoinToken;
 use crate::{config, limits, node};
+
+const MEGABYTE: u64 = 1_000_000;
+const GIGABYTE: u64 = 1_000 * MEGABYTE;
 
 const CLUSTER: [&str; 3] = ["v1", "sys", "cluster"];
 
@@ -185,6 +187,7 @@ fn status_row(member: &Value) -> Value {
     let problem = match (member.get("unreachable"), report["disk_hangs"] == true) {
         (Some(reason), _) => reason.clone(),
         (None, true) => json!("disk hangs"),
+        (None, false) if report["snapshot_total_bytes"].is_u64() => json!(snapshot(report)),
         _ => member["waits_for"].clone(),
     };
     json!({
@@ -203,6 +206,12 @@ fn status_row(member: &Value) -> Value {
     })
 }
 
+fn snapshot(report: &Value) -> String {
+    let [received, total] =
+        ["snapshot_received_bytes", "snapshot_total_bytes"].map(|name| number(report, name));
+    format!("receives a snapshot: {} of {} MB", received / MEGABYTE, total / MEGABYTE)
+}
+
 fn lease(report: &Value) -> Value {
     if report["lease_is_held"] == true {
         return json!("held");
@@ -212,7 +221,6 @@ fn lease(report: &Value) -> Value {
 }
 
 fn disk(report: &Value) -> Option<String> {
-    const GIGABYTE: u64 = 1_000_000_000;
     let (free, total) = (report["disk_free_bytes"].as_u64()?, report["disk_total_bytes"].as_u64()?);
     Some(format!("{} of {} GB", free / GIGABYTE, total / GIGABYTE))
 }
@@ -266,7 +274,7 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
     let peers = config.cluster.peers.as_ref().ok_or(Error::NoPeerListener)?;
     let address = arguments.address.as_ref().or_else(|| peers.members.get(&node_id));
     let address = address.ok_or(Error::NoPeerAddress)?;
-    let (found, expected) = (peers.files.own.spiffe_id()?, spiffe_id(&config.fabric.trust_domain, node_id));
+    let (found, expected) = (peers.files.own.spiffe_id()?, peers.identities.of(node_id));
     if found.as_str() != expected {
         return Err(Error::OtherCertificate { found: found.to_string(), expected });
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use openraft::errors::{InitializeError, RaftError};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
 
 use super::apply::database::Generations;
 use super::apply::snapshot::Snapshots;
@@ -21,7 +21,7 @@ use super::database_guard::Closed;
 use super::disk_watch::Watchdog;
 use super::log::purge;
 use super::membership::removed;
-use super::peers::{Channels, InitialMembers, LocalNode, Network, Peers, bootstrap};
+use super::peers::{Channels, InitialMembers, LocalNode, Network, NodeIdentities, Peers, bootstrap};
 use super::propose::SequenceAllocator;
 use super::propose::batcher::Batcher;
 use super::propose::forwarding::Forwarder;
@@ -30,7 +30,6 @@ use super::reads::read_index::{ReadIndex, ReadIndexTask};
 use super::type_config::{self, ClusterId, DiskId, MemberRecord};
 use super::{Corrupt, Handle, Machine, ProposerId, disk_identity, log, peers, raft_config};
 use crate::clock::Clock;
-use crate::id::TrustDomain;
 use crate::limits;
 use crate::tls::Tls;
 
@@ -65,7 +64,7 @@ pub struct Transport {
     /// Certificates and trust anchors.
     pub(crate) tls: Tls,
     /// Trust domain of the node certificates, whose SPIFFE ID is `spiffe://<trust domain>/node/<id>`.
-    pub(crate) trust_domain: TrustDomain,
+    pub(crate) identities: NodeIdentities,
     /// Addresses of the initial members, this node included. Ignored once this node belongs to a cluster.
     pub(crate) initial_members: InitialMembers,
 }
@@ -116,9 +115,9 @@ pub(crate) async fn start<M: Machine>(
     let database = Arc::new(log::open_database(&data.join("raft"))?);
     let identity = disk_identity::establish(&data, &database, node_id, options.drawn_disk_id)?;
     let (open, closed) = mpsc::channel(1);
-    let (tls, listener, trust_domain, initial_members) = match options.transport {
-        Some(Transport { listener, tls, trust_domain, initial_members }) => {
-            (Some(tls), Some(listener), Some(trust_domain), initial_members)
+    let (tls, listener, identities, initial_members) = match options.transport {
+        Some(Transport { listener, tls, identities, initial_members }) => {
+            (Some(tls), Some(listener), Some(identities), initial_members)
         }
         None => (None, None, None, InitialMembers::new()),
     };
@@ -153,7 +152,7 @@ pub(crate) async fn start<M: Machine>(
         disk_identity::record_start(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
     let local = LocalNode::open(
         (node_id, identity.disk_id, life),
-        trust_domain.clone(),
+        identities.clone(),
         initial_members,
         (database, opened.disk_records, open),
         &clock,
@@ -202,13 +201,13 @@ pub(crate) async fn start<M: Machine>(
         Box::pin(handle.clone().update_disk_records(opened.jobs)),
     ];
     work.extend(watches(&handle, read_index_task));
-    match (tls, listener, trust_domain) {
-        (Some(tls), Some(listener), Some(trust_domain)) => {
+    match (tls, listener, identities) {
+        (Some(tls), Some(listener), Some(identities)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
-            let (local, receiving) = (Arc::clone(&channels.local), Semaphore::new(1));
+            let (local, receiving) = (Arc::clone(&channels.local), AsyncMutex::new(None));
             let peers = Peers { local, handle: handle.clone(), log: log_reader, snapshots, receiving };
             let bootstrapping = bootstrap(channels, handle.clone(), options.drawn_cluster_id);
-            work.push(serve_peers(peers, (listener, tls, trust_domain), bootstrapping));
+            work.push(serve_peers(peers, (listener, tls, identities), bootstrapping));
         }
         _ => handle.bootstrap_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
     }
@@ -218,12 +217,12 @@ pub(crate) async fn start<M: Machine>(
 /// Serves other nodes and bootstraps the cluster. Ends with the listener: a node that cannot be reached must stop.
 fn serve_peers<M: Machine>(
     peers: Peers<M>,
-    (listener, tls, trust_domain): (TcpListener, Tls, TrustDomain),
+    (listener, tls, identities): (TcpListener, Tls, NodeIdentities),
     bootstrapping: impl Future<Output = ()> + Send + 'static,
 ) -> Work {
     let local = Arc::clone(&peers.local);
     Box::pin(async move {
-        let served = peers::serve(peers, listener, (tls.clone(), trust_domain));
+        let served = peers::serve(peers, listener, (tls.clone(), identities));
         tokio::select! {
             () = served => {}
             _ = async { tokio::join!(bootstrapping, tls.follow(), local.stop_when_contradicted()) } => {}

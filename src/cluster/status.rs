@@ -4,7 +4,7 @@
 use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::peers::proto::{NodeReport, ReportRequest, StepDownRequest};
-use super::peers::{Purpose, reason, spiffe_id};
+use super::peers::{Purpose, reason};
 use super::type_config::MemberRecord;
 use super::{Handle, Machine};
 use crate::clock::Timestamp;
@@ -44,7 +44,10 @@ pub enum TransferError {
     /// The successor cannot lead.
     #[error("node_id: node {0} is not a voter")]
     NotAVoter(u64),
-    /// There is nobody to ask.
+    /// The leader is the only voter.
+    #[error("there is no other voter")]
+    NoOtherVoter,
+    /// No leader is known.
     #[error("no leader is known")]
     NoLeader,
     /// The leader did not transfer it in time.
@@ -98,6 +101,7 @@ impl<M: Machine> Handle<M> {
         let disk_hangs = self.disk.hangs();
         // A hung disk would block this call.
         let space = if disk_hangs { None } else { self.channels.local.disk_space() };
+        let snapshot = self.channels.local.receiving.get();
         let certificate_expires_at = self.channels.certificate_expires_at();
         NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -112,6 +116,8 @@ impl<M: Machine> Handle<M> {
             disk_total_bytes: space.map(|(_, total)| total),
             certificate_expires_at: certificate_expires_at.map(Timestamp::to_rfc3339),
             waiting_changes: self.waiting_changes().into_iter().collect(),
+            snapshot_received_bytes: snapshot.map(|(received, _)| received),
+            snapshot_total_bytes: snapshot.map(|(_, total)| total),
         }
     }
 
@@ -124,7 +130,7 @@ impl<M: Machine> Handle<M> {
 
     /// SPIFFE ID that the certificate of a node must have; `None` without a peer listener.
     pub(crate) fn spiffe_id_of(&self, node_id: u64) -> Option<String> {
-        self.channels.local.trust_domain.as_ref().map(|trust_domain| spiffe_id(trust_domain, node_id))
+        self.channels.local.identities.as_ref().map(|identities| identities.of(node_id))
     }
 
     /// Transfers leadership to a voter, or from the leader to any other one, and returns the leader afterwards.
@@ -139,6 +145,9 @@ impl<M: Machine> Handle<M> {
         let leader = self.confirmed_leader().ok_or(TransferError::NoLeader)?;
         if to == Some(leader) {
             return Ok(leader);
+        }
+        if members.effective.voter_ids().all(|voter| voter == leader) {
+            return Err(TransferError::NoOtherVoter);
         }
         let failed = |reason: &str| TransferError::Failed(reason.to_owned());
         if leader == self.node_id {

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Fabric;
 use super::checker::{Checker, duration};
-use super::schema;
 use super::schema::{Mode, Settings};
-use crate::cluster::FreshnessMode;
+use super::{Fabric, listeners, schema};
+use crate::cluster::{FreshnessMode, NodeIdentities};
 use crate::tls::{Authorities, Files, KeyPairFiles};
 use crate::{limits, text};
 
@@ -33,6 +32,8 @@ pub struct Peers {
     pub files: Files,
     /// Address of every bootstrap member, this node included; empty on a node that joins an existing cluster.
     pub members: BTreeMap<u64, String>,
+    /// SPIFFE IDs in the certificates of the nodes.
+    pub identities: NodeIdentities,
 }
 
 pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut Checker) -> Option<Cluster> {
@@ -73,6 +74,7 @@ fn peers(
     let private_key = file("private_key", &settings.private_key);
     let ca = file("ca", &settings.ca);
     let members = members(&settings.members, node_id, checker);
+    let identities = fabric.and_then(|fabric| identities(&settings.members, fabric, checker));
     Some(Peers {
         listen: listen?,
         files: Files {
@@ -84,6 +86,7 @@ fn peers(
             }],
         },
         members: members?,
+        identities: identities?,
     })
 }
 
@@ -120,6 +123,20 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
         Err(format!("must include this node, whose node.id is {node_id}"))
     };
     checker.keep("cluster.members", outcome)
+}
+
+fn identities(rows: &[schema::Member], fabric: &Fabric, checker: &mut Checker) -> Option<NodeIdentities> {
+    let mut identities = NodeIdentities::new(fabric.trust_domain.clone());
+    let mut all_good = true;
+    for (index, row) in rows.iter().enumerate() {
+        let Some(text) = &row.identity else { continue };
+        let identity = listeners::spiffe_id(text);
+        let inserted = identity.and_then(|identity| {
+            identities.insert(row.id, identity).map_err(|error| format!("{text:?}: {error}"))
+        });
+        all_good &= checker.keep(&format!("cluster.members[{index}].identity"), inserted).is_some();
+    }
+    all_good.then_some(identities)
 }
 
 fn address_of(address: &str) -> Result<String, String> {

@@ -181,6 +181,7 @@ pub(super) struct Member {
     #[serde(deserialize_with = "whole_number")]
     pub id: u64,
     pub address: Option<String>,
+    pub identity: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -134,13 +134,13 @@ pub(super) async fn start_replica(
 /// The peer listener, unless this is a cluster of one.
 async fn transport(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Transport>, Error> {
     let Some(peers) = &config.cluster.peers else { return Ok(None) };
-    let trust_domain = config.fabric.trust_domain.clone();
     let tls = Tls::load(peers.files.clone(), RemoteEnd::Peers, clock.clone(), metrics.clone());
     let tls = tls.map_err(Error::PeerTls)?;
     let address = peers.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     tracing::info!(%address, members = peers.members.len(), "peer listener open");
-    Ok(Some(Transport { listener, tls, trust_domain, initial_members: peers.members.clone() }))
+    let (identities, initial_members) = (peers.identities.clone(), peers.members.clone());
+    Ok(Some(Transport { listener, tls, identities, initial_members }))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the threads of the log writer and of its watchdog")]

@@ -4,11 +4,12 @@
 use prost::Message as _;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap, MetadataValue};
 
+use super::identities::NodeIdentities;
 use super::wire::proto;
 use crate::cluster::codec;
 use crate::cluster::disk_rollback::{DiskRecord, DiskRollback, Life};
 use crate::cluster::type_config::{ClusterId, DiskId, LogId};
-use crate::id::{TrustDomain, WorkloadId};
+use crate::id::WorkloadId;
 
 /// Metadata key.
 const KEY: &str = "trust-fabric-call-bin";
@@ -151,25 +152,14 @@ impl CallMetadata {
     }
 }
 
-/// SPIFFE ID of a node.
-pub(crate) fn spiffe_id(trust_domain: &TrustDomain, node_id: u64) -> String {
-    format!("spiffe://{trust_domain}/node/{node_id}")
-}
-
-/// The node that a SPIFFE ID names.
-pub(crate) fn node_of(trust_domain: &TrustDomain, certified: &WorkloadId) -> Option<u64> {
-    let node_id = certified.as_str().rsplit('/').next()?.parse().ok()?;
-    (certified.as_str() == spiffe_id(trust_domain, node_id)).then_some(node_id)
-}
-
 /// Checks that the certificate is the stated caller's, and that this is the called node.
 pub(crate) fn check_identity(
     call: &CallMetadata,
     certified: &WorkloadId,
-    trust_domain: &TrustDomain,
+    identities: &NodeIdentities,
     this: u64,
 ) -> Result<(), CallRejection> {
-    let expected = spiffe_id(trust_domain, call.from);
+    let expected = identities.of(call.from);
     if certified.as_str() != expected {
         return Err(CallRejection::Identity { certified: certified.clone(), from: call.from, expected });
     }

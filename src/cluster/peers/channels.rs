@@ -7,7 +7,6 @@ use hyper_util::rt::TokioIo;
 use tonic::Request;
 use tonic::transport::{Endpoint, Uri};
 
-use super::call_metadata;
 use super::call_metadata::CallMetadata;
 use super::connection;
 use super::local_node::LocalNode;
@@ -71,11 +70,11 @@ impl Channels {
 
     /// A separate channel to a node, whose disk may be unknown.
     pub(crate) fn own(&self, to: u64, address: &str, to_disk: Option<DiskId>) -> Result<Client, NoTransport> {
-        let (Some(tls), Some(trust_domain)) = (&self.tls, &self.local.trust_domain) else {
+        let (Some(tls), Some(identities)) = (&self.tls, &self.local.identities) else {
             return Err(NoTransport);
         };
         let tls = tls.clone();
-        let expected: Arc<str> = call_metadata::spiffe_id(trust_domain, to).into();
+        let expected: Arc<str> = identities.of(to).into();
         let address: Arc<str> = address.into();
         let connector = tower::service_fn(move |_: Uri| {
             let (tls, address, expected) = (tls.clone(), Arc::clone(&address), Arc::clone(&expected));

@@ -18,9 +18,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
-use super::call_metadata;
+use super::identities::NodeIdentities;
 use crate::clock::Clock;
-use crate::id::{TrustDomain, WorkloadId};
+use crate::id::WorkloadId;
 use crate::limiter::{KeyedLimiter, KeyedPermit};
 use crate::limits;
 use crate::telemetry::FailureLog;
@@ -91,7 +91,7 @@ pub(crate) async fn connect(tls: &Tls, address: &str, expected: &str) -> io::Res
 #[derive(Clone)]
 struct NodeAcceptor {
     tls: Tls,
-    trust_domain: TrustDomain,
+    identities: NodeIdentities,
     stopped: CancellationToken,
     /// Handshakes in progress, by address, so that unauthenticated connections take no capacity of nodes.
     handshakes: KeyedLimiter<IpAddr>,
@@ -108,7 +108,7 @@ const PEER_LISTENER: &str = "peer listener";
 /// the server would otherwise wait for the last call of each, and some never end.
 pub(crate) fn incoming(
     listener: TcpListener,
-    (tls, trust_domain): (Tls, TrustDomain),
+    (tls, identities): (Tls, NodeIdentities),
     clock: Clock,
     stopped: CancellationToken,
 ) -> impl Stream<Item = io::Result<Incoming>> + Send {
@@ -116,7 +116,7 @@ pub(crate) fn incoming(
     let nodes = KeyedLimiter::new(limits::PEER_CONNECTIONS_PER_NODE_MAX, limits::PEER_CONNECTIONS_MAX);
     let failures = Arc::new(FailureLog::new(clock.clone(), "handshake of a peer connection"));
     let accepts = FailureLog::new(clock, "accepting a peer connection");
-    let acceptor = NodeAcceptor { tls, trust_domain, stopped, handshakes, nodes, failures };
+    let acceptor = NodeAcceptor { tls, identities, stopped, handshakes, nodes, failures };
     futures::stream::unfold((listener, acceptor, accepts, FuturesUnordered::new()), |state| async move {
         let (listener, acceptor, accepts, mut handshakes) = state;
         loop {
@@ -154,7 +154,7 @@ impl NodeAcceptor {
         address: SocketAddr,
         _permit: KeyedPermit<IpAddr>,
     ) -> Option<Incoming> {
-        let Self { tls, trust_domain, stopped, nodes, failures, .. } = self;
+        let Self { tls, identities, stopped, nodes, failures, .. } = self;
         let connected = async {
             prepare(&socket)?;
             let changed = change_of(&tls);
@@ -168,7 +168,7 @@ impl NodeAcceptor {
                 tls.acceptor().accept(socket).await.map_err(|error| tls::handshake_failure(&error))?;
             let certificate = tls::peer_certificate(stream.get_ref().1)?.ok_or("no certificate")?;
             let certified = Certified(certificate.spiffe_id);
-            let node_id = call_metadata::node_of(&trust_domain, &certified.0);
+            let node_id = identities.node_of(&certified.0);
             let node_id = node_id.ok_or_else(|| format!("{} is not a node", certified.0))?;
             let permit = nodes.try_acquire(Some(node_id));
             let permit = permit.map_err(|_| format!("node {node_id}: connection limit reached"))?;

@@ -9,6 +9,8 @@ use tokio::sync::watch;
 
 use super::call_metadata;
 use super::call_metadata::{CallMetadata, CallRejection};
+use super::identities::NodeIdentities;
+use super::transfer_progress::TransferProgress;
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::cluster::corrupt::REPLACE_ADVICE;
@@ -18,7 +20,7 @@ use crate::cluster::disk_rollback::{DiskRecord, Life};
 use crate::cluster::known_members::KnownMembers;
 use crate::cluster::log::{self, CLUSTER_ID};
 use crate::cluster::type_config::{ClusterId, DiskId, LogId};
-use crate::id::{TrustDomain, WorkloadId};
+use crate::id::WorkloadId;
 use crate::telemetry::FailureLog;
 use crate::{limits, text};
 
@@ -34,14 +36,16 @@ pub(crate) struct LocalNode {
     pub(crate) life: Life,
     /// Records of the members' disks.
     pub(crate) disk_records: Arc<DiskRecords>,
-    /// Trust domain of the node certificates; `None` in a cluster of one.
-    pub(crate) trust_domain: Option<TrustDomain>,
+    /// Identities of the nodes; `None` in a cluster of one.
+    pub(crate) identities: Option<NodeIdentities>,
     /// The configured initial members, this node included. Empty on a node that joined an existing cluster.
     pub(crate) initial_members: InitialMembers,
     /// Whether this node joined an existing cluster, and so never bootstraps one.
     pub(crate) has_joined: bool,
     /// Failures of other nodes, by node id.
     pub(crate) failures: PeerFailures,
+    /// Progress of the snapshot that this node is receiving.
+    pub(crate) receiving: TransferProgress,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
     /// The reason why this node must stop, if it must.
@@ -90,7 +94,7 @@ impl LocalNode {
     /// Reads the cluster id from the disk.
     pub(crate) fn open(
         (node_id, disk_id, life): (u64, DiskId, Life),
-        trust_domain: Option<TrustDomain>,
+        identities: Option<NodeIdentities>,
         initial_members: InitialMembers,
         (database, disk_records, open): (Arc<DB>, Arc<DiskRecords>, DatabaseGuard),
         clock: &Clock,
@@ -110,10 +114,11 @@ impl LocalNode {
             disk_id,
             life,
             disk_records,
-            trust_domain,
+            identities,
             initial_members,
             has_joined,
             failures: PeerFailures::new(clock),
+            receiving: TransferProgress::default(),
             cluster_id,
             database,
             stops,
@@ -241,8 +246,8 @@ impl LocalNode {
         members: &KnownMembers,
         removed_at: impl Fn(u64) -> Option<u64>,
     ) -> Result<(), CallRejection> {
-        let trust_domain = self.trust_domain.as_ref().ok_or(CallRejection::Unstated)?;
-        call_metadata::check_identity(call, certified, trust_domain, self.node_id)?;
+        let identities = self.identities.as_ref().ok_or(CallRejection::Unstated)?;
+        call_metadata::check_identity(call, certified, identities, self.node_id)?;
         match call.to_disk {
             Some(disk) if disk != self.disk_id => {
                 let rejection = CallRejection::OtherDisk(self.node_id);

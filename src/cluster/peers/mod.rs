@@ -9,20 +9,22 @@ mod call_metadata;
 mod channels;
 mod client;
 mod connection;
+mod identities;
 mod local_node;
 mod observation;
 mod response_check;
 mod server;
 mod snapshot_transfer;
+mod transfer_progress;
 pub(super) mod wire;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::bootstrap::bootstrap;
-pub(crate) use self::call_metadata::spiffe_id;
 pub(crate) use self::channels::{Channels, Purpose};
 pub(crate) use self::client::{Network, reason};
+pub use self::identities::NodeIdentities;
 pub(crate) use self::local_node::{InitialMembers, LocalNode};
 pub(crate) use self::observation::Publisher;
 pub(crate) use self::server::{Peers, serve};

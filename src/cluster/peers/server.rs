@@ -3,24 +3,26 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use openraft::alias::SnapshotOf;
 use openraft::entry::RaftEntry;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, VoteRequest};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::call_metadata::{CallMetadata, CallRejection};
 use super::connection::{self, Certified};
+use super::identities::NodeIdentities;
 use super::local_node::{CallKind, LocalNode};
 use super::proto;
 use super::proto::peer_server::{Peer, PeerServer};
 use super::response_check::{refused, stating};
-use super::snapshot_transfer;
+use super::snapshot_transfer::{self, Digests, Unfinished};
 use super::wire::{self, MessageContext};
 use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
 use crate::cluster::disk_rollback::DiskKey;
@@ -29,7 +31,6 @@ use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
 use crate::cluster::type_config::{LogId, TypeConfig, Vote};
 use crate::cluster::{Handle, Machine, codec};
-use crate::id::TrustDomain;
 use crate::tls::Tls;
 use crate::{limits, text};
 
@@ -41,15 +42,15 @@ pub(crate) struct Peers<M: Machine> {
     pub(crate) log: LogReader,
     /// Directory in which snapshots are received.
     pub(crate) snapshots: Snapshots,
-    /// Limits snapshot transfers to one at a time.
-    pub(crate) receiving: Semaphore,
+    /// The files of an interrupted snapshot transfer. Locked during a transfer, so that there is one at a time.
+    pub(crate) receiving: AsyncMutex<Option<Unfinished>>,
 }
 
 /// Serves on `listener` until it is dropped.
 pub(crate) async fn serve<M: Machine>(
     peers: Peers<M>,
     listener: TcpListener,
-    (tls, trust_domain): (Tls, TrustDomain),
+    (tls, identities): (Tls, NodeIdentities),
 ) {
     let life = stating(&peers.local.life);
     let clock = peers.handle.clock.clone();
@@ -67,7 +68,7 @@ pub(crate) async fn serve<M: Machine>(
         .initial_connection_window_size(limits::PEER_WINDOW_BYTES)
         .layer(life)
         .add_service(service)
-        .serve_with_incoming(connection::incoming(listener, (tls, trust_domain), clock, stopped));
+        .serve_with_incoming(connection::incoming(listener, (tls, identities), clock, stopped));
     match served.await {
         Ok(()) => tracing::error!("peer listener stopped"),
         Err(error) => tracing::error!(%error, "peer listener failed"),
@@ -90,8 +91,8 @@ impl<M: Machine> Peers<M> {
         let certified = request.extensions().get::<Certified>();
         // The node that the certificate names; 0 is no node.
         let certified_id = certified
-            .zip(self.local.trust_domain.as_ref())
-            .and_then(|(certified, trust_domain)| super::call_metadata::node_of(trust_domain, &certified.0))
+            .zip(self.local.identities.as_ref())
+            .and_then(|(certified, identities)| identities.node_of(&certified.0))
             .unwrap_or_default();
         let failures = &self.local.failures.calls;
         let admitted = CallMetadata::read(request.metadata()).and_then(|call| {
@@ -151,6 +152,13 @@ impl<M: Machine> Peers<M> {
         } else {
             Ok(())
         }
+    }
+
+    /// Removes the files of an interrupted transfer that was not resumed.
+    fn discard_unfinished_snapshot(&self) {
+        let Ok(mut receiving) = self.receiving.try_lock() else { return };
+        let ends = |unfinished: &mut Unfinished| unfinished.begun + limits::SNAPSHOT_RESUME_WINDOW;
+        drop(receiving.take_if(|unfinished| ends(unfinished) <= self.handle.clock.boot()));
     }
 
     fn from(&self, call: &CallMetadata) -> MessageContext {
@@ -246,6 +254,7 @@ impl<M: Machine> Peer for Peers<M> {
             self.handle.candidacy.record_heartbeat(self.handle.clock.boot());
         }
         self.check_disk()?;
+        self.discard_unfinished_snapshot();
         let prev = append.prev_log_id;
         let last = append.entries.last().map(|entry| entry.log_id).or(prev);
         let answer = self.handle.raft.append_entries(append).await.map_err(stopped)?;
@@ -296,18 +305,49 @@ impl<M: Machine> Peer for Peers<M> {
         let call = self.admit(&request, CallKind::Raft)?;
         self.check_disk()?;
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
-        let _one = self.receiving.try_acquire().map_err(busy)?;
+        let mut receiving = self.receiving.try_lock().map_err(busy)?;
         let mut parts = request.into_inner();
-        let reject = |refused: snapshot_transfer::SnapshotError| {
+        let reject = |refused: &snapshot_transfer::SnapshotError| {
             tracing::warn!(from = call.from, reason = %refused, "rejected a snapshot");
             Status::invalid_argument(refused.to_string())
         };
-        let head = snapshot_transfer::head(&mut parts).await.map_err(reject)?;
+        let head = snapshot_transfer::head(&mut parts).await.map_err(|refused| reject(&refused))?;
         let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
-        let files = self.snapshots.receiving();
-        snapshot_transfer::receive(&head, &mut parts, files.directory()).await.map_err(reject)?;
+        // It stays there if this call is cancelled.
+        let unfinished = receiving.get_or_insert_with(|| Unfinished {
+            files: self.snapshots.receiving(),
+            digests: Digests::new(),
+            begun: Duration::ZERO,
+        });
+        unfinished.begun = self.handle.clock.boot();
+        let (files, held) = (head.files.len(), unfinished.digests.len());
+        tracing::info!(from = call.from, index = last.index, files, held, "receiving a snapshot");
+        let into = (unfinished.files.directory(), &mut unfinished.digests);
+        let received = snapshot_transfer::receive(&head, &mut parts, into, &self.local.receiving).await;
+        if let Err(refused) = received {
+            if !refused.is_interruption() {
+                *receiving = None;
+            }
+            return Err(reject(&refused));
+        }
+        tracing::info!(from = call.from, index = last.index, "received a snapshot");
+        let Some(Unfinished { files, .. }) = receiving.take() else {
+            return Err(Status::internal("the received snapshot is missing"));
+        };
         let answer = self.install(vote, last, files).await?;
         Ok(Response::new(proto::SnapshotResponse { vote: Some(codec::vote_to_proto(&answer.vote)) }))
+    }
+
+    async fn held_snapshot_files(
+        &self,
+        request: Request<proto::HeldSnapshotFilesRequest>,
+    ) -> Result<Response<proto::HeldSnapshotFilesResponse>, Status> {
+        self.admit(&request, CallKind::Raft)?;
+        // During a transfer, the next call is refused.
+        let receiving = self.receiving.try_lock().ok();
+        let unfinished = receiving.as_ref().and_then(|receiving| receiving.as_ref());
+        let digests = unfinished.map(|unfinished| unfinished.digests.clone()).unwrap_or_default();
+        Ok(Response::new(proto::HeldSnapshotFilesResponse { digests: digests.into_iter().collect() }))
     }
 
     async fn read_index(

@@ -1,11 +1,14 @@
 //! Snapshot transfer between nodes: file by file, each with its digest, into a directory that becomes a snapshot only
-//! when every file is complete and matches its digest.
+//! when every file is complete and matches its digest. The complete files of an interrupted transfer are held for the
+//! next one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use aws_lc_rs::digest;
+use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use openraft::alias::SnapshotMetaOf;
 use tokio::fs;
@@ -16,12 +19,28 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::channels::Client;
+use super::transfer_progress::{Transfer, TransferProgress};
 use super::wire::proto::snapshot_part::Part;
-use super::wire::proto::{SnapshotFile, SnapshotHead, SnapshotPart, SnapshotResponse};
-use crate::cluster::apply::snapshot::is_file_name;
+use super::wire::proto::{
+    HeldSnapshotFilesRequest, SnapshotFile, SnapshotHead, SnapshotPart, SnapshotResponse,
+};
+use crate::cluster::apply::snapshot::{SnapshotFiles, is_file_name};
 use crate::cluster::codec;
 use crate::cluster::type_config::{TypeConfig, Vote};
 use crate::limits;
+
+/// SHA-256 of complete files, by file name.
+pub(crate) type Digests = BTreeMap<String, Bytes>;
+
+/// The files of a transfer that has not ended, or was interrupted.
+pub(crate) struct Unfinished {
+    /// Their directory.
+    pub(crate) files: SnapshotFiles,
+    /// The complete files.
+    pub(crate) digests: Digests,
+    /// Boot time of its begin.
+    pub(crate) begun: Duration,
+}
 
 /// Sends the files in `directory`. The outer error is a read error, the inner one the receiver's status.
 pub(crate) async fn send(
@@ -35,10 +54,14 @@ pub(crate) async fn send(
         last_log_id: meta.last_log_id.as_ref().map(codec::log_id_to_proto),
         files: files_in(directory).await?,
     };
-    let (sender, parts) = mpsc::channel(limits::SNAPSHOT_PARTS_QUEUED_MAX);
     let mut peer = client.peer();
+    let held = match peer.held_snapshot_files(client.request(HeldSnapshotFilesRequest {})).await {
+        Ok(held) => held.into_inner().digests.into_iter().collect(),
+        Err(status) => return Ok(Err(status)),
+    };
+    let (sender, parts) = mpsc::channel(limits::SNAPSHOT_PARTS_QUEUED_MAX);
     let taken = peer.install_snapshot(client.request(ReceiverStream::new(parts)));
-    let (read, taken) = tokio::join!(read(head, directory, sender), taken);
+    let (read, taken) = tokio::join!(read(head, directory, &held, sender), taken);
     match (read, taken) {
         (_, Ok(response)) => Ok(Ok(response.into_inner())),
         // The receiver stopped early, or the stream ended early because reading failed.
@@ -60,32 +83,52 @@ async fn files_in(directory: &Path) -> io::Result<Vec<SnapshotFile>> {
 }
 
 /// Ends without an error when the receiver stops: its status has the reason.
-async fn read(head: SnapshotHead, directory: &Path, parts: mpsc::Sender<SnapshotPart>) -> io::Result<()> {
+pub(crate) async fn read(
+    head: SnapshotHead,
+    directory: &Path,
+    held: &Digests,
+    parts: mpsc::Sender<SnapshotPart>,
+) -> io::Result<()> {
     let files = head.files.clone();
-    let send = |part| parts.send(SnapshotPart { part: Some(part) });
-    if send(Part::Head(head)).await.is_err() {
+    if parts.send(SnapshotPart { part: Some(Part::Head(head)) }).await.is_err() {
         return Ok(());
     }
     for file in files {
-        let mut rest = fs::File::open(directory.join(&file.name)).await?.take(file.bytes);
-        let mut context = digest::Context::new(&digest::SHA256);
-        loop {
-            let mut data = Vec::with_capacity(limits::SNAPSHOT_PART_BYTES);
-            let mut part = (&mut rest).take(limits::SNAPSHOT_PART_BYTES as u64);
-            if part.read_to_end(&mut data).await? == 0 {
-                break;
-            }
-            context.update(&data);
-            if send(Part::Data(data.into())).await.is_err() {
-                return Ok(());
-            }
-        }
-        let digest = bytes::Bytes::copy_from_slice(context.finish().as_ref());
-        if send(Part::Digest(digest)).await.is_err() {
+        let path = directory.join(&file.name);
+        let is_held = match held.get(&file.name) {
+            Some(held) => read_file(&path, file.bytes, None).await?.as_ref() == Some(held),
+            None => false,
+        };
+        let sending = if is_held { None } else { Some(&parts) };
+        let Some(digest) = read_file(&path, file.bytes, sending).await? else { return Ok(()) };
+        if parts.send(SnapshotPart { part: Some(Part::Digest(digest)) }).await.is_err() {
             return Ok(());
         }
     }
     Ok(())
+}
+
+/// Reads a file, sends its data if there is a receiver for it, and returns the digest; `None` if the receiver stopped.
+async fn read_file(
+    path: &Path,
+    bytes: u64,
+    parts: Option<&mpsc::Sender<SnapshotPart>>,
+) -> io::Result<Option<Bytes>> {
+    let mut rest = fs::File::open(path).await?.take(bytes);
+    let mut context = digest::Context::new(&digest::SHA256);
+    loop {
+        let mut data = Vec::with_capacity(limits::SNAPSHOT_PART_BYTES);
+        let mut part = (&mut rest).take(limits::SNAPSHOT_PART_BYTES as u64);
+        if part.read_to_end(&mut data).await? == 0 {
+            return Ok(Some(Bytes::copy_from_slice(context.finish().as_ref())));
+        }
+        context.update(&data);
+        if let Some(parts) = parts
+            && parts.send(SnapshotPart { part: Some(Part::Data(data.into())) }).await.is_err()
+        {
+            return Ok(None);
+        }
+    }
 }
 
 /// A received snapshot is rejected. Its files are removed.
@@ -127,6 +170,13 @@ pub(crate) enum SnapshotError {
     Sender(String),
 }
 
+impl SnapshotError {
+    /// Whether the transfer was interrupted: what was received until then is good.
+    pub(crate) fn is_interruption(&self) -> bool {
+        matches!(self, Self::Silent | Self::Sender(_) | Self::Truncated(_))
+    }
+}
+
 /// Reads and validates the head of a snapshot.
 pub(crate) async fn head(
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
@@ -159,43 +209,89 @@ async fn next(
     }
 }
 
-/// Writes the files durably into the new `directory`.
+/// Writes the files durably into `directory`, which has the complete files in `digests` of an interrupted transfer.
+/// Afterwards they are the complete files, also after an error.
 pub(crate) async fn receive(
     head: &SnapshotHead,
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
-    directory: &Path,
+    (directory, digests): (&Path, &mut Digests),
+    progress: &TransferProgress,
 ) -> Result<(), SnapshotError> {
-    fs::create_dir(directory).await?;
+    prepare(head, directory, digests).await?;
+    let transfer = progress.begin(head.files.iter().map(|file| file.bytes).sum());
     for file in &head.files {
-        let mut written = fs::File::create(directory.join(&file.name)).await?;
-        let mut context = digest::Context::new(&digest::SHA256);
-        let mut bytes = 0_u64;
-        let digest = loop {
-            match next(parts).await? {
-                Some(Part::Data(data)) => {
-                    bytes = bytes.saturating_add(data.len() as u64);
-                    if bytes > file.bytes {
-                        return Err(SnapshotError::Length(file.name.clone()));
-                    }
-                    context.update(&data);
-                    written.write_all(&data).await?;
-                }
-                Some(Part::Digest(digest)) => break digest,
-                Some(Part::Head(_)) => return Err(SnapshotError::Trailing),
-                None => return Err(SnapshotError::Truncated(file.name.clone())),
-            }
-        };
-        if bytes != file.bytes {
-            return Err(SnapshotError::Length(file.name.clone()));
-        }
-        if context.finish().as_ref() != digest.as_ref() {
-            return Err(SnapshotError::Digest(file.name.clone()));
-        }
-        written.sync_all().await?;
+        let held = digests.remove(&file.name);
+        let digest = receive_file(file, parts, (directory, held), &transfer).await?;
+        digests.insert(file.name.clone(), digest);
     }
     if next(parts).await?.is_some() {
         return Err(SnapshotError::Trailing);
     }
     fs::File::open(directory).await?.sync_all().await?;
     Ok(())
+}
+
+/// Creates the directory, or removes the files in it that are incomplete or not in `head`.
+async fn prepare(head: &SnapshotHead, directory: &Path, digests: &mut Digests) -> io::Result<()> {
+    fs::create_dir_all(directory).await?;
+    let sizes: BTreeMap<&str, u64> = head.files.iter().map(|file| (file.name.as_str(), file.bytes)).collect();
+    digests.retain(|name, _| sizes.contains_key(name.as_str()));
+    let mut items = fs::read_dir(directory).await?;
+    while let Some(item) = items.next_entry().await? {
+        let name = item.file_name();
+        let name = name.to_string_lossy();
+        if sizes.get(name.as_ref()) != Some(&item.metadata().await?.len()) {
+            digests.remove(name.as_ref());
+        }
+        if !digests.contains_key(name.as_ref()) {
+            fs::remove_file(item.path()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Receives one file, or confirms the one that is held. Returns its digest.
+async fn receive_file(
+    file: &SnapshotFile,
+    parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
+    (directory, held): (&Path, Option<Bytes>),
+    transfer: &Transfer<'_>,
+) -> Result<Bytes, SnapshotError> {
+    let part = |part: Option<Part>| match part {
+        Some(Part::Head(_)) => Err(SnapshotError::Trailing),
+        Some(part) => Ok(part),
+        None => Err(SnapshotError::Truncated(file.name.clone())),
+    };
+    let mut received = part(next(parts).await?)?;
+    if let (Part::Digest(digest), Some(held)) = (&received, held) {
+        transfer.add(file.bytes);
+        return if *digest == held { Ok(held) } else { Err(SnapshotError::Digest(file.name.clone())) };
+    }
+    let mut written = fs::File::create(directory.join(&file.name)).await?;
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut bytes = 0_u64;
+    let digest = loop {
+        match received {
+            Part::Digest(digest) => break digest,
+            Part::Head(_) => return Err(SnapshotError::Trailing),
+            Part::Data(data) => {
+                bytes = bytes.saturating_add(data.len() as u64);
+                if bytes > file.bytes {
+                    return Err(SnapshotError::Length(file.name.clone()));
+                }
+                context.update(&data);
+                written.write_all(&data).await?;
+                transfer.add(data.len() as u64);
+            }
+        }
+        received = part(next(parts).await?)?;
+    };
+    if bytes != file.bytes {
+        return Err(SnapshotError::Length(file.name.clone()));
+    }
+    if context.finish().as_ref() != digest.as_ref() {
+        return Err(SnapshotError::Digest(file.name.clone()));
+    }
+    written.sync_all().await?;
+    Ok(digest)
 }

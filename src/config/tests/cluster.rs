@@ -10,6 +10,10 @@ fn member(id: u64, address: &str) -> String {
     format!("[[cluster.members]]\nid = {id}\naddress = \"{address}\"\n")
 }
 
+fn identity(id: u64, identity: &str) -> String {
+    format!("{}identity = \"{identity}\"\n", member(id, &format!("n{id}:1")))
+}
+
 fn three() -> String {
     [1, 2, 3].map(|id| member(id, &format!("node-{id}.example.com:8695"))).concat()
 }
@@ -50,6 +54,15 @@ fn peers_have_listener_and_members() {
 }
 
 #[test]
+fn member_has_the_configured_identity() {
+    let pod = "spiffe://trust.example.com/ns/fabric/pod/trust-fabric-1";
+    let config = good(&format!("{PRODUCTION}{ISSUER}{PEERS}{}{}", member(1, "a:1"), identity(2, pod)));
+    let identities = config.cluster.peers.expect("peers").identities;
+    assert_eq!(identities.of(1), "spiffe://trust.example.com/node/1");
+    assert_eq!(identities.of(2), pod);
+}
+
+#[test]
 fn members_that_break_a_rule_are_refused() {
     let many: String =
         (1..=limits::MEMBERS_MAX as u64 + 1).map(|id| member(id, &format!("n{id}:1"))).collect();
@@ -64,6 +77,22 @@ fn members_that_break_a_rule_are_refused() {
         (member(1, "a:65536"), "cluster.members[0].address", "must be a host and a port"),
         (member(1, "https://a:1"), "cluster.members[0].address", "must be a host and a port"),
         (member(1, "a b:1"), "cluster.members[0].address", "must be a host and a port"),
+        (
+            identity(1, "spiffe://other.example/a"),
+            "cluster.members[0].identity",
+            "of the trust domain of the fabric",
+        ),
+        (identity(1, "spiffe://trust.example.com/node/2"), "cluster.members[0].identity", "of another node"),
+        (identity(1, "node-1"), "cluster.members[0].identity", "must be a SPIFFE ID"),
+        (
+            format!(
+                "{}{}",
+                identity(1, "spiffe://trust.example.com/a"),
+                identity(2, "spiffe://trust.example.com/a")
+            ),
+            "cluster.members[1].identity",
+            "duplicate",
+        ),
         ("[[cluster.members]]\nid = 1\n".to_owned(), "cluster.members[0].address", "must be set"),
         (many, "cluster.members", "must be at most 9"),
     ] {

@@ -184,7 +184,7 @@ impl Site {
             transport: Some(Transport {
                 listener,
                 tls: self.tls(&format!("node-{id}"), &format!("node/{id}")),
-                trust_domain: TRUST_DOMAIN.parse().expect("trust domain"),
+                identities: NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")),
                 initial_members: members.clone(),
             }),
         };
@@ -233,12 +233,12 @@ impl Site {
         let directory = tempfile::tempdir().expect("directory");
         let database = Arc::new(log::open_database(&directory.path().join("raft")).expect("log"));
         let (open, _closed) = tokio::sync::mpsc::channel(1);
-        let trust_domain = Some(TRUST_DOMAIN.parse().expect("trust domain"));
+        let identities = Some(NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")));
         let disk_records = Arc::new(DiskRecords::decode(None).expect("records"));
         let opened = (database, disk_records, open);
         let clock = Clock::system();
         let members = InitialMembers::new();
-        let local = LocalNode::open((from, from_disk, life), trust_domain, members, opened, &clock)
+        let local = LocalNode::open((from, from_disk, life), identities, members, opened, &clock)
             .expect("local node");
         if let Some(id) = cluster_id {
             local.join(id).expect("joined");

@@ -6,7 +6,8 @@ use proto::{SnapshotFile, SnapshotHead, SnapshotPart};
 
 use super::*;
 use crate::cluster::apply::database::Generations;
-use crate::cluster::peers::snapshot_transfer::{SnapshotError, head, receive};
+use crate::cluster::peers::snapshot_transfer::{Digests, SnapshotError, head, read, receive};
+use crate::cluster::peers::transfer_progress::TransferProgress;
 
 type Sent = Vec<Result<SnapshotPart, Status>>;
 
@@ -38,24 +39,123 @@ fn whole() -> Sent {
     sent
 }
 
+/// The files of one transfer, or of several that were interrupted.
+struct Received {
+    directory: TempDir,
+    digests: Digests,
+    progress: TransferProgress,
+}
+
+impl Received {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        Self { directory, digests: Digests::new(), progress: TransferProgress::default() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("receiving")
+    }
+
+    async fn take(
+        &mut self,
+        mut parts: impl futures::Stream<Item = Result<SnapshotPart, Status>> + Unpin,
+    ) -> Result<BTreeMap<String, Vec<u8>>, SnapshotError> {
+        let head = head(&mut parts).await?;
+        let into = (&*self.directory.path().join("receiving"), &mut self.digests);
+        let received = receive(&head, &mut parts, into, &self.progress).await;
+        assert_eq!(self.progress.get(), None, "it has ended");
+        received.map(|()| self.files())
+    }
+
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let read = |item: std::io::Result<fs::DirEntry>| {
+            let item = item.expect("item");
+            (item.file_name().into_string().expect("UTF-8"), fs::read(item.path()).expect("read"))
+        };
+        fs::read_dir(self.path()).expect("directory").map(read).collect()
+    }
+}
+
 async fn take(sent: Sent) -> Result<BTreeMap<String, Vec<u8>>, SnapshotError> {
+    Received::new().take(futures::stream::iter(sent)).await
+}
+
+/// All parts that a sender with the files of [`whole`] sends to a receiver that holds `held`.
+async fn sent_to_holder(held: &Digests) -> Sent {
     let directory = tempfile::tempdir().expect("directory");
-    let mut parts = futures::stream::iter(sent);
-    let head = head(&mut parts).await?;
-    let made = directory.path().join("receiving");
-    receive(&head, &mut parts, &made).await?;
-    let read = |item: std::io::Result<fs::DirEntry>| {
-        let item = item.expect("item");
-        (item.file_name().into_string().expect("UTF-8"), fs::read(item.path()).expect("read"))
+    for (name, bytes) in FILES {
+        fs::write(directory.path().join(name), bytes).expect("file");
+    }
+    let Ok(SnapshotPart { part: Some(Part::Head(head)) }) = whole().remove(0) else { panic!("a head") };
+    let (sender, mut parts) = tokio::sync::mpsc::channel(16);
+    read(head, directory.path(), held, sender).await.expect("read");
+    let mut sent = Vec::new();
+    while let Ok(part) = parts.try_recv() {
+        sent.push(Ok(part));
+    }
+    sent
+}
+
+fn expected_files() -> BTreeMap<String, Vec<u8>> {
+    BTreeMap::from(FILES.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())))
+}
+
+/// Interrupted within the second file: the data of the first is not sent again.
+#[tokio::test]
+async fn interrupted_transfer_is_resumed() {
+    let mut received = Received::new();
+    let interrupted: Sent = whole().into_iter().take(5).collect();
+    let refused = received.take(futures::stream::iter(interrupted)).await.expect_err("interrupted");
+    assert!(refused.is_interruption(), "{refused}");
+    assert_eq!(received.digests.keys().collect::<Vec<_>>(), [FILES[0].0]);
+
+    let resumed = sent_to_holder(&received.digests).await;
+    let data = resumed.iter().filter(|part| matches!(part, Ok(SnapshotPart { part: Some(Part::Data(_)) })));
+    assert_eq!((resumed.len(), data.count()), (4, 1), "head, digest, data and digest");
+    let files = received.take(futures::stream::iter(resumed)).await.expect("taken");
+    assert_eq!(files, expected_files());
+}
+
+/// The sender has another file of that name.
+#[tokio::test]
+async fn held_file_with_other_content_is_sent_again() {
+    let mut received = Received::new();
+    fs::create_dir(received.path()).expect("directory");
+    for name in [FILES[0].0, "000009.sst"] {
+        fs::write(received.path().join(name), b"an older.").expect("file");
+        received.digests.insert(name.to_owned(), digest(b"an older."));
+    }
+    let sent = sent_to_holder(&received.digests).await;
+    assert_eq!(sent.len(), 5, "head, and data and digest of each file");
+    assert_eq!(received.take(futures::stream::iter(sent)).await.expect("taken"), expected_files());
+}
+
+#[tokio::test]
+async fn digest_alone_confirms_held_files_only() {
+    let alone = |digest: Bytes| {
+        let mut sent = whole();
+        sent.splice(1..4, [part(Part::Digest(digest))]);
+        futures::stream::iter(sent)
     };
-    Ok(fs::read_dir(made).expect("directory").map(read).collect())
+    let refused = Received::new().take(alone(digest(FILES[0].1))).await;
+    assert!(matches!(refused, Err(SnapshotError::Length(_))), "not held: {refused:?}");
+
+    let mut received = Received::new();
+    received.take(futures::stream::iter(whole())).await.expect("taken");
+    let refused = received.take(alone(digest(b"another"))).await.expect_err("another digest");
+    assert!(matches!(refused, SnapshotError::Digest(_)) && !refused.is_interruption(), "{refused}");
+    assert!(!received.digests.contains_key(FILES[0].0), "it is not held any more");
+
+    let mut received = Received::new();
+    received.take(futures::stream::iter(whole())).await.expect("taken");
+    fs::write(received.path().join(FILES[0].0), b"cut").expect("file");
+    let refused = received.take(alone(digest(FILES[0].1))).await;
+    assert!(matches!(refused, Err(SnapshotError::Length(_))), "shorter than stated: {refused:?}");
 }
 
 #[tokio::test]
 async fn sent_files_arrive() {
-    let taken = take(whole()).await.expect("taken");
-    let expected = FILES.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
-    assert_eq!(taken, BTreeMap::from(expected));
+    assert_eq!(take(whole()).await.expect("taken"), expected_files());
 }
 
 #[tokio::test]
@@ -78,12 +178,8 @@ async fn truncated_snapshot_is_rejected() {
 async fn silent_sender_times_out() {
     for length in 0..whole().len() {
         let sent: Sent = whole().into_iter().take(length).collect();
-        let mut parts = futures::stream::iter(sent).chain(futures::stream::pending());
-        let directory = tempfile::tempdir().expect("directory");
-        let refused = match head(&mut parts).await {
-            Ok(head) => receive(&head, &mut parts, &directory.path().join("receiving")).await,
-            Err(refused) => Err(refused),
-        };
+        let parts = futures::stream::iter(sent).chain(futures::stream::pending());
+        let refused = Received::new().take(parts).await;
         assert!(matches!(refused, Err(SnapshotError::Silent)), "{length}: {refused:?}");
     }
 }
