@@ -4,6 +4,7 @@ mod bootstrap;
 mod clocks;
 mod disk_rollback;
 mod hostile;
+mod identities;
 mod membership;
 mod snapshot_transfer;
 mod three_nodes;
@@ -54,6 +55,7 @@ struct Site {
     ca: CertifiedIssuer<'static, KeyPair>,
     members: InitialMembers,
     freshness: FreshnessMode,
+    identities: NodeIdentities,
     listeners: BTreeMap<u64, std::net::TcpListener>,
 }
 
@@ -90,6 +92,7 @@ impl Site {
             ca,
             members: InitialMembers::new(),
             freshness: FreshnessMode::Lease,
+            identities: NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")),
             listeners: BTreeMap::new(),
         };
         for id in 1..=nodes {
@@ -171,6 +174,8 @@ impl Site {
         members: &InitialMembers,
         machine: M,
     ) -> Node<M> {
+        let identity = self.identities.of(id);
+        let path = identity.strip_prefix(&format!("spiffe://{TRUST_DOMAIN}/")).expect("a path");
         let options = Options {
             data,
             node_id: id,
@@ -183,8 +188,8 @@ impl Site {
             log_bytes_max: limits::LOG_BYTES_MAX,
             transport: Some(Transport {
                 listener,
-                tls: self.tls(&format!("node-{id}"), &format!("node/{id}")),
-                identities: NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")),
+                tls: self.tls(&format!("node-{id}"), path),
+                identities: self.identities.clone(),
                 initial_members: members.clone(),
             }),
         };
@@ -233,7 +238,7 @@ impl Site {
         let directory = tempfile::tempdir().expect("directory");
         let database = Arc::new(log::open_database(&directory.path().join("raft")).expect("log"));
         let (open, _closed) = tokio::sync::mpsc::channel(1);
-        let identities = Some(NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")));
+        let identities = Some(self.identities.clone());
         let disk_records = Arc::new(DiskRecords::decode(None).expect("records"));
         let opened = (database, disk_records, open);
         let clock = Clock::system();
