@@ -18,8 +18,8 @@ use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
 use trust_fabric::policy::signals::{EventEffect, PolicyInput};
 use trust_fabric::policy::{Bundle, Source};
-use trust_fabric::state::RevocationIndex;
 use trust_fabric::state::command::Tool;
+use trust_fabric::state::{Epoch, RevocationIndex};
 use trust_fabric::token::BodyHash;
 use trust_fabric::token::foreign::Credential;
 use trust_fabric::token::issued::Fabric;
@@ -177,10 +177,10 @@ impl NodeState {
             iss: credential.iss().to_owned(),
             jti: credential.jti().expect("one of our own").to_owned(),
         };
-        let here = Some(self.position.incarnation);
+        let epoch = Epoch { incarnation: Some(self.position.incarnation), floor: None };
         let (lineage, idx, iat) = (credential.lineage(), credential.idx(), credential.iat());
         RevocationStatus {
-            is_revoked: self.revocations.covers(here, lineage, idx, iat),
+            is_revoked: self.revocations.covers(epoch, lineage, idx, iat),
             is_spent: credential.execution().is_some() && self.spent.contains(&this),
         }
     }

@@ -233,7 +233,7 @@ impl Receiver {
         }
         let sent = UncheckedSet::unsigned(value, &rules(issuer, self.state.cluster_time()))?;
         if let Some(id) = speaker.flatten()
-            && self.state.revokes(fresh, &[Fact::workload(id).digest()], None, sent.iat)
+            && self.state.revokes_sender(fresh, &Fact::workload(id), sent.iat)
         {
             return Err(Error::SpeakerRevoked);
         }
@@ -271,7 +271,7 @@ impl Receiver {
         })?;
         let sent = UncheckedSet::verify(&token, &key, &rules(issuer, self.state.cluster_time()))?;
         let kid = Fact::signing_key(&issuer.iss, key.kid().unwrap_or(key.thumbprint()));
-        if self.state.revokes(fresh, &[kid.digest()], None, sent.iat) {
+        if self.state.revokes_sender(fresh, &kid, sent.iat) {
             return Err(security_event::Error::Key(crate::token::Error::Revoked).into());
         }
         Ok((issuer, sent))

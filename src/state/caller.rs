@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::command::{self, Command, Replied, Reply};
 use super::machine::idempotency::digest;
-use super::resources::revocation_index::RevocationIndex;
+use super::resources::revocation_index::{Epoch, RevocationIndex};
 use super::{Error, Idempotency, State, read_reply};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof};
@@ -96,12 +96,12 @@ impl CallerFacts {
     pub(super) fn is_refused_by(
         &self,
         revocations: &RevocationIndex,
-        here: Option<Incarnation>,
+        epoch: Epoch,
         digests: &[Digest128],
     ) -> bool {
         match self.issued {
             None => revocations.blocks_any(digests),
-            Some(Issued { idx, iat }) => revocations.covers(here, digests, idx, iat),
+            Some(Issued { idx, iat }) => revocations.covers(epoch, digests, idx, iat),
         }
     }
 }
@@ -130,7 +130,7 @@ impl State {
     #[must_use]
     pub fn refuses(&self, _fresh: &LeaseProof, caller: &CallerFacts) -> bool {
         let revocations = self.cluster.machine().revocations();
-        caller.is_refused_by(revocations, self.index().incarnation, &caller.digests)
+        caller.is_refused_by(revocations, self.index().epoch(), &caller.digests)
     }
 }
 

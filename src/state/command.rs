@@ -22,14 +22,14 @@ pub use proto::{
     AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllocateNode, AllowRevocations,
     AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller,
     ChangeStreamSubject, CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream,
-    DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, Idempotency,
-    IdempotencyRow, IssueAgent, JoinNode, KeptDeadLetters, LiftBlock, MintedToken, Node, NodeRole, NodeStage,
-    NodeWritten, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey,
-    PutPolicy, PutTool, RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey,
-    RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent,
-    SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow, StreamStatus,
-    StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream,
-    WantRole,
+    DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, FloorRow,
+    Idempotency, IdempotencyRow, IssueAgent, JoinNode, KeptDeadLetters, LiftBlock, MintedToken, Node,
+    NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource,
+    PublishSigningKey, PutPolicy, PutTool, RecordExchange, Refusal, RegisterEncryptionKey, Registrar,
+    RemoveEncryptionKey, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent,
+    Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow,
+    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
+    UpdateStream, VerifyStream, WantRole,
 };
 
 /// Version of the format.
@@ -207,10 +207,11 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     Ok(Batch { stamp, commands })
 }
 
-/// Whether [`decode_batch`] can decode a command.
+/// Whether a command may be proposed: [`decode_batch`] can decode it, and it is not one of an offline restore.
 #[must_use]
-pub fn is_known(command: &[u8]) -> bool {
-    proto::Command::decode(command).is_ok_and(|command| command.body.is_some())
+pub fn is_proposable(command: &[u8]) -> bool {
+    let body = proto::Command::decode(command).ok().and_then(|command| command.body);
+    body.is_some_and(|body| !matches!(body, Command::Restore(_)))
 }
 
 /// The id of each command of a batch.
@@ -555,7 +556,7 @@ mod tests {
             (Command::WantRole(want), &[234, 1, 7, 8, 4, 16, 3, 26, 1, b'c']),
         ] {
             assert_eq!(encode(command.clone())[..], *bytes, "{command:?}");
-            assert!(is_known(&encode(command)));
+            assert!(is_proposable(&encode(command)));
         }
         let node = Node { node_id: 4, stage: NodeStage::Removed.into(), removed_index: 9, ..Node::default() };
         assert_eq!(node.encode_to_vec(), [8, 4, 16, 5, 88, 9]);

@@ -171,8 +171,9 @@ def revocation(manifest, token):
         names.append(sub)
     facts |= {digest("subject", "", name) for name in names if WORKLOAD_ID.match(name)}
     incarnation, index = claims["idx"].split("-")
+    need(incarnation == manifest["incarnation"])
     for entry in manifest["revocations"]:
-        is_before = int(index) < entry["index"] if incarnation == manifest["incarnation"] else claims["iat"] <= entry["at"] + 7
+        is_before = int(index) < entry["index"]
         need(entry["digest"] not in facts or not (is_before or entry["kind"] == "token"))
     need(not token.is_for_one_call or {"iss": issuer, "jti": claims["jti"]} not in manifest["spent"])
 

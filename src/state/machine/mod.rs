@@ -19,19 +19,19 @@ use super::command::{
 };
 use super::resources::events::{EventId, Span};
 use super::resources::feed::NewFeedEvent;
-use super::resources::revocation_index::RevocationIndex;
+use super::resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 use super::resources::signing_keys::SigningKeyRecord;
 use super::resources::streams::{Stream, StreamCursor};
 use super::resources::{
     agents, audit_blocks, encryption_keys, feed, nodes, nonces, operator_revocations, outbox, policies,
-    revocations, signals, signing_keys, streams, subject_blocks, tools,
+    restore, revocations, signals, signing_keys, streams, subject_blocks, tools,
 };
 use super::tables::row_cache::RowCache;
 use super::tables::{
     self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER,
-    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEED, INCARNATION, META, NODES, OUTBOX, PASSED, POLICY,
-    POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR,
-    TIME, TOOL, TOOLS, Tables,
+    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEED, FLOOR, INCARNATION, META, NODES, OUTBOX, PASSED,
+    POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM,
+    STREAM_CURSOR, TIME, TOOL, TOOLS, Tables,
 };
 use crate::clock::Timestamp;
 use crate::cluster::{
@@ -59,6 +59,8 @@ pub struct Index {
     pub cluster_id: Option<Incarnation>,
     /// Incarnation of the cluster.
     pub incarnation: Option<Incarnation>,
+    /// Epoch floor; `None` in a cluster that was not restored.
+    pub floor: Option<EpochFloor>,
     /// Log time.
     pub time: Timestamp,
     /// Elapsed time ([`tables::EntryTime::elapsed`]).
@@ -173,7 +175,7 @@ impl Machine for Replicated {
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
     fn can_decode(command: &[u8]) -> bool {
-        command::is_known(command)
+        command::is_proposable(command)
     }
 
     fn times(&self) -> LogTimes {
@@ -192,7 +194,7 @@ impl Machine for Replicated {
         let mut applied = Applied::default();
         revocations::delete_expired(&mut tables, time, facts_of(&batch))?;
         let mut dedup = Dedup::begin(&mut tables, time.elapsed)?;
-        let here = self.index.load().incarnation;
+        let epoch = self.index.load().epoch();
         for Submitted { id, command, idempotency, caller } in batch.commands {
             if let Some(reply) = dedup.reply_to(&mut tables, &id)? {
                 applied.replies.push(reply);
@@ -200,7 +202,7 @@ impl Machine for Replicated {
             }
             let is_refused = match &caller {
                 None => false,
-                Some(caller) => refused_caller::is_refused(&tables, &self.revocations, here, caller)?,
+                Some(caller) => refused_caller::is_refused(&tables, &self.revocations, epoch, caller)?,
             };
             let replied = if is_refused {
                 Replied::first(Reply::Refused(Refusal::CallerRefused))
@@ -289,10 +291,17 @@ impl Machine for Replicated {
 }
 
 impl Index {
+    /// Incarnation and floor.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        Epoch { incarnation: self.incarnation, floor: self.floor }
+    }
+
     fn put(&mut self, table: &str, key: &[u8], row: &[u8]) -> Result<(), Corrupt> {
         match (table, key) {
             (META, CLUSTER_ID) => self.cluster_id = Some(read_incarnation(row)?),
             (META, INCARNATION) => self.incarnation = Some(read_incarnation(row)?),
+            (META, FLOOR) => self.floor = Some(restore::floor_from_row(row)?),
             (META, TIME) => self.time = read_time(row)?,
             (META, PASSED) => self.elapsed = read_time(row)?,
             (META, CURRENT_POLICY) => {
@@ -431,6 +440,7 @@ fn carry_out(
         Command::AllocateNode(command) => nodes::allocate(tables, now, index, &command)?,
         Command::JoinNode(command) => nodes::join(tables, now, index, command)?,
         Command::WantRole(command) => nodes::want_role(tables, now, index, &command)?,
+        Command::Restore(command) => restore::begin_incarnation(tables, time, index, &command)?,
     };
     if let Some(idempotency) = idempotency {
         idempotency::store(tables, time.elapsed, idempotency, &reply)?;
@@ -871,7 +881,7 @@ mod tests {
         assert_eq!(harness.one(START, taint()), AGAIN);
         assert_eq!(harness.rows.0.keys().filter(|(table, _)| table == REVOCATION).count(), 1);
         let tainted = crate::id::Digest128::from_bytes([7; 16]);
-        assert!(harness.machine.revocations().covers(None, &[tainted], None, START));
+        assert!(harness.machine.revocations().covers(Epoch::default(), &[tainted], None, START));
         assert!(harness.machine.index().signing_keys["k"].tainted_at.is_some());
     }
 }

@@ -1,10 +1,10 @@
 //! The refusal of a command whose caller is blocked by the time it is applied.
 
 use crate::cluster::Corrupt;
-use crate::id::{Digest128, Incarnation};
+use crate::id::Digest128;
 use crate::state::CallerFacts;
 use crate::state::command;
-use crate::state::resources::revocation_index::RevocationIndex;
+use crate::state::resources::revocation_index::{Epoch, RevocationIndex};
 use crate::state::resources::{revocations, subject_blocks};
 use crate::state::tables::{BLOCK, REVOCATION, Tables};
 
@@ -14,7 +14,7 @@ use crate::state::tables::{BLOCK, REVOCATION, Tables};
 pub fn is_refused(
     tables: &Tables<'_>,
     known: &RevocationIndex,
-    here: Option<Incarnation>,
+    epoch: Epoch,
     caller: &command::Caller,
 ) -> Result<bool, Corrupt> {
     let caller = CallerFacts::from_row(caller)?;
@@ -22,7 +22,7 @@ pub fn is_refused(
         [REVOCATION, BLOCK].into_iter().any(|table| tables.has_changed_under(table, fact.as_bytes()))
     };
     let (changed, unchanged): (Vec<_>, Vec<_>) = caller.digests().iter().copied().partition(is_changed);
-    if caller.is_refused_by(known, here, &unchanged) {
+    if caller.is_refused_by(known, epoch, &unchanged) {
         return Ok(true);
     }
     if changed.is_empty() {
@@ -38,5 +38,5 @@ pub fn is_refused(
             current.set_block(*fact, *fact, true);
         }
     }
-    Ok(caller.is_refused_by(&current, here, &changed))
+    Ok(caller.is_refused_by(&current, epoch, &changed))
 }

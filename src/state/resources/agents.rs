@@ -451,6 +451,7 @@ mod tests {
 
     use super::*;
     use crate::id::{Digest128, DigestKind};
+    use crate::state::Epoch;
     use crate::state::command::{self, EncryptionKeyRow};
     use crate::state::resources::revoked_fact::fact_row;
     use crate::state::tables::{ENCRYPTION_KEY, META, OWNED, REVOCATION};
@@ -644,7 +645,7 @@ mod tests {
         let row = AgentRow::decode(before.as_slice()).expect("row");
         assert_eq!((row.revoked_at_millis, row.revoked_by.as_str()), (START.millis(), "alice"));
         let digest = Digest128::of(DigestKind::Subject, b"", id("a").as_bytes());
-        assert!(harness.machine.revocations().covers(None, &[digest], None, START));
+        assert!(harness.machine.revocations().covers(Epoch::default(), &[digest], None, START));
         assert_eq!(
             digest,
             lineage::workload(&id("a").parse().expect("an identifier")),

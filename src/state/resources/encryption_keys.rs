@@ -115,6 +115,16 @@ pub fn remove_all(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt
     Ok(())
 }
 
+/// Deletes every key: in a restored cluster, no token of before may have registered one.
+pub fn delete_all(tables: &mut Tables<'_>) {
+    // Longer than any key of these tables that consists of this byte.
+    const LAST: [u8; 32] = [0xff; 32];
+    for table in [ENCRYPTION_KEY, ENCRYPTION_KEY_OF, ENCRYPTION_KEY_END] {
+        tables.delete_range(table, Vec::new(), LAST.to_vec());
+    }
+    Quota::KeySubjects.delete_all(tables);
+}
+
 /// Removes a few expired keys, but more than one entry adds.
 fn delete_expired(tables: &mut Tables<'_>, time: EntryTime) -> Result<(), Corrupt> {
     let most = limits::ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION;

@@ -12,6 +12,7 @@ pub(crate) mod nonces;
 pub(crate) mod operator_revocations;
 pub(crate) mod outbox;
 pub(crate) mod policies;
+pub(crate) mod restore;
 pub(crate) mod revocation_index;
 pub(crate) mod revocations;
 pub(crate) mod revoked_fact;

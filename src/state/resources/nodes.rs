@@ -317,6 +317,31 @@ fn recorded(before: Option<&Node>, member: &MemberEntry, index: u64) -> Node {
     }
 }
 
+/// Deletes every node but the founder of a new cluster, which is its voter. Ids above that of the founder are allocated
+/// again: a node of the earlier cluster states another cluster id.
+pub fn found(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<(), Corrupt> {
+    let mut nodes = read(tables)?;
+    let founder = nodes.remove(&node_id).filter(|node| node.stage() == NodeStage::Voter);
+    let Node { address, disk_id, .. } =
+        founder.ok_or_else(|| Corrupt::row("the founder of a restored cluster is no voter"))?;
+    for other in nodes.keys() {
+        delete(tables, *other);
+    }
+    let founder = Node {
+        node_id,
+        stage: NodeStage::Voter.into(),
+        wanted: NodeRole::Voter.into(),
+        address,
+        disk_id,
+        created_index: index,
+        joined_index: index,
+        ..Node::default()
+    };
+    put(tables, &founder);
+    tables.set_number(LAST_NODE_ID, node_id);
+    Ok(())
+}
+
 fn removed(node_id: u64, removed_index: u64) -> Node {
     let (stage, wanted) = (NodeStage::Removed.into(), NodeRole::Removed.into());
     Node { node_id, stage, wanted, removed_index, ..Node::default() }

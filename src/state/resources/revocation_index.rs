@@ -54,6 +54,50 @@ impl When {
     }
 }
 
+/// Epoch floor: everything that was issued before a restore is refused, because the restored state does not tell which
+/// of it was revoked after its backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochFloor(When);
+
+impl EpochFloor {
+    /// The floor of a restore with this log index and stamp.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the index does not fit.
+    pub fn new(index: u64, at: Timestamp) -> Result<Self, Corrupt> {
+        When::new(index, at).map(Self)
+    }
+
+    /// The last `iat` of other issuers' credentials that it refuses.
+    #[must_use]
+    pub fn last_refused(self) -> Timestamp {
+        self.0.at().plus(FOREIGN_CLOCK_MARGIN)
+    }
+}
+
+/// The incarnation of a cluster, and what is too old for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epoch {
+    /// `None` before the cluster is bootstrapped.
+    pub incarnation: Option<Incarnation>,
+    /// `None` in a cluster that was not restored.
+    pub floor: Option<EpochFloor>,
+}
+
+impl Epoch {
+    /// Issue of a credential with this `idx` and `iat`; `None` if that alone refuses it. Only tokens of this fabric have
+    /// an `idx`, so one of another incarnation was issued before a restore.
+    fn issue_of(self, idx: Option<LogPosition>, iat: Timestamp) -> Option<Issued> {
+        let issued = match idx {
+            None => Issued::At(iat),
+            Some(position) if Some(position.incarnation) == self.incarnation => Issued::Here(position.index),
+            Some(_) => return None,
+        };
+        let is_before = self.floor.is_some_and(|EpochFloor(floor)| floor.covers(issued));
+        (!is_before).then_some(issued)
+    }
+}
+
 /// Issue of a credential, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Issued {
@@ -143,21 +187,26 @@ impl RevocationIndex {
         self.0.iter().map(|part| read(part).blocks.len()).sum()
     }
 
-    /// Whether a credential that derives from `lineage` is revoked or blocked, on a node of incarnation `here`. `idx` is
-    /// the claim of a token of a fabric; it counts only within the same incarnation (contract §3, `idx`).
+    /// Whether a credential that derives from `lineage` is revoked or blocked, or too old for the epoch. `idx` is the claim
+    /// of a token of this fabric.
     #[must_use]
     pub fn covers(
         &self,
-        here: Option<Incarnation>,
+        epoch: Epoch,
         lineage: &[Digest128],
         idx: Option<LogPosition>,
         iat: Timestamp,
     ) -> bool {
-        let issued = match idx {
-            Some(position) if Some(position.incarnation) == here => Issued::Here(position.index),
-            _ => Issued::At(iat),
-        };
-        lineage.iter().any(|digest| self.part_covers(digest, issued))
+        match epoch.issue_of(idx, iat) {
+            None => true,
+            Some(issued) => lineage.iter().any(|digest| self.part_covers(digest, issued)),
+        }
+    }
+
+    /// Whether the sender of a signal that was issued at `iat` is revoked or blocked.
+    #[must_use]
+    pub fn covers_sender(&self, sender: &Digest128, iat: Timestamp) -> bool {
+        self.part_covers(sender, Issued::At(iat))
     }
 
     /// Whether one of these facts is blocked.
@@ -191,6 +240,8 @@ mod tests {
 
     const AT: Timestamp = Timestamp::from_secs(1_800_000_000);
 
+    const EPOCH: Epoch = Epoch { incarnation: Some(Incarnation::from_bytes([1; 16])), floor: None };
+
     fn digest(name: &str) -> Digest128 {
         Digest128::of(DigestKind::Subject, b"", name.as_bytes())
     }
@@ -207,8 +258,7 @@ mod tests {
 
     impl RevocationIndex {
         fn refuses(&self, name: &str, idx: Option<LogPosition>, iat: Timestamp) -> bool {
-            let incarnation = Some(Incarnation::from_bytes([1; 16]));
-            self.covers(incarnation, &[digest("another"), digest(name)], idx, iat)
+            self.covers(EPOCH, &[digest("another"), digest(name)], idx, iat)
         }
     }
 
@@ -231,15 +281,39 @@ mod tests {
         }
     }
 
+    /// Such a token was accepted if its `iat` was late enough: the revocations of the incarnation in which it was issued
+    /// are unknown.
     #[test]
-    fn idx_of_another_incarnation_is_ignored_for_iat() {
-        let revocations = index_of("x", 10, AT);
+    fn idx_of_another_incarnation_is_refused() {
+        let revocations = RevocationIndex::default();
         let elsewhere = |index| Some(LogPosition { incarnation: Incarnation::from_bytes([2; 16]), index });
-        assert!(
-            revocations.refuses("x", elsewhere(1_000_000), AT),
-            "a large index of another log is no proof"
-        );
-        assert!(!revocations.refuses("x", elsewhere(0), AT.plus(Duration::from_secs(60))));
+        for index in [0, 10, 1_000_000, u64::MAX] {
+            assert!(
+                revocations.refuses("x", elsewhere(index), AT.plus(Duration::from_secs(3600))),
+                "{index}"
+            );
+        }
+        assert!(!revocations.refuses("x", Some(here(0)), AT));
+    }
+
+    #[test]
+    fn floor_refuses_everything_issued_before_it() {
+        let floor = EpochFloor::new(10, AT.plus(Duration::from_millis(1))).expect("fits");
+        let epoch = Epoch { floor: Some(floor), ..EPOCH };
+        let revocations = RevocationIndex::default();
+        let last = AT.plus(Duration::from_secs(1)).plus(FOREIGN_CLOCK_MARGIN);
+        assert_eq!(floor.last_refused(), last);
+        let hour = Duration::from_secs(3600);
+        for (idx, iat, refused) in [
+            (None, AT.minus(hour), true),
+            (None, last, true),
+            (None, last.plus(Duration::from_millis(1)), false),
+            (Some(here(9)), AT.plus(hour), true),
+            (Some(here(10)), AT.minus(hour), false),
+        ] {
+            assert_eq!(revocations.covers(epoch, &[], idx, iat), refused, "{idx:?} {iat:?}");
+        }
+        assert!(!revocations.covers_sender(&digest("x"), AT.minus(hour)), "signals of before are sent again");
     }
 
     #[test]

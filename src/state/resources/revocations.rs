@@ -207,8 +207,8 @@ fn list(
 }
 
 impl State {
-    /// Whether a credential that derives from `lineage` is revoked or blocked. `idx` is the claim of a token of a fabric;
-    /// it counts only within the same incarnation (contract §3, `idx`).
+    /// Whether a credential that derives from `lineage` is revoked or blocked, or was issued before the epoch floor.
+    /// `idx` is the claim of a token of this fabric, `None` for a credential of another issuer.
     #[must_use]
     pub fn revokes(
         &self,
@@ -217,7 +217,14 @@ impl State {
         idx: Option<LogPosition>,
         iat: Timestamp,
     ) -> bool {
-        self.cluster.machine().revocations().covers(self.index().incarnation, lineage, idx, iat)
+        self.cluster.machine().revocations().covers(self.index().epoch(), lineage, idx, iat)
+    }
+
+    /// Whether the sender of a signal that was issued at `iat`, or its key, is revoked or blocked. The epoch floor does
+    /// not apply: after a restore, issuers send the signals of before again.
+    #[must_use]
+    pub fn revokes_sender(&self, _fresh: &LeaseProof, fact: &Fact, iat: Timestamp) -> bool {
+        self.cluster.machine().revocations().covers_sender(&fact.digest(), iat)
     }
 
     /// Whether the holder of a certificate is blocked. A watermark does not cover a certificate, because the time of issue
@@ -267,7 +274,7 @@ mod tests {
     use crate::state::resources::revoked_fact::fact_row;
     use crate::state::tables::AGENT;
     use crate::state::testing::StateHarness;
-    use crate::state::{Idempotency, Replicated};
+    use crate::state::{Epoch, Idempotency, Replicated};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
@@ -355,7 +362,8 @@ mod tests {
         }
         let restarted = Replicated::default();
         restarted.rebuild(&harness.rows).expect("rebuilds");
-        let covers = |sub: &str| restarted.revocations().covers(None, &[fact(sub).digest()], None, START);
+        let covers =
+            |sub: &str| restarted.revocations().covers(Epoch::default(), &[fact(sub).digest()], None, START);
         assert_eq!([covers("alice"), covers("bob"), covers("carol")], [true, true, false]);
         assert_eq!(restarted.index().revocations, 2);
     }
@@ -373,7 +381,7 @@ mod tests {
         let restarted = Replicated::default();
         restarted.rebuild(&harness.rows).expect("rebuilds");
         for node in [&harness.machine, &restarted] {
-            assert!(node.revocations().covers(None, &[fact("alice").digest()], None, ahead));
+            assert!(node.revocations().covers(Epoch::default(), &[fact("alice").digest()], None, ahead));
         }
         assert_eq!(list(&harness.rows, None, 1).expect("list").0[0].at, ahead);
     }

@@ -271,6 +271,14 @@ pub fn retire_of_node(tables: &mut Tables<'_>, node_id: u64) -> Result<(), Corru
     Ok(())
 }
 
+/// Deletes every key: in a restored cluster, none of before verifies.
+pub fn delete_all(tables: &mut Tables<'_>) -> Result<(), Corrupt> {
+    for key in all(tables)? {
+        tables.delete(SIGNING_KEY, key.kid.as_bytes());
+    }
+    Ok(())
+}
+
 fn put_retired(
     tables: &mut Tables<'_>,
     (now, elapsed): (Timestamp, Timestamp),

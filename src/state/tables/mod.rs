@@ -106,8 +106,10 @@ tables! {
 pub const CLUSTER_ID: &[u8] = b"cluster_id";
 /// Row of [`META`], 16 bytes.
 pub const INCARNATION: &[u8] = b"incarnation";
-/// Row of [`META`]: elapsed time of the bootstrap in milliseconds, 8 bytes.
+/// Row of [`META`]: elapsed time of the bootstrap or of the last restore in milliseconds, 8 bytes.
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
+/// Row of [`META`]: epoch floor of the incarnation, if it began with a restore.
+pub const FLOOR: &[u8] = b"floor";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
 /// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`EntryTime::elapsed`]).

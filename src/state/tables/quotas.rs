@@ -43,15 +43,24 @@ impl Quota {
         Ok(())
     }
 
+    /// Deletes the counts of all owners.
+    pub fn delete_all(self, tables: &mut Tables<'_>) {
+        let end = |end| [self.name(), &[end]].concat();
+        tables.delete_range(OWNED, end(0), end(1));
+    }
+
     /// Key of the row of `caller`, by its canonical name.
     #[must_use]
     pub fn key(self, caller: &str) -> Vec<u8> {
-        let kind: &[u8] = match self {
+        [self.name(), &[0], canonical_name(caller).as_bytes()].concat()
+    }
+
+    const fn name(self) -> &'static [u8] {
+        match self {
             Self::Tools => b"tools",
             Self::Agents => b"agents",
             Self::Streams => b"streams",
             Self::KeySubjects => b"key_subjects",
-        };
-        [kind, &[0], canonical_name(caller).as_bytes()].concat()
+        }
     }
 }

@@ -5,8 +5,8 @@ use crate::clock::Timestamp;
 use crate::cluster::ClockReport;
 use crate::cluster::ClockVerdict::{self, FarApart, Good};
 use crate::id::{Digest128, DigestKind};
-use crate::state::Replicated;
 use crate::state::command::{self as commands, Command, Fact, Revoke};
+use crate::state::{Epoch, Replicated};
 
 const HOUR: i64 = 3_600_000;
 
@@ -64,7 +64,7 @@ impl Three {
         let index = outcome.expect("applied").index;
         self.handle(through).barrier(index).await.expect("known to all");
         let covers = |node: &Node<Replicated>| {
-            node.handle.machine().revocations().covers(None, &[digest], None, issued_at)
+            node.handle.machine().revocations().covers(Epoch::default(), &[digest], None, issued_at)
         };
         self.nodes.iter().all(covers)
     }

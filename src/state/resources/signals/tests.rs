@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::*;
 use crate::cluster::{Machine as _, Stamp};
 use crate::id::{Incarnation, LogPosition};
-use crate::state::Replicated;
 use crate::state::tables::{BLOCKS, META};
 use crate::state::testing::{StateHarness, batch};
+use crate::state::{Epoch, Replicated};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ impl StateHarness {
 }
 
 fn refuses(machine: &Replicated, sub: &str, iat: Timestamp) -> bool {
-    machine.revocations().covers(None, &[fact("other").digest(), fact(sub).digest()], None, iat)
+    machine.revocations().covers(Epoch::default(), &[fact("other").digest(), fact(sub).digest()], None, iat)
 }
 
 /// Long after any watermark of a test: only a block covers it.
@@ -105,9 +105,10 @@ fn signal_covers_tokens_with_an_idx_before_its_entry() {
     let incarnation = Incarnation::from_bytes([7; 16]);
     harness.one(START, signal(A, "1", vec![]));
     harness.one(START, signal(A, "2", vec![watermark("alice")]));
+    let epoch = Epoch { incarnation: Some(incarnation), floor: None };
     let refused = |idx| {
         let idx = Some(LogPosition { incarnation, index: idx });
-        harness.machine.revocations().covers(Some(incarnation), &[fact("alice").digest()], idx, LATER)
+        harness.machine.revocations().covers(epoch, &[fact("alice").digest()], idx, LATER)
     };
     assert_eq!([refused(0), refused(1), refused(2), refused(3)], [true, true, false, false]);
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::cluster::Machine as _;
-use crate::state::Replicated;
 use crate::state::command::{self, AcceptSignal};
 use crate::state::resources::revoked_fact::fact_row;
 use crate::state::tables::META;
 use crate::state::testing::StateHarness;
+use crate::state::{Epoch, Replicated};
 use crate::token::lineage::Fact as Named;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -60,7 +60,7 @@ fn all(harness: &StateHarness) -> Vec<SubjectBlock> {
 }
 
 fn refuses(machine: &Replicated, fact: &Named, iat: Timestamp) -> bool {
-    machine.revocations().covers(None, &[fact.digest()], None, iat)
+    machine.revocations().covers(Epoch::default(), &[fact.digest()], None, iat)
 }
 
 fn idle(harness: &mut StateHarness, at: Timestamp) {
