@@ -12,6 +12,28 @@ use crate::cluster;
 /// File with the name of the mode.
 const MODE_FILE: &str = "mode";
 
+/// File with the name of an unfinished restore.
+const RESTORE_FILE: &str = "restoring";
+
+/// A restore, which is unfinished as long as the directory contains [`RESTORE_FILE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restore {
+    /// Of a backup, into an empty directory.
+    Backup,
+    /// Of a new cluster from the node of the directory.
+    NewCluster,
+}
+
+impl Restore {
+    /// The command line.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Backup => "trust-fabric restore FILE",
+            Self::NewCluster => "trust-fabric restore --force-new-cluster",
+        }
+    }
+}
+
 /// Mode that the data of a directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -22,7 +44,9 @@ pub enum Mode {
 }
 
 impl Mode {
-    const fn as_str(self) -> &'static str {
+    /// `production` or `development`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Production => "production",
             Self::Development => "development",
@@ -61,6 +85,28 @@ pub enum Error {
         /// Path of the file.
         path: PathBuf,
     },
+    /// A restore was interrupted.
+    #[error("data directory {}: `{command}` was interrupted; repeat the command", path.display())]
+    Unfinished {
+        /// Path of the directory.
+        path: PathBuf,
+        /// The command to repeat.
+        command: String,
+    },
+    /// It is not empty.
+    #[error("data directory {}: not empty, it contains {found}; a backup is restored into an empty directory", path.display())]
+    Used {
+        /// Path of the directory.
+        path: PathBuf,
+        /// An entry.
+        found: String,
+    },
+    /// It has no log.
+    #[error("data directory {}: it has no log of a cluster", path.display())]
+    NoLog {
+        /// Path of the directory.
+        path: PathBuf,
+    },
     /// The data belongs to the other mode.
     #[error("data directory {}: holds {found} data, and node.mode is {}; take another directory, or change the mode, and start again", path.display(), wanted.as_str())]
     OtherMode {
@@ -76,6 +122,88 @@ pub enum Error {
 /// Creates the directory if it is missing, and checks its permissions and mode. Existing files are not changed if
 /// it is refused.
 pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
+    create(path)?;
+    if let Some(command) = unfinished(path)? {
+        return Err(Error::Unfinished { path: path.to_owned(), command });
+    }
+    check_mode(path, mode)
+}
+
+/// Prepares an empty directory for the restore of a backup, and marks it as unfinished. The remains of an interrupted one
+/// are removed.
+pub fn begin_restore(path: &Path, mode: Mode) -> Result<(), Error> {
+    create(path)?;
+    match unfinished(path)? {
+        Some(command) if command == Restore::Backup.command() => clear(path)?,
+        Some(command) => return Err(Error::Unfinished { path: path.to_owned(), command }),
+        None => {
+            if let Some(found) = entries(path)?.into_iter().next() {
+                return Err(Error::Used { path: path.to_owned(), found });
+            }
+        }
+    }
+    check_mode(path, mode)?;
+    mark(path, Restore::Backup)
+}
+
+/// Checks the directory of a node from which a new cluster is founded. Returns whether that was interrupted before.
+pub fn prepare_new_cluster(path: &Path, mode: Mode) -> Result<bool, Error> {
+    if !path.join("raft").exists() {
+        return Err(Error::NoLog { path: path.to_owned() });
+    }
+    create(path)?;
+    let unfinished = unfinished(path)?;
+    let is_repeated = unfinished.is_some();
+    if let Some(command) = unfinished.filter(|command| command != Restore::NewCluster.command()) {
+        return Err(Error::Unfinished { path: path.to_owned(), command });
+    }
+    check_mode(path, mode).map(|()| is_repeated)
+}
+
+/// Marks the directory: no node starts on it until the restore has ended.
+pub fn mark(path: &Path, restore: Restore) -> Result<(), Error> {
+    let marked =
+        cluster::replace_file(&path.join(RESTORE_FILE), format!("{}\n", restore.command()).as_bytes());
+    marked.map_err(|source| Error::Unusable { path: path.to_owned(), source })
+}
+
+/// Ends the restore.
+pub fn unmark(path: &Path) -> Result<(), Error> {
+    let file = path.join(RESTORE_FILE);
+    let removed = fs::remove_file(&file).and_then(|()| cluster::sync_name_of(&file));
+    removed.map_err(|source| Error::Unusable { path: path.to_owned(), source })
+}
+
+/// Removes everything that a restore wrote, but not the mark.
+pub fn clear(path: &Path) -> Result<(), Error> {
+    for name in entries(path)? {
+        let entry = path.join(name);
+        let removed = if entry.is_dir() { fs::remove_dir_all(&entry) } else { fs::remove_file(&entry) };
+        removed.map_err(|source| Error::Unusable { path: path.to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// Names of the entries, without the files of this module and the directory that a file system has at its root.
+fn entries(path: &Path) -> Result<Vec<String>, Error> {
+    let read = || fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
+    let names = read().map_err(|source| Error::Unusable { path: path.to_owned(), source })?;
+    let names = names.into_iter().map(|name| name.to_string_lossy().into_owned());
+    let other = [MODE_FILE, "mode.new", RESTORE_FILE, "restoring.new", "lost+found"];
+    Ok(names.filter(|name| !other.contains(&name.as_str())).collect())
+}
+
+/// The command of an unfinished restore.
+fn unfinished(path: &Path) -> Result<Option<String>, Error> {
+    match fs::read(path.join(RESTORE_FILE)) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Unusable { path: path.to_owned(), source }),
+    }
+}
+
+/// Creates the directory if it is missing, and checks its permissions.
+fn create(path: &Path) -> Result<(), Error> {
     let unusable = |source| Error::Unusable { path: path.to_owned(), source };
     fs::DirBuilder::new()
         .recursive(true)
@@ -87,6 +215,12 @@ pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
     if permissions & 0o077 != 0 {
         return Err(Error::OpenToOthers { path: path.to_owned(), mode: permissions });
     }
+    Ok(())
+}
+
+/// Checks the mode of the data, which an empty directory gets.
+fn check_mode(path: &Path, mode: Mode) -> Result<(), Error> {
+    let unusable = |source| Error::Unusable { path: path.to_owned(), source };
     let file = path.join(MODE_FILE);
     let found = match fs::read(&file) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
@@ -153,6 +287,46 @@ mod tests {
                 assert!(matches!(prepare(&path, mode), Err(Error::UnknownMode { .. })), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn unfinished_restore_is_repeated_and_nothing_else_starts() {
+        for (restore, other) in
+            [(Restore::Backup, Restore::NewCluster), (Restore::NewCluster, Restore::Backup)]
+        {
+            let (_outer, path) = directory();
+            prepare(&path, Mode::Production).expect("new");
+            fs::create_dir(path.join("raft")).expect("data");
+            mark(&path, restore).expect("marked");
+            let refused = prepare(&path, Mode::Production).expect_err("unfinished").to_string();
+            assert!(refused.contains(restore.command()) && !refused.contains(other.command()), "{refused}");
+            let outcomes = [
+                begin_restore(&path, Mode::Production),
+                prepare_new_cluster(&path, Mode::Production).map(drop),
+            ];
+            let accepted = [restore == Restore::Backup, restore == Restore::NewCluster];
+            assert_eq!(outcomes.map(|outcome| outcome.is_ok()), accepted);
+            assert_eq!(path.join("raft").exists(), restore == Restore::NewCluster, "remains are removed");
+            unmark(&path).expect("ended");
+            prepare(&path, Mode::Production).expect("finished");
+        }
+    }
+
+    #[test]
+    fn backup_is_restored_into_an_empty_directory_only() {
+        let (_outer, path) = directory();
+        begin_restore(&path, Mode::Production).expect("missing");
+        unmark(&path).expect("ended");
+        begin_restore(&path, Mode::Production).expect("only the mode");
+        unmark(&path).expect("ended");
+        assert!(matches!(begin_restore(&path, Mode::Development), Err(Error::OtherMode { .. })));
+        for name in ["raft", "keys", "identity.json", "x"] {
+            fs::create_dir(path.join(name)).expect("data");
+            let refused = begin_restore(&path, Mode::Production).expect_err("used");
+            assert!(matches!(&refused, Error::Used { found, .. } if found == name), "{refused}");
+            fs::remove_dir(path.join(name)).expect("removed");
+        }
+        assert!(matches!(prepare_new_cluster(&path, Mode::Production), Err(Error::NoLog { .. })));
     }
 
     #[test]

@@ -125,6 +125,14 @@ impl DiskRecords {
         contradictions.collect()
     }
 
+    /// The latest end that each disk is known to have had: the last committed entry that it acknowledged, or the end of
+    /// its log at a start.
+    pub(crate) fn ends(&self) -> Vec<(DiskKey, LogId)> {
+        let inner = self.inner();
+        let end = |(disk, record): (&DiskKey, &DiskRecord)| Some((*disk, record.held.max(record.life.end)?));
+        inner.records.iter().filter_map(end).collect()
+    }
+
     /// Removes the records of disks that are not of members.
     pub(crate) fn retain(&self, is_member: impl Fn(&DiskKey) -> bool) {
         let mut inner = self.inner();

@@ -33,6 +33,7 @@ mod propose;
 mod raft_config;
 mod reads;
 mod record;
+mod restore;
 mod start;
 mod status;
 #[cfg(test)]
@@ -63,6 +64,7 @@ pub(crate) use propose::batcher::AppliedCommand;
 pub(crate) use reads::freshness::BarrierTimeout;
 pub use reads::freshness::{Acknowledgements, FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub(crate) use reads::read_index::{LinearizableRead, ReadIndexError};
+pub(crate) use restore::{NewCluster, Remains, StoppedNode};
 pub(crate) use start::{Options, Transport, start};
 pub(crate) use status::{Member, Status, TransferError};
 

@@ -36,7 +36,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["clocks"],
             &["propose"],
             &["peers"],
-            &["backup", "joining", "leader_transfer", "leadership", "membership"],
+            &["backup", "joining", "leader_transfer", "leadership", "membership", "restore"],
             &["status"],
             &["start"],
         ],

@@ -112,7 +112,25 @@ impl Generations {
         }
     }
 
-    fn switch(&self, generation: u64) -> io::Result<()> {
+    /// A copy of the current generation, made of hard links, with its number. It is removed at the next opening unless
+    /// [`Self::switch`] makes it the current one.
+    pub(crate) fn copy(
+        &self,
+        current: &Database,
+        tables: &'static [&'static str],
+    ) -> Result<(u64, Database), Corrupt> {
+        let next = self.current()?.unwrap_or(0) + 1;
+        let directory = self.directory(next);
+        let failed = |error: io::Error| Corrupt::state(&directory, error);
+        if directory.exists() {
+            fs::remove_dir_all(&directory).map_err(failed)?;
+        }
+        current.checkpoint(&directory).map_err(failed)?;
+        Ok((next, Database::open(&directory, tables, tables)?))
+    }
+
+    /// Makes a generation the current one, durably and atomically.
+    pub(crate) fn switch(&self, generation: u64) -> io::Result<()> {
         durable_file::replace_file(&self.root.join(CURRENT), generation.to_string().as_bytes())
     }
 
@@ -355,6 +373,12 @@ impl Database {
         }
         self.db.write(batch).map_err(io::Error::other)?;
         Ok(hash)
+    }
+
+    /// Makes everything written durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.db.flush_wal(true).map_err(io::Error::other)?;
+        durable_file::sync_name_of(&self.db.path().join(CURRENT))
     }
 
     /// Creates a checkpoint in the new `directory`, from hard links.

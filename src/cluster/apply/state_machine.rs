@@ -77,7 +77,21 @@ impl<M: Machine> StateMachine<M> {
         open: DatabaseGuard,
         clock: Clock,
     ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
-        let database = Arc::new(generations.open(M::TABLES, M::TABLES_READ_LATER)?);
+        let database = generations.open(M::TABLES, M::TABLES_READ_LATER)?;
+        Self::over(database, machine, generations, snapshots, durable, open, clock)
+    }
+
+    /// As [`Self::open`], over a generation that is open.
+    pub(crate) fn over(
+        database: Database,
+        machine: Arc<M>,
+        generations: Generations,
+        snapshots: Snapshots,
+        durable: watch::Receiver<u64>,
+        open: DatabaseGuard,
+        clock: Clock,
+    ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
+        let database = Arc::new(database);
         let membership = database.membership()?;
         let applied = database.applied()?.map_or(0, |applied| applied.index);
         machine.rebuild(&ReadOnce(&database))?;
@@ -103,7 +117,8 @@ impl<M: Machine> StateMachine<M> {
             .map_err(|_| io::Error::other("the log writer has stopped"))
     }
 
-    fn apply_entry(&mut self, entry: &Entry) -> io::Result<Replies> {
+    /// Applies an entry, which is durable in the log or replaces it.
+    pub(crate) fn apply_entry(&mut self, entry: &Entry) -> io::Result<Replies> {
         let log_id = entry.log_id();
         let database = self.shared.database.load_full();
         let mut membership = None;

@@ -19,7 +19,9 @@ use openraft::entry::RaftEntry as _;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftLogReader};
-use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
+use rocksdb::{
+    ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch, WriteOptions,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::database_guard::DatabaseGuard;
@@ -161,6 +163,28 @@ pub(crate) fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
     db.put_cf_opt(family, key, record::seal(key, value), &options).map_err(io::Error::other)
 }
 
+/// Replaces everything in the log by its purged part, in one durable write: the log ends at `last`, and its cluster is
+/// another. Disk identity and process starts remain.
+pub(crate) fn replace(db: &DB, last: &LogId, vote: &Vote, cluster_id: &[u8; 16]) -> io::Result<()> {
+    let family = |name| db.cf_handle(name).ok_or_else(|| io::Error::other("column family is missing"));
+    let (log, meta) = (family(LOG)?, family(META)?);
+    let mut batch = WriteBatch::default();
+    batch.delete_range_cf(log, log_key(0), log_key(u64::MAX));
+    let end = codec::encode_log_id(last);
+    let vote = codec::encode_vote(vote);
+    for (key, row) in
+        [(PURGED, &end[..]), (COMMITTED, &end[..]), (VOTE, &vote[..]), (CLUSTER_ID, &cluster_id[..])]
+    {
+        batch.put_cf(meta, key, record::seal(key, row));
+    }
+    for key in [JOINED, REFUSED, MEMORIES] {
+        batch.delete_cf(meta, key);
+    }
+    let mut options = WriteOptions::default();
+    options.set_sync(true);
+    db.write_opt(batch, &options).map_err(io::Error::other)
+}
+
 /// Verifies the whole log and creates its store.
 ///
 /// # Errors
@@ -276,7 +300,7 @@ impl LogReader {
     }
 
     /// Reads entries from the disk, at most `bytes_max` bytes but at least one entry.
-    fn read_disk(&self, first: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+    pub(crate) fn read_disk(&self, first: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         let family = self.db.cf_handle(LOG).ok_or_else(|| io::Error::other("column family is missing"))?;
         let start = log_key(first);
         let (mut entries, mut bytes) = (Vec::new(), 0);

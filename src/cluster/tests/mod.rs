@@ -1,5 +1,6 @@
 //! Tests of a whole node.
 
 mod apply_order;
+mod founding;
 pub(crate) mod restarts;
 mod storage_suite;

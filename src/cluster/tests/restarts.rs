@@ -41,8 +41,8 @@ impl Machine for Rows {
     }
 }
 
-struct Running {
-    handle: Handle<Rows>,
+pub(crate) struct Running {
+    pub(crate) handle: Handle<Rows>,
     tasks: tokio::task::JoinSet<()>,
     writer: Option<std::thread::JoinHandle<()>>,
     closed: Closed,
@@ -76,12 +76,12 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
     Ok(Running { handle: started.handle, tasks, writer, closed: started.closed })
 }
 
-async fn start_in(data: &Path) -> Result<Running, Corrupt> {
+pub(crate) async fn start_in(data: &Path) -> Result<Running, Corrupt> {
     start_with(data, crate::limits::LOG_BYTES_MAX).await
 }
 
 impl Running {
-    async fn write(&self, rows: u8) {
+    pub(crate) async fn write(&self, rows: u8) {
         for row in 0..rows {
             let outcome = self.handle.propose(Bytes::from(vec![row; COMMAND_BYTES])).await;
             outcome.expect("applied");
@@ -89,7 +89,7 @@ impl Running {
     }
 
     /// Takes a snapshot and purges the entries that it covers.
-    async fn purge_log(&self) {
+    pub(crate) async fn purge_log(&self) {
         let applied = self.handle.applied();
         self.handle.snapshot().await.expect("snapshot");
         let wait = || self.handle.raft.wait(Some(Duration::from_secs(20)));
@@ -99,7 +99,7 @@ impl Running {
         wait().metrics(|m| taken(m.purged.map(|id| id.index)), "purge").await.expect("purged");
     }
 
-    async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.tasks.shutdown().await;
         self.handle.shutdown().await.expect("stops");
         drop(self.handle);
@@ -220,7 +220,7 @@ async fn log_of_large_entries_is_purged_and_restarts() {
 }
 
 /// Changes the log of a stopped node.
-fn in_the_log(data: &Path, change: impl FnOnce(&rocksdb::DB)) {
+pub(crate) fn in_the_log(data: &Path, change: impl FnOnce(&rocksdb::DB)) {
     let log = log::open_database(&data.join("raft")).expect("log");
     change(&log);
 }
