@@ -64,11 +64,11 @@ pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), 
     }
 }
 
-fn refused(path: &Path, source: backup::Error) -> Error {
+pub(super) fn refused(path: &Path, source: backup::Error) -> Error {
     Error::Backup { path: path.to_owned(), source }
 }
 
-fn open(path: &Path) -> Result<File, Error> {
+pub(super) fn open(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
@@ -124,21 +124,30 @@ async fn download(client: &NodeClient, out: &mut (dyn Write + Send)) -> Result<(
 
 fn verify(path: &Path, parent: &Path) -> Result<Manifest, Error> {
     let file = open(path)?;
-    let refused = |error| refused(path, error);
     // First, because the manifest of a newer version says so.
-    let stated = backup::inspect(&file).map_err(refused)?;
-    let bytes = file.metadata().map_err(|source| Error::File { path: path.to_owned(), source })?.len();
-    let mut progress = Progress::new("digest", Some(bytes));
-    backup::verify_digest(&file, &mut |done| progress.show(done)).map_err(refused)?;
-    drop(progress);
+    backup::inspect(&file).map_err(|error| refused(path, error))?;
+    verify_digest(path, &file)?;
     let directory = Removed(parent.join(format!("trust-fabric-backup-{}", std::process::id())));
     let created = fs::DirBuilder::new().mode(0o700).create(&directory.0);
     created.map_err(|source| Error::File { path: directory.0.clone(), source })?;
-    let state = directory.0.join("state");
+    unpack(path, &file, &directory.0.join("state"))
+}
+
+/// Verifies the digest of the whole file.
+pub(super) fn verify_digest(path: &Path, file: &File) -> Result<(), Error> {
+    let bytes = file.metadata().map_err(|source| Error::File { path: path.to_owned(), source })?.len();
+    let mut progress = Progress::new("digest", Some(bytes));
+    backup::verify_digest(file, &mut |done| progress.show(done)).map_err(|error| refused(path, error))
+}
+
+/// Unpacks the state into a new directory, and verifies every file and row.
+pub(super) fn unpack(path: &Path, file: &File, state: &Path) -> Result<Manifest, Error> {
+    let refused = |error| refused(path, error);
+    let stated = backup::inspect(file).map_err(refused)?;
     let mut progress = Progress::new("unpack", Some(stated.bytes()));
-    let manifest = backup::extract(&file, &state, &mut |done| progress.show(done)).map_err(refused)?;
+    let manifest = backup::extract(file, state, &mut |done| progress.show(done)).map_err(refused)?;
     drop(progress);
-    backup::check_state(&state, &manifest).map_err(refused)?;
+    backup::check_state(state, &manifest).map_err(refused)?;
     Ok(manifest)
 }
 

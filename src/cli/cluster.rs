@@ -12,8 +12,9 @@ use super::Error;
 use super::endpoint::{Connection, ServerArguments};
 use super::output::{self, Format, Output, printable, text};
 use crate::api::admin_socket::ADMIN_SOCKET;
+use crate::config::{self, Config, Peers};
 use crate::state::JoinToken;
-use crate::{config, limits, node};
+use crate::{limits, node};
 
 const MEGABYTE: u64 = 1_000_000;
 const GIGABYTE: u64 = 1_000 * MEGABYTE;
@@ -272,12 +273,7 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
         return Err(Error::OtherNode { configured: node_id, token: token.node_id });
     }
     let peers = config.cluster.peers.as_ref().ok_or(Error::NoPeerListener)?;
-    let address = arguments.address.as_ref().or_else(|| peers.members.get(&node_id));
-    let address = address.ok_or(Error::NoPeerAddress)?;
-    let (found, expected) = (peers.files.own.spiffe_id()?, peers.identities.of(node_id));
-    if found.as_str() != expected {
-        return Err(Error::OtherCertificate { found: found.to_string(), expected });
-    }
+    let address = peer_address(&config, peers, arguments.address.as_ref())?;
     let joining = node::open_joining(&config)?;
     joining.check(token.cluster_id).map_err(node::Error::from)?;
     let body = json!({
@@ -289,6 +285,17 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
     super::wait_for(arguments.connection.client()?.post(&path, &body))?;
     joining.finish(token.cluster_id).map_err(node::Error::from)?;
     Ok(writeln!(out, "node {node_id} joined the cluster: start it with `trust-fabric serve`")?)
+}
+
+/// Address of this node for other nodes, which accept its peer certificate.
+pub(super) fn peer_address(config: &Config, peers: &Peers, stated: Option<&String>) -> Result<String, Error> {
+    let node_id = config.node.id;
+    let address = stated.or_else(|| peers.members.get(&node_id)).ok_or(Error::NoPeerAddress)?;
+    let (found, expected) = (peers.files.own.spiffe_id()?, peers.identities.of(node_id));
+    if found.as_str() != expected {
+        return Err(Error::OtherCertificate { found: found.to_string(), expected });
+    }
+    Ok(address.clone())
 }
 
 /// The join token in a file, without surrounding white space.

@@ -56,6 +56,14 @@ pub(super) enum Error {
     BrokenAudit(String),
     #[error("{}: {source}", path.display())]
     Backup { path: PathBuf, source: backup::Error },
+    #[error("the backup is of another fabric, {found}, and fabric.issuer is {configured}")]
+    OtherFabric { found: String, configured: String },
+    #[error("the backup has {found} data, and node.mode is {configured}")]
+    OtherBackupMode { found: String, configured: &'static str },
+    #[error("{0}: acknowledged writes would be lost")]
+    LaterEnd(String),
+    #[error("not confirmed; nothing was changed")]
+    NotForced,
     #[error("there is no earlier policy")]
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]
@@ -140,6 +148,10 @@ impl Error {
                 Some("set node.id to the id of the token, which its peer certificate must have")
             }
             Self::NoPeerAddress => Some("set --address to a host and port of this node"),
+            Self::LaterEnd(_) => Some(
+                "run the command on the node with the later end; if it is lost, set --accept-loss to lose its last writes",
+            ),
+            Self::NotForced => Some("set --yes to confirm without a terminal"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
             Self::AmbiguousTarget(_) => Some("set --kind to subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("set --issuer"),

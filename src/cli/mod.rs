@@ -22,6 +22,7 @@ mod pagination;
 mod pki;
 mod policy;
 mod progress;
+mod restore;
 mod revoke;
 mod serve;
 mod signals;
@@ -89,6 +90,8 @@ enum Command {
     /// Save the state of a running cluster; inspect and verify a backup.
     #[command(subcommand)]
     Backup(backup::Command),
+    /// Restore a backup, or a cluster that lost its majority, as a new cluster of one node.
+    Restore(restore::Arguments),
     /// Watch the live feed of the cluster.
     Events(events::Arguments),
     /// Create a development CA and certificates for nodes and callers.
@@ -159,6 +162,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Audit(command) => audit::run(command, out),
         Command::Cluster(command) => cluster::run(command, out),
         Command::Backup(command) => backup::run(command, out),
+        Command::Restore(arguments) => restore::run(&arguments, out),
         Command::Events(arguments) => events::run(arguments, out),
         Command::Pki(arguments) => pki::run(&arguments, out),
         Command::Credential(arguments) => credential::run(&arguments, out),
@@ -314,6 +318,8 @@ mod tests {
             "backup save - --server http://127.0.0.1:1",
             "backup inspect f --output json",
             "backup verify f --temp-dir d",
+            "restore f --config c --address h:1",
+            "restore --force-new-cluster --accept-loss --yes",
             "events",
             "events --types signal,tool --since a-1-0 --json --server http://127.0.0.1:1",
             "pki",
@@ -373,6 +379,10 @@ mod tests {
             "backup",
             "backup save",
             "backup inspect",
+            "restore",
+            "restore f --force-new-cluster",
+            "restore f --accept-loss",
+            "restore f --yes",
             "pki --days 0",
             "pki --days 366",
             "pki --trust-domain Dev.example",

@@ -74,7 +74,11 @@ where
         let cluster_id =
             state.cluster().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
         match state.bootstrap(cluster_id, draw()?).await {
-            Ok(()) | Err(state::Error::AlreadyBootstrapped) => {}
+            Ok(()) => tracing::warn!(
+                "a new cluster was founded: revocations and blocks of an earlier cluster under the same issuer are \
+                 unknown to it, and credentials that were issued before are accepted"
+            ),
+            Err(state::Error::AlreadyBootstrapped) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -8,6 +8,7 @@ mod listeners;
 mod push_certificate;
 mod readiness;
 mod replica;
+mod restoring;
 mod signals;
 
 use std::io;
@@ -24,6 +25,7 @@ pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
 use self::replica::{Replica, start_replica};
+pub use self::restoring::{Founded, Founding, mode, open_stopped};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, ConnectionLimiter};
@@ -32,7 +34,7 @@ use crate::api::{self, App, Front, LoadShedder};
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::config::{self, Config};
-use crate::data_directory::{self, Mode};
+use crate::data_directory;
 use crate::exchange::Exchange;
 use crate::id::TrustDomain;
 use crate::identity::AgentIdentities;
@@ -156,7 +158,7 @@ pub async fn start(
     // Includes a port chosen by the operating system.
     config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
     reached_at(&mut config, address);
-    let mode = if config.tls.is_some() { Mode::Production } else { Mode::Development };
+    let mode = mode(&config);
     let limiter = ConnectionLimiter::new(config.limits.connections, listener::connections_max()?);
     data_directory::prepare(&config.node.data_dir, mode)?;
 

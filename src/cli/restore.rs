@@ -1,0 +1,253 @@
+//! `trust-fabric restore …`
+
+use std::fs;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::backup::{open, refused, unpack, verify_digest};
+use super::cluster::peer_address;
+use super::output::printable;
+use super::{Error, wait_for};
+use crate::backup::{self, Manifest};
+use crate::clock::Clock;
+use crate::cluster::Remains;
+use crate::config::{self, Config};
+use crate::data_directory::{self, Restore};
+use crate::node::{self, Founded, Founding};
+use crate::state::Replicated;
+
+/// Maximum bytes of an answer on the terminal.
+const ANSWER_BYTES_MAX: u64 = 64;
+
+const EXPLANATION: &str = "\
+With FILE, it verifies the backup, unpacks it into the empty data directory of a stopped node, and founds a new cluster
+of that node. With --force-new-cluster it founds one from the data directory of a stopped node, after the majority of
+its cluster was lost. The other machines then join with empty data directories (`trust-fabric cluster invite`).
+
+Both begin a new incarnation. Every token of this fabric, and every credential of another issuer that was issued before
+the restore, is refused on every node; the signing keys of before are gone. Each workload needs a credential that was
+issued after the restore. Revocations and blocks that the restored state lacks must be made again.
+
+Stop every node of the old cluster first, and never start it again: it would continue to accept what is revoked here.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXPLANATION)]
+pub(super) struct Arguments {
+    /// File written by `backup save`.
+    #[arg(required_unless_present = "force_new_cluster", conflicts_with = "force_new_cluster")]
+    file: Option<PathBuf>,
+    /// Found a new cluster from the data directory of this node, a survivor of a cluster that lost its majority.
+    #[arg(long)]
+    force_new_cluster: bool,
+    /// Use this node although another one is known to have acknowledged more: its last writes are lost.
+    #[arg(long, conflicts_with = "file")]
+    accept_loss: bool,
+    /// Do not ask for confirmation.
+    #[arg(long, conflicts_with = "file")]
+    yes: bool,
+    /// Configuration file of the node; without it the environment must set every required setting.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Host and port at which other nodes will reach this one; default: its address in `cluster.members`.
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+}
+
+pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
+    let config = arguments.config.as_deref();
+    let config = config::load(config, &mut config::environment(), &config::Overrides::default())?;
+    match &arguments.file {
+        Some(file) => restore(file, &config, arguments, out),
+        None => force_new_cluster(&config, arguments, out),
+    }
+}
+
+fn restore(file: &Path, config: &Config, arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
+    let address = match &config.cluster.peers {
+        Some(peers) => peer_address(config, peers, arguments.address.as_ref())?,
+        None => String::new(),
+    };
+    let opened = open(file)?;
+    let stated = backup::inspect(&opened).map_err(|error| refused(file, error))?;
+    check_origin(&stated, config)?;
+    verify_digest(file, &opened)?;
+    let data = &config.node.data_dir;
+    data_directory::begin_restore(data, node::mode(config)).map_err(node::Error::from)?;
+    let restored = restore_into(data, file, &opened, config, address);
+    if restored.is_err() {
+        // The directory is empty again.
+        data_directory::clear(data).and_then(|()| data_directory::unmark(data)).map_err(node::Error::from)?;
+    }
+    let (manifest, founded) = restored?;
+    let (index, time) = (manifest.log_id.index, printable(&manifest.log_time));
+    writeln!(out, "{}: restored, state up to log index {index}, {time}", file.display())?;
+    write_founded(out, &founded, config)?;
+    writeln!(
+        out,
+        "lost: everything written after {time}\n\
+         next:\n  \
+         1. start the node: trust-fabric serve\n  \
+         2. revoke and block again what was revoked and blocked after {time}: your own revocations with `trust-fabric \
+         revoke`; the issuers of [[signals]] must send their signals again\n  \
+         3. let workloads register their encryption keys again\n  \
+         4. add the other machines, each with an empty data directory: `trust-fabric cluster invite`"
+    )?;
+    Ok(())
+}
+
+/// Unpacks the backup as the first generation of the state, verifies it, and founds the cluster.
+fn restore_into(
+    data: &Path,
+    file: &Path,
+    opened: &fs::File,
+    config: &Config,
+    address: String,
+) -> Result<(Manifest, Founded), Error> {
+    let failed = |source| Error::File { path: data.to_owned(), source };
+    let state = data.join("state");
+    fs::create_dir(&state).map_err(failed)?;
+    let manifest = unpack(file, opened, &state.join("1"))?;
+    let founding = Founding { address: Some(address), may_be_ahead: true };
+    let stopped = node::open_stopped(config)?;
+    let founded = wait_for(founding.found(stopped, config, &Clock::system(), Restore::Backup))?;
+    Ok((manifest, founded))
+}
+
+/// The backup is of this fabric, in this mode.
+fn check_origin(manifest: &Manifest, config: &Config) -> Result<(), Error> {
+    let configured = &config.fabric.issuer;
+    if manifest.issuer != *configured {
+        return Err(Error::OtherFabric { found: manifest.issuer.clone(), configured: configured.clone() });
+    }
+    let configured = node::mode(config).as_str();
+    if manifest.mode != configured {
+        return Err(Error::OtherBackupMode { found: manifest.mode.clone(), configured });
+    }
+    Ok(())
+}
+
+fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
+    let data = &config.node.data_dir;
+    let may_be_ahead =
+        data_directory::prepare_new_cluster(data, node::mode(config)).map_err(node::Error::from)?;
+    let address = match (&config.cluster.peers, &arguments.address) {
+        (Some(peers), Some(address)) => Some(peer_address(config, peers, Some(address))?),
+        // The other nodes reached it at the address of its state.
+        (Some(_), None) => None,
+        (None, _) => Some(String::new()),
+    };
+    let stopped = node::open_stopped(config)?;
+    let remains = stopped.remains::<Replicated>().map_err(node::Error::from)?;
+    write_remains(out, &remains, config.node.id)?;
+    if !arguments.accept_loss
+        && let Some(reason) = reason_to_refuse(&remains)
+    {
+        return Err(Error::LaterEnd(reason));
+    }
+    out.flush()?;
+    if !arguments.yes && !is_confirmed()? {
+        return Err(Error::NotForced);
+    }
+    let founding = Founding { address, may_be_ahead };
+    let founded = wait_for(founding.found(stopped, config, &Clock::system(), Restore::NewCluster))?;
+    writeln!(out, "founded a new cluster with every entry of the log of node {}", config.node.id)?;
+    write_founded(out, &founded, config)?;
+    writeln!(
+        out,
+        "next:\n  \
+         1. start the node: trust-fabric serve\n  \
+         2. revoke and block again what the log lacks, if another node may have had more\n  \
+         3. let workloads register their encryption keys again\n  \
+         4. empty the data directories of the other machines, and add them: `trust-fabric cluster invite`"
+    )?;
+    Ok(())
+}
+
+fn write_remains(out: &mut dyn Write, remains: &Remains, node_id: u64) -> io::Result<()> {
+    let none = || "none".to_owned();
+    writeln!(out, "node         {node_id}")?;
+    writeln!(out, "vote         {}", remains.vote.clone().unwrap_or_else(none))?;
+    writeln!(out, "last log id  {}", remains.last.clone().unwrap_or_else(none))?;
+    writeln!(out, "applied      {}", remains.applied.map_or_else(none, |index| index.to_string()))?;
+    for (node_id, end) in &remains.ahead {
+        writeln!(out, "ahead        node {node_id}, whose log had {end}")?;
+    }
+    writeln!(
+        out,
+        "Compare the last log id with that of every other survivor, and continue with the one that has the largest term \
+         (T), of equal terms the largest index."
+    )
+}
+
+fn reason_to_refuse(remains: &Remains) -> Option<String> {
+    if let Some(reason) = &remains.rejected {
+        return Some(format!("this disk was rejected by its cluster: {}", printable(reason)));
+    }
+    let (node_id, end) = remains.ahead.last()?;
+    Some(format!("the log of node {node_id} had a later end, {end}"))
+}
+
+/// Asks on a terminal. Without one, only `--yes` confirms.
+fn is_confirmed() -> Result<bool, Error> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    write!(
+        io::stderr(),
+        "found a new cluster of this node alone?\n  \
+         acknowledged writes that only other nodes have are lost\n  \
+         every token, and every credential issued until now, is refused\n  \
+         the other nodes of the old cluster must never start again with their data\n\
+         cannot be undone; found it? [y/N] "
+    )?;
+    let mut answer = String::new();
+    io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn write_founded(out: &mut dyn Write, founded: &Founded, config: &Config) -> io::Result<()> {
+    let Founded { cluster_id, incarnation, index, last_refused } = founded;
+    writeln!(out, "cluster      {cluster_id}, of node {} alone", config.node.id)?;
+    writeln!(out, "incarnation  {incarnation}, from log index {index}")?;
+    writeln!(
+        out,
+        "refused      every token issued by this fabric before, and every credential of another issuer with iat up to {}: \
+         each workload needs a credential issued after that. Check the clock of this machine against it",
+        last_refused.to_rfc3339()
+    )?;
+    writeln!(out, "accepted     client certificates, unless they are blocked or in the CRL")?;
+    if config.cluster.peers.is_none() {
+        writeln!(out, "alone        cluster.listen is not set: no other node can join this cluster")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_behind_another_or_rejected_is_refused() {
+        let remains = |ahead: &[(u64, &str)], rejected: Option<&str>| Remains {
+            vote: Some("T3-N1:Q".to_owned()),
+            last: Some("T3-N1.5".to_owned()),
+            applied: Some(5),
+            ahead: ahead.iter().map(|(node_id, end)| (*node_id, (*end).to_owned())).collect(),
+            rejected: rejected.map(str::to_owned),
+        };
+        assert_eq!(reason_to_refuse(&remains(&[], None)), None);
+        let behind = reason_to_refuse(&remains(&[(2, "T3-N1.9"), (3, "T3-N1.10")], None));
+        assert_eq!(behind.as_deref(), Some("the log of node 3 had a later end, T3-N1.10"));
+        let rejected = reason_to_refuse(&remains(&[], Some("rolled back"))).expect("refused");
+        assert!(rejected.contains("rejected by its cluster: rolled back"), "{rejected}");
+        let mut text = Vec::new();
+        write_remains(&mut text, &remains(&[(2, "T3-N1.9")], None), 1).expect("written");
+        let text = String::from_utf8(text).expect("text");
+        for line in ["vote         T3-N1:Q", "last log id  T3-N1.5", "applied      5", "ahead        node 2"]
+        {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}
