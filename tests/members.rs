@@ -4,6 +4,8 @@
 
 #[path = "members/joining.rs"]
 mod joining;
+#[path = "members/restoring.rs"]
+mod restoring;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -20,7 +22,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use trust_fabric::clock::Clock;
-use trust_fabric::token::signing_key::SigningKey;
 use trust_fabric::{limits, pki};
 
 const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
@@ -60,9 +61,7 @@ impl Site {
             lifetime_days: 365,
         };
         let made = pki::make(&request, Clock::system().now()).expect("made");
-        let issuer = SigningKey::generate().expect("key");
-        let keys = json!({"keys": [issuer.public_jwk()]}).to_string();
-        fs::write(directory.path().join("issuer.jwks"), keys).expect("keys");
+        pki::DevelopmentIssuer::make(&request.directory).expect("an issuer");
         // All are bound at once, so that they differ.
         let ports: Vec<TcpListener> =
             (1..=4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
@@ -105,7 +104,7 @@ impl Site {
             directory = "{policies}"
             [[callers]]
             id = "spiffe://{TRUST_DOMAIN}/operator"
-            capabilities = ["exchange", "tools.manage", "tools.read", "events.read", "cluster.admin"]
+            capabilities = ["exchange", "tools.manage", "tools.read", "tools.verify", "events.read", "cluster.admin"]
             [[issuers]]
             issuer = "http://127.0.0.1:8698"
             subject = "kubernetes"
@@ -117,7 +116,7 @@ impl Site {
             certificate = self.made.node.certificate.display(),
             private_key = self.made.node.private_key.display(),
             ca = self.made.ca.certificate.display(),
-            keys = self.directory.path().join("issuer.jwks").display(),
+            keys = self.directory.path().join("pki/issuer-keys.json").display(),
             peer_certificate = peer.certificate.display(),
             peer_private_key = peer.private_key.display(),
             policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").display(),

@@ -30,6 +30,7 @@ mod policy;
 mod poll;
 mod process;
 mod push;
+mod restore;
 mod revocations;
 mod revoke_commands;
 mod revoked;

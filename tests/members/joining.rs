@@ -4,7 +4,7 @@ use super::*;
 
 impl Site {
     /// Runs `trust-fabric` with the operator's certificate. Returns its exit code and its output.
-    fn command(&self, member: &Member, arguments: &[&str]) -> (Option<i32>, String) {
+    pub fn command(&self, member: &Member, arguments: &[&str]) -> (Option<i32>, String) {
         let (_, operator) = &self.made.callers[0];
         let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
         command.args(arguments).arg("--server").arg(&member.https);
@@ -15,7 +15,7 @@ impl Site {
     }
 
     /// Writes a join token to a file and joins a node with it.
-    fn join(&self, id: u64, member: &Member, token: &str) -> (Option<i32>, String) {
+    pub fn join(&self, id: u64, member: &Member, token: &str) -> (Option<i32>, String) {
         let config = self.configured(id);
         let file = self.directory.path().join("token");
         fs::write(&file, token).expect("token");
@@ -27,7 +27,7 @@ impl Site {
 }
 
 /// Sends a request to `/v1/sys/cluster` and below. Returns status and JSON.
-async fn call(client: &Client, method: Method, url: String, body: Option<Value>) -> (u16, Value) {
+pub async fn call(client: &Client, method: Method, url: String, body: Option<Value>) -> (u16, Value) {
     let mut request = client.request(method, url);
     if let Some(body) = body {
         request = request.header("content-type", "application/json").body(body.to_string());
@@ -36,7 +36,7 @@ async fn call(client: &Client, method: Method, url: String, body: Option<Value>)
     (answer.status().as_u16(), json_of(answer).await)
 }
 
-async fn invite(member: &Member, operator: &Client, body: Value) -> Value {
+pub async fn invite(member: &Member, operator: &Client, body: Value) -> Value {
     let url = format!("{}/v1/sys/cluster/join-tokens", member.https);
     let (status, created) = call(operator, Method::POST, url, Some(body)).await;
     assert_eq!(status, 201, "{created}");
@@ -55,7 +55,7 @@ async fn roles(member: &Member, operator: &Client) -> Vec<(u64, String)> {
 }
 
 /// Waits until `member` sees these voters, and no other node.
-async fn until_voters(member: &Member, operator: &Client, voters: &[u64]) {
+pub async fn until_voters(member: &Member, operator: &Client, voters: &[u64]) {
     loop {
         let roles = roles(member, operator).await;
         let are_voters = roles.iter().all(|(_, role)| role == "leader" || role == "follower");
@@ -65,7 +65,7 @@ async fn until_voters(member: &Member, operator: &Client, voters: &[u64]) {
     }
 }
 
-async fn until_ready(member: &Member) {
+pub async fn until_ready(member: &Member) {
     let anonymous = client().build().expect("client");
     while member.get(&anonymous, "/readyz").await.status() != 200 {}
 }

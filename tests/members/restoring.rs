@@ -1,0 +1,188 @@
+//! Clusters that are restored from a backup, or founded again from one survivor.
+
+use super::joining::{call, invite, until_ready, until_voters};
+use super::*;
+
+const ISSUER: &str = "https://localhost:8694";
+
+impl Site {
+    /// A credential of the reporter, issued now.
+    fn credential(&self) -> String {
+        let issuer = pki::DevelopmentIssuer::open(&self.directory.path().join("pki")).expect("an issuer");
+        issuer.credential(ISSUER, "demo", "reporter", &Clock::system()).expect("a credential")
+    }
+
+    fn data(&self, id: u64) -> PathBuf {
+        self.directory.path().join(format!("node-{id}"))
+    }
+
+    /// Runs `trust-fabric` with the configuration of a stopped node: exit code and output.
+    fn offline(&self, id: u64, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+        command.args(arguments).arg("--config").arg(self.configured(id)).stdin(Stdio::null());
+        let ran = command.output().expect("runs");
+        (ran.status.code(), String::from_utf8([ran.stdout, ran.stderr].concat()).expect("text"))
+    }
+
+    /// Lets a node with an empty data directory join, and starts it.
+    async fn add(&self, id: u64, member: &Member, operator: &Client) -> Member {
+        let created = invite(member, operator, json!({})).await;
+        assert_eq!(created["node_id"], id, "{created}");
+        let (code, text) = self.join(id, member, created["join_token"].as_str().expect("token"));
+        assert_eq!(code, Some(0), "{text}");
+        let joined = self.start(id);
+        until_ready(&joined).await;
+        joined
+    }
+}
+
+/// Exchanges a token for one of `audience`: status and token.
+async fn exchanged(
+    member: &Member,
+    operator: &Client,
+    token: &str,
+    kind: &str,
+    audience: &str,
+) -> (u16, String) {
+    let body = json!({
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": token,
+        "subject_token_type": kind,
+        "audience": audience,
+    });
+    let url = format!("{}/v1/exchange/token", member.https);
+    let (status, answer) = call(operator, Method::POST, url, Some(body)).await;
+    (status, answer["access_token"].as_str().unwrap_or_default().to_owned())
+}
+
+const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
+const OWN: &str = "urn:svc:token-type:agent-a2a";
+
+async fn tools(member: &Member, operator: &Client) -> usize {
+    let (status, list) = call(operator, Method::GET, format!("{}/v1/tools", member.https), None).await;
+    assert_eq!(status, 200, "{list}");
+    list["tools"].as_array().expect("tools").len()
+}
+
+#[tokio::test]
+async fn restored_and_joined_nodes_refuse_what_was_issued_before() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (members, leads) = ready(&site, &operator).await;
+    let leader = &members[leads];
+    assert_eq!(register(leader, &operator, 0).await, 201);
+    let credential = site.credential();
+    let (status, own) = exchanged(leader, &operator, &credential, JWT, ISSUER).await;
+    assert_eq!(status, 200);
+    let backup = site.directory.path().join("fabric.backup");
+    let backup = backup.to_str().expect("text");
+    let (code, text) = site.command(leader, &["backup", "save", backup]);
+    assert_eq!(code, Some(0), "{text}");
+    drop(members);
+    for id in 1..=3 {
+        fs::remove_dir_all(site.data(id)).expect("lost");
+    }
+
+    let (code, text) = site.offline(1, &["restore", backup]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("of node 1 alone") && !text.contains("no other node can join"), "{text}");
+    let restored = site.start(1);
+    until_ready(&restored).await;
+    let joined = site.add(2, &restored, &operator).await;
+    until_voters(&restored, &operator, &[1, 2]).await;
+    for member in [&restored, &joined] {
+        assert_eq!(tools(member, &operator).await, 1);
+        assert_eq!(exchanged(member, &operator, &own, OWN, ISSUER).await.0, 400, "node {}", member.id);
+        assert_eq!(exchanged(member, &operator, &credential, JWT, ISSUER).await.0, 400, "node {}", member.id);
+    }
+    // The clock of this test is that of the restore: a fresh credential is accepted 8 s later.
+    for member in [&joined, &restored] {
+        loop {
+            let (status, token) = exchanged(member, &operator, &site.credential(), JWT, ISSUER).await;
+            if status == 200 {
+                assert_eq!(exchanged(&restored, &operator, &token, OWN, ISSUER).await.0, 200);
+                break;
+            }
+        }
+        assert_eq!(exchanged(member, &operator, &credential, JWT, ISSUER).await.0, 400, "node {}", member.id);
+    }
+    assert_eq!(register(&joined, &operator, 1).await, 201);
+}
+
+/// Also: the other survivor, which returns with its data, disturbs nothing.
+#[tokio::test]
+async fn forced_cluster_keeps_every_acknowledged_write() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (mut members, leads) = ready(&site, &operator).await;
+    let survivor = members.remove(leads);
+    let credential = site.credential();
+    let (status, own) = exchanged(&survivor, &operator, &credential, JWT, ISSUER).await;
+    assert_eq!(status, 200);
+    for number in 0..20 {
+        assert_eq!(register(&survivor, &operator, number).await, 201);
+    }
+    let others: Vec<u64> = members.iter().map(|member| member.id).collect();
+    drop(members);
+    let id = survivor.id;
+    drop(survivor);
+
+    let force = ["restore", "--force-new-cluster"];
+    let (code, text) = site.offline(id, &force);
+    assert!(code == Some(1) && text.contains("not confirmed; nothing was changed"), "{text}");
+    assert!(text.contains("vote         <T") && text.contains("last log id  T"), "{text}");
+    assert!(text.contains("Compare the last log id with that of every other survivor"), "{text}");
+    let (code, text) = site.offline(id, &["restore", "--force-new-cluster", "--yes"]);
+    assert_eq!(code, Some(0), "{text}");
+    let survivor = site.start(id);
+    until_ready(&survivor).await;
+    assert_eq!(tools(&survivor, &operator).await, 20);
+    assert_eq!(exchanged(&survivor, &operator, &own, OWN, ISSUER).await.0, 400);
+    assert_eq!(exchanged(&survivor, &operator, &credential, JWT, ISSUER).await.0, 400);
+    assert_eq!(register(&survivor, &operator, 20).await, 201);
+    until_voters(&survivor, &operator, &[id]).await;
+
+    // Two nodes of the old cluster would be its majority: one alone gets no leader, and none from the new cluster.
+    let returned = site.start(others[0]);
+    let anonymous = client().build().expect("client");
+    assert_eq!(returned.get(&anonymous, "/readyz").await.status(), 503);
+    assert_eq!(register(&survivor, &operator, 21).await, 201);
+    drop(returned);
+    if site.data(id + 1).exists() {
+        fs::remove_dir_all(site.data(id + 1)).expect("emptied");
+    }
+    let joined = site.add(id + 1, &survivor, &operator).await;
+    assert_eq!(tools(&joined, &operator).await, 22);
+}
+
+/// The mark of an interrupted command keeps the node from starting, also on an intact log.
+#[tokio::test]
+async fn interrupted_founding_is_refused_by_serve_and_repeated() {
+    let site = Site::founded_by(1);
+    let operator = site.operator();
+    let founder = site.start(1);
+    until_ready(&founder).await;
+    assert_eq!(register(&founder, &operator, 0).await, 201);
+    drop(founder);
+    fs::write(site.data(1).join("restoring"), "trust-fabric restore --force-new-cluster\n").expect("mark");
+    let (code, text) = site.offline(1, &["serve"]);
+    let reason = "`trust-fabric restore --force-new-cluster` was interrupted; repeat the command";
+    assert!(code == Some(1) && text.contains(reason), "{text}");
+    let (code, text) = site.offline(1, &["restore", "--force-new-cluster", "--yes"]);
+    assert_eq!(code, Some(0), "{text}");
+    let founder = site.start(1);
+    until_ready(&founder).await;
+    assert_eq!(tools(&founder, &operator).await, 1);
+}
+
+#[tokio::test]
+async fn running_node_and_directory_without_log_are_refused() {
+    let site = Site::founded_by(1);
+    let force = ["restore", "--force-new-cluster", "--yes"];
+    let (code, text) = site.offline(1, &force);
+    assert!(code == Some(1) && text.contains("it has no log of a cluster"), "{text}");
+    let founder = site.start(1);
+    until_ready(&founder).await;
+    let (code, text) = site.offline(1, &force);
+    assert!(code == Some(1) && text.contains("another process is using it"), "{text}");
+}
