@@ -15,9 +15,16 @@ const FIELDS: [(&str, &str); 4] = [
     ("NodeReport.waiting_changes", "#[serde(skip)]"),
 ];
 
+/// Fields, by message, and messages that a build with `--features level-0` does not have.
+const SINCE_LEVEL_1: ([(&str, &str); 2], [&str; 2]) =
+    ([("Command", "record_version"), ("Node", "recorded")], ["RecordVersion", "MemberVersion"]);
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let on_disk = protox::compile(["proto/log.proto", "proto/command.proto"], ["proto"])?;
+    let mut on_disk = protox::compile(["proto/log.proto", "proto/command.proto"], ["proto"])?;
+    if std::env::var_os("CARGO_FEATURE_LEVEL_0").is_some() {
+        remove_level_1(&mut on_disk);
+    }
     let mut config = Config::new();
     config.bytes(["."]).btree_map(["."]);
     derive_answers(&mut config, &on_disk);
@@ -29,6 +36,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     messages.bytes(["."]).extern_path(".trust_fabric.log.v1", "crate::cluster::codec::proto");
     tonic_prost_build::configure().compile_fds_with_config(between_nodes, messages)?;
     Ok(())
+}
+
+/// Removes [`SINCE_LEVEL_1`].
+fn remove_level_1(files: &mut FileDescriptorSet) {
+    let (fields, messages) = SINCE_LEVEL_1;
+    for file in &mut files.file {
+        // Comments belong to positions, which change.
+        file.source_code_info = None;
+        file.message_type.retain(|message| !messages.contains(&message.name()));
+        for message in &mut file.message_type {
+            let name = message.name().to_owned();
+            message.field.retain(|field| !fields.contains(&(name.as_str(), field.name())));
+        }
+    }
 }
 
 /// Derives the serialization and the schema of the [`ANSWERS`] among the messages of `files`.

@@ -947,6 +947,11 @@ pub const LEARNER_LAG_MAX: u64 = 1_000;
 pub const MEMBERSHIP_CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum wait of a response for a membership change; beyond it: 202 with the reason.
 pub const MEMBERSHIP_ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// Maximum wait of the bootstrap for the reports of all founding members; beyond it the new cluster has the oldest
+/// feature level.
+pub const FOUNDING_LEVEL_WAIT: Duration = Duration::from_secs(10);
+/// Wait of a node between attempts to record its version.
+pub const VERSION_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Interval at which a node compares the membership with the wanted one.
 pub const MEMBERSHIP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum message between nodes.

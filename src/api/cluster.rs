@@ -15,7 +15,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::openapi::values;
 use crate::clock::Timestamp;
 use crate::cluster::{self, NodeReport, Status};
-use crate::state::{Node, NodeRole, NodeStage};
+use crate::state::{Node, NodeRole, NodeStage, recorded_version};
 use crate::text;
 
 /// The cluster as the answering node sees it.
@@ -28,6 +28,8 @@ pub struct ClusterStatus {
     /// The id of the cluster: 32 lower-case hexadecimal digits; absent before the bootstrap.
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster_id: Option<String>,
+    /// The feature level of the cluster, as the answering node has applied it.
+    feature_level: u32,
     /// The node id of the last known leader, which may be gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader: Option<u64>,
@@ -74,6 +76,18 @@ pub struct ClusterMember {
     /// The reason for which there is no report.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreachable: Option<String>,
+    /// Its program at its last start, as the state records it from feature level 1 on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded: Option<RecordedVersion>,
+}
+
+/// The program of a member.
+#[derive(Serialize, ToSchema)]
+pub struct RecordedVersion {
+    /// The product's version.
+    version: String,
+    /// The newest feature level that it supports.
+    feature_level: u32,
 }
 
 impl ClusterMember {
@@ -90,6 +104,7 @@ impl ClusterMember {
             clock_offset_seconds: None,
             report: None,
             unreachable: None,
+            recorded: None,
         }
     }
 
@@ -113,8 +128,10 @@ impl ClusterMember {
         }
     }
 
-    /// Adds the intention that the state records.
-    fn add_intention(&mut self, node: &Node) {
+    /// Adds the intention and the version that the state records.
+    fn add_row(&mut self, node: &Node) {
+        self.recorded = recorded_version(node)
+            .map(|(version, feature_level)| RecordedVersion { version: version.to_owned(), feature_level });
         match node.stage() {
             NodeStage::Invited => {
                 let end = Timestamp::from_millis(node.token_expires_at_millis);
@@ -162,7 +179,7 @@ pub(super) async fn status(app: &App) -> Response {
             members.entry(node.node_id).or_insert_with(|| ClusterMember::new(node.node_id));
         }
         if let Some(member) = members.get_mut(&node.node_id) {
-            member.add_intention(node);
+            member.add_row(node);
         }
     }
     add_leaders_view(&mut members, leader);
@@ -170,6 +187,7 @@ pub(super) async fn status(app: &App) -> Response {
         unit_id: app.unit_id.clone(),
         node_id,
         cluster_id: app.state.cluster().cluster_id().map(|id| text::hex(&id)),
+        feature_level: app.state.index().feature_level,
         leader,
         leader_is_confirmed,
         members: members.into_values().collect(),

@@ -69,6 +69,9 @@ pub struct JoinRequest {
     address: String,
     /// The identity of its disk: 32 lower-case hexadecimal digits.
     disk_id: String,
+    /// The newest feature level that its program supports; 0 if absent.
+    #[serde(default)]
+    feature_level: u32,
 }
 
 /// The node joined.
@@ -181,7 +184,7 @@ fn token_shown_before(node_id: u64) -> Error {
     responses(
         (status = 200, description = "The node joined; the leader adds it as a learner", body = Joined),
         (status = 403, description = "The token is unknown, expired or of another cluster; or the connection is not TLS", body = error::Body),
-        (status = 409, description = "The token was used by another node, the address is that of another node, or the node was removed", body = error::Body),
+        (status = 409, description = "The token was used by another node, the address is that of another node, the node was removed, or its program does not support the feature level of the cluster", body = error::Body),
     )
 )]
 pub async fn join(
@@ -191,7 +194,7 @@ pub async fn join(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    let JoinRequest { token, address, disk_id } = json::read(&bytes)?;
+    let JoinRequest { token, address, disk_id, feature_level } = json::read(&bytes)?;
     let token =
         JoinToken::parse(&token).map_err(|error| Error::invalid_request(format!("token: {error}")))?;
     if !text::is_host_and_port(&address) {
@@ -204,7 +207,7 @@ pub async fn join(
         return Err(Error::forbidden("token: the join token is of another cluster"));
     }
     let node_id = token.node_id;
-    let joiner = Joiner { node_id, token_digest: token.digest(), address, disk_id };
+    let joiner = Joiner { node_id, token_digest: token.digest(), address, disk_id, feature_level };
     // Before the entry in the audit, which anonymous callers must not fill.
     let admitted = app.state.admit_joiner(joiner).await?;
     let act = Act::begin(&app, &caller, format!("join node {node_id}"))?;

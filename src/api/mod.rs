@@ -23,6 +23,7 @@ mod etag;
 mod events;
 mod exchange;
 mod feed_activity;
+mod finalize;
 mod health;
 mod idempotency;
 mod jwks;
@@ -238,6 +239,7 @@ fn routes() -> Routes {
         .row(POST, "/v1/sys/cluster/members/{node_id}/promote", ClusterAdmin, members::promote)
         .row(DELETE, "/v1/sys/cluster/members/{node_id}", ClusterAdmin, members::remove)
         .row(POST, "/v1/sys/cluster/leader", ClusterAdmin, members::transfer)
+        .row(POST, "/v1/sys/cluster/finalize", ClusterAdmin, finalize::post)
         .row(GET, "/v1/sys/keys", ClusterAdmin, sys_keys::list)
         .row(POST, "/v1/sys/keys/rotate", ClusterAdmin, sys_keys::rotate)
         .row(POST, "/v1/sys/keys/{kid}/taint", ClusterAdmin, sys_keys::taint)

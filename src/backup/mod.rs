@@ -38,6 +38,8 @@ pub(crate) struct Manifest {
     pub(crate) cluster_id: String,
     /// Incarnation of the cluster, hexadecimal.
     pub(crate) incarnation: String,
+    /// Feature level of the cluster.
+    pub(crate) feature_level: u32,
     /// The node that wrote it.
     pub(crate) node_id: u64,
     /// The last log entry that the state covers.
@@ -94,6 +96,14 @@ pub enum Error {
         format: u64,
         /// The program that wrote it.
         version: String,
+    },
+    /// This program does not support its feature level.
+    #[error("the backup was written by version {version}: {reason}")]
+    FeatureLevel {
+        /// The program that wrote it.
+        version: String,
+        /// The levels.
+        reason: String,
     },
     /// The end is missing.
     #[error("the backup is truncated: its digest is missing")]

@@ -12,7 +12,7 @@ use zstd::stream::read::Decoder;
 
 use super::{DigestCheck, Error, FORMAT, FileEntry, MANIFEST, Manifest, hex, sha256};
 use crate::cluster::{self, StateFiles};
-use crate::state::{Replicated, StateIdentity};
+use crate::state::{Replicated, StateIdentity, feature_level};
 use crate::{json, limits};
 
 /// Zeros at the end of an archive, at most.
@@ -62,6 +62,9 @@ pub(crate) fn extract(
     let mut members = archive.entries().map_err(|error| unreadable(&error))?.raw(true);
     let first = members.next().ok_or_else(|| Error::NotABackup("the archive is empty".to_owned()))?;
     let manifest = read_manifest(first.map_err(|error| unreadable(&error))?)?;
+    feature_level::check(manifest.feature_level, &feature_level::SUPPORTED).map_err(|refused| {
+        Error::FeatureLevel { version: manifest.product_version.clone(), reason: refused.to_string() }
+    })?;
     let mut missing: BTreeMap<&str, &FileEntry> =
         manifest.files.iter().map(|file| (file.name.as_str(), file)).collect();
     fs::create_dir(directory)?;
@@ -110,6 +113,7 @@ pub(crate) fn check_state(directory: &Path, manifest: &Manifest) -> Result<(), E
         ("state_hash", manifest.state_hash == hex(&state.hash().map_err(bad)?)),
         ("cluster_id", manifest.cluster_id == identity.cluster_id.to_string()),
         ("incarnation", manifest.incarnation == identity.incarnation.to_string()),
+        ("feature_level", manifest.feature_level == identity.feature_level),
         ("log_time", manifest.log_time == identity.time.to_rfc3339()),
     ] {
         if !is_equal {

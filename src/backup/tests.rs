@@ -10,6 +10,7 @@ use zstd::stream::write::Encoder;
 use super::trailer::trailer;
 use super::*;
 use crate::clock::Timestamp;
+use crate::state::feature_level;
 use crate::state::testing::TestNode;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -185,6 +186,17 @@ async fn newer_format_is_refused_as_such() {
     });
     let refused = saved.verify(&packed(&newer)).expect_err("newer");
     assert!(matches!(&refused, Error::Newer { format: 2, version } if version == "9.0.0"), "{refused}");
+}
+
+#[tokio::test]
+async fn backup_of_a_newer_feature_level_is_refused() {
+    let saved = Saved::of_a_node().await;
+    let newest = feature_level::NEWEST;
+    assert_eq!(saved.verify(&saved.bytes).expect("whole").feature_level, newest);
+    let newer = saved.with_manifest(|manifest| manifest["feature_level"] = json!(newest + 1));
+    let refused = saved.verify(&packed(&newer)).expect_err("newer").to_string();
+    let expected = format!("feature level {}, and this program", newest + 1);
+    assert!(refused.contains("written by version") && refused.contains(&expected), "{refused}");
 }
 
 /// Rule of the refused member.

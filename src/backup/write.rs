@@ -162,6 +162,7 @@ fn describe(directory: &Path, origin: Origin) -> io::Result<Manifest> {
         issuer: origin.issuer,
         cluster_id: identity.cluster_id.to_string(),
         incarnation: identity.incarnation.to_string(),
+        feature_level: identity.feature_level,
         node_id: origin.node_id,
         log_id: ManifestLogId { term, node_id, index },
         log_time: identity.time.to_rfc3339(),

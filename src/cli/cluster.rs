@@ -1,7 +1,7 @@
 //! `trust-fabric cluster …`
 
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, IsTerminal as _, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use trust_fabric_client::{Method, NodeClient, Request};
 
 use super::Error;
+use super::confirmation::is_confirmed;
 use super::endpoint::{Connection, ServerArguments};
 use super::output::{self, Format, Output, printable, text};
 use crate::api::admin_socket::ADMIN_SOCKET;
 use crate::config::{self, Config, Peers};
-use crate::state::JoinToken;
+use crate::state::{JoinToken, feature_level};
 use crate::{limits, node};
 
 const MEGABYTE: u64 = 1_000_000;
@@ -39,6 +40,9 @@ pub(super) enum Command {
     Remove(Change),
     /// Transfer leadership.
     Transfer(Transfer),
+    /// End an upgrade: raise the feature level of the cluster to the newest that every member supports. It cannot be
+    /// undone.
+    Finalize(Finalize),
 }
 
 #[derive(Debug, Args)]
@@ -106,6 +110,15 @@ pub(super) struct Transfer {
     server: ServerArguments,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Finalize {
+    /// Confirm that no member returns to an older version. Without it, a terminal is asked.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     match command {
         Command::Status(view) => status(&view, out),
@@ -133,6 +146,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let answer = super::wait_for(server.client()?.post(&path, &json!({ "node_id": node_id })))?;
             Ok(writeln!(out, "node {} leads", number(&answer, "leader"))?)
         }
+        Command::Finalize(arguments) => finalize(&arguments, out),
     }
 }
 
@@ -149,7 +163,8 @@ fn status(view: &View, out: &mut dyn Write) -> Result<(), Error> {
     if view.output.format == Format::Json {
         return Ok(output::json(out, &cluster)?);
     }
-    writeln!(out, "cluster {}, {}", printable(text(&cluster, "cluster_id")), leader_of(&cluster))?;
+    let (cluster_id, level) = (printable(text(&cluster, "cluster_id")), number(&cluster, "feature_level"));
+    writeln!(out, "cluster {cluster_id}, feature level {level}, {}", leader_of(&cluster))?;
     let rows: Vec<Value> = each_member(&cluster).map(status_row).collect();
     let columns = [
         ("node", "node"),
@@ -163,6 +178,7 @@ fn status(view: &View, out: &mut dyn Write) -> Result<(), Error> {
         ("disk free", "disk"),
         ("certificate until", "certificate"),
         ("version", "version"),
+        ("newest level", "level"),
         ("problem", "problem"),
     ];
     output::list(out, view.output, &rows.into(), &columns)?;
@@ -191,6 +207,8 @@ fn status_row(member: &Value) -> Value {
         (None, false) if report["snapshot_total_bytes"].is_u64() => json!(snapshot(report)),
         _ => member["waits_for"].clone(),
     };
+    let (program, is_old) = if is_there { (report, "") } else { (&member["recorded"], " (recorded)") };
+    let version = program["version"].as_str().map(|version| format!("{version}{is_old}"));
     json!({
         "node": member["node_id"],
         "role": member["role"],
@@ -202,7 +220,8 @@ fn status_row(member: &Value) -> Value {
         "clock": member["clock_offset_seconds"].as_f64().map(|seconds| format!("{seconds:+.3} s")),
         "disk": disk(report),
         "certificate": report["certificate_expires_at"],
-        "version": report["version"],
+        "version": version,
+        "level": program["feature_level"],
         "problem": problem,
     })
 }
@@ -280,6 +299,7 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
         "token": token.secret_text(),
         "address": address,
         "disk_id": crate::text::hex(&joining.disk_id()),
+        "feature_level": feature_level::NEWEST,
     });
     let path = [&CLUSTER[..], &["join"]].concat();
     super::wait_for(arguments.connection.client()?.post(&path, &body))?;
@@ -331,6 +351,20 @@ fn apply(change: &Change, request: &Request<'_>, out: &mut dyn Write) -> Result<
             shown = reason.clone();
         }
     }
+}
+
+fn finalize(arguments: &Finalize, out: &mut dyn Write) -> Result<(), Error> {
+    const QUESTION: &str = "Raise the feature level of the cluster? No member can return to an older version afterwards, \
+                            and no backup can be restored by one. [y/N] ";
+    let is_confirmed = arguments.yes || (io::stdin().is_terminal() && is_confirmed(QUESTION)?);
+    if !is_confirmed {
+        return Err(Error::NotFinalized);
+    }
+    let path = [&CLUSTER[..], &["finalize"]].concat();
+    let client = arguments.server.client()?;
+    let request = Request { method: Method::POST, ..Request::get(&path) };
+    let answer = super::wait_for(client.send(&request))?.body;
+    Ok(writeln!(out, "the cluster has feature level {}", number(&answer, "feature_level"))?)
 }
 
 fn number(answer: &Value, name: &str) -> u64 {

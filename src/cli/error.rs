@@ -45,6 +45,8 @@ pub(super) enum Error {
     EmailWithoutIssuer,
     #[error("nothing was revoked")]
     NotConfirmed,
+    #[error("raising the feature level cannot be undone, and was not confirmed: --yes confirms it")]
+    NotFinalized,
     #[error("the policy denies this")]
     Denied,
     #[error("{failed} of {all} policy tests failed")]

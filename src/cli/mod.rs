@@ -10,6 +10,7 @@ mod blocks;
 mod cluster;
 mod completions;
 mod config;
+mod confirmation;
 mod credential;
 mod dev;
 mod endpoint;
@@ -84,7 +85,7 @@ enum Command {
     /// Show, export or verify the audit of decisions about tools.
     #[command(subcommand)]
     Audit(audit::Command),
-    /// Show the members of the cluster; add, replace and remove nodes; transfer leadership.
+    /// Show the members of the cluster; add, replace and remove nodes; transfer leadership; end an upgrade.
     #[command(subcommand)]
     Cluster(cluster::Command),
     /// Save the state of a running cluster; inspect and verify a backup.
@@ -314,6 +315,8 @@ mod tests {
             "cluster remove 4 --no-wait",
             "cluster transfer",
             "cluster transfer 2",
+            "cluster finalize",
+            "cluster finalize --yes --server https://h:1",
             "backup save f",
             "backup save - --server http://127.0.0.1:1",
             "backup inspect f --output json",

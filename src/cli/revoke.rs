@@ -1,12 +1,13 @@
 //! `trust-fabric revoke …` and `trust-fabric revocations`.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use trust_fabric_client::{NodeClient, Request};
 
 use super::Error;
+use super::confirmation::is_confirmed;
 use super::endpoint::ServerArguments;
 use super::output::{self, Format, Output, counted, printable};
 use super::pagination;
@@ -22,8 +23,6 @@ const PAGES_PER_WORD: u32 = 50;
 const COVERED: [(&str, &str); 3] = [("agents", "agent "), ("tools", "tool  "), ("streams", "stream")];
 /// Status of a node that cannot scan its agents now.
 const BUSY: u16 = 503;
-/// Maximum bytes of an answer on the terminal.
-const ANSWER_BYTES_MAX: u64 = 64;
 /// A SHA-256 thumbprint in base64url (RFC 7638).
 const KID_LENGTH: usize = 43;
 /// `jti` of our tokens; identity tokens have a number appended.
@@ -322,16 +321,6 @@ fn requested_target(request: &Value) -> String {
     let issuer = text(request, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
     format!("{name} {}{of}", text(request, name))
-}
-
-/// Asks for confirmation; anything but yes means no.
-fn is_confirmed(question: &str) -> Result<bool, Error> {
-    let mut terminal = io::stderr();
-    write!(terminal, "{question}")?;
-    terminal.flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), Error> {

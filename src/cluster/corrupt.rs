@@ -78,6 +78,15 @@ impl Corrupt {
         }
     }
 
+    /// Data of a version that is too old for this one.
+    pub(crate) fn older(what: impl fmt::Display) -> Self {
+        Self {
+            what: what.to_string(),
+            advice: "this version is too new for the data directory: start the version before it on every member, run \
+                     `trust-fabric cluster finalize`, then start this one",
+        }
+    }
+
     /// Data written by a newer version.
     pub(crate) fn newer(what: impl fmt::Display) -> Self {
         Self {

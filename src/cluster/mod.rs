@@ -257,6 +257,14 @@ pub trait Machine: Send + Sync + 'static {
     /// each is verified when it is read.
     const TABLES_READ_LATER: &'static [&'static str] = &[];
 
+    /// The newest feature level that this program supports.
+    const NEWEST_LEVEL: u32 = 0;
+
+    /// Feature level of the cluster, by the last projected entry.
+    fn feature_level(&self) -> u32 {
+        0
+    }
+
     /// Whether [`Machine::apply`] can decode `command`. Checked before a forwarded command is proposed: an entry in the
     /// log must be applied.
     fn can_decode(command: &[u8]) -> bool;

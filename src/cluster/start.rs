@@ -21,7 +21,9 @@ use super::database_guard::Closed;
 use super::disk_watch::Watchdog;
 use super::log::purge;
 use super::membership::removed;
-use super::peers::{Channels, InitialMembers, LocalNode, Network, NodeIdentities, Peers, bootstrap};
+use super::peers::{
+    Channels, FeatureLevels, InitialMembers, LocalNode, Network, NodeIdentities, Peers, bootstrap,
+};
 use super::propose::SequenceAllocator;
 use super::propose::batcher::Batcher;
 use super::propose::forwarding::Forwarder;
@@ -155,6 +157,7 @@ pub(crate) async fn start<M: Machine>(
         identities.clone(),
         initial_members,
         (database, opened.disk_records, open),
+        FeatureLevels::of(Arc::clone(&machine)),
         &clock,
     )?;
     check_has_cluster(&local, (tls.is_some(), end))?;

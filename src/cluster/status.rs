@@ -118,6 +118,7 @@ impl<M: Machine> Handle<M> {
             waiting_changes: self.waiting_changes().into_iter().collect(),
             snapshot_received_bytes: snapshot.map(|(received, _)| received),
             snapshot_total_bytes: snapshot.map(|(_, total)| total),
+            feature_level: M::NEWEST_LEVEL,
         }
     }
 

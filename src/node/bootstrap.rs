@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Error, draw};
 use crate::cluster;
 use crate::config::Config;
-use crate::state::{self, State};
+use crate::state::{self, State, feature_level};
 use crate::{keyring, limits, policy};
 
 /// Timeout of each step. A member waits long for the others; a cluster of one has none to wait for.
@@ -64,6 +64,38 @@ fn passes(error: &Error) -> bool {
     }
 }
 
+/// The newest feature level that every founder supports. Founders are there at a bootstrap; if one has just failed, the
+/// oldest level, which an operator can raise.
+async fn founding_level(state: &State) -> u32 {
+    let asked = async {
+        loop {
+            let members = state.member_levels().await;
+            let levels: Option<Vec<u32>> =
+                members.into_iter().map(|member| member.report.ok().map(|(_, newest)| newest)).collect();
+            if let Some(level) = levels.and_then(|levels| levels.into_iter().min()) {
+                return level;
+            }
+            if state.position().is_some() {
+                return feature_level::OLDEST;
+            }
+            tokio::time::sleep(limits::BOOTSTRAP_POLL_INTERVAL).await;
+        }
+    };
+    let level = tokio::time::timeout(limits::FOUNDING_LEVEL_WAIT, asked).await;
+    level.unwrap_or(feature_level::OLDEST).min(feature_level::NEWEST)
+}
+
+/// Records the version of this program whenever the cluster records versions and does not have it. Runs for ever.
+pub(super) async fn keep_version_recorded(state: State) {
+    loop {
+        state.cluster().until_state(|| state.owes_version()).await;
+        if let Err(error) = state.record_version().await {
+            tracing::warn!(%error, "failed to record the version of this node");
+            tokio::time::sleep(limits::VERSION_RETRY_PAUSE).await;
+        }
+    }
+}
+
 /// Bootstraps the cluster unless that is done: its incarnation, and its first policy. Concurrent attempts of other nodes
 /// are fine. The policy is read only if there is none.
 pub(super) async fn bootstrap<P>(state: &State, first_policy: impl Fn() -> P) -> Result<(), Error>
@@ -73,7 +105,7 @@ where
     if state.position().is_none() {
         let cluster_id =
             state.cluster().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
-        match state.bootstrap(cluster_id, draw()?).await {
+        match state.bootstrap(cluster_id, draw()?, founding_level(state).await).await {
             Ok(()) => tracing::warn!(
                 "a new cluster was founded: revocations and blocks of an earlier cluster under the same issuer are \
                  unknown to it, and credentials that were issued before are accepted"

@@ -20,7 +20,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::bootstrap::{bootstrap, despite_elections, patience, until_current, until_recovered};
+use self::bootstrap::{
+    bootstrap, despite_elections, keep_version_recorded, patience, until_current, until_recovered,
+};
 pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
@@ -235,6 +237,7 @@ async fn assemble(
     let workers = policy_workers(compiler);
     let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
     despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
+    despite_elections(&state, patience, || async { Ok(state.record_version().await?) }).await?;
     let transmits = config.transmitter.is_some();
     let keyring = open_keyring(&config, &state).await?;
     replica.background.spawn(keyring.clone().run());
@@ -243,6 +246,7 @@ async fn assemble(
     policy.current().ok_or(Error::NoPolicy)?;
     replica.background.spawn(policy.clone().follow());
     replica.background.spawn(compare_state_hashes(state.clone()));
+    replica.background.spawn(keep_version_recorded(state.clone()));
     let audit = replica.start_audit(&config, &clock, metrics)?;
     // With a lease, the node is ready from its first connection on.
     if let Err(error) = state.fresh().await {
@@ -528,7 +532,7 @@ mod tests {
         };
         bootstrap(state, faster).await.expect("done by others");
         assert_eq!((state.index().policy.as_str(), state.index().incarnation), ("later", incarnation));
-        assert!(matches!(state.bootstrap([8; 16], [9; 16]).await, Err(state::Error::AlreadyBootstrapped)));
+        assert!(matches!(state.bootstrap([8; 16], [9; 16], 0).await, Err(state::Error::AlreadyBootstrapped)));
         bootstrap(state, || async { Err(Error::NoPolicy) }).await.expect("nothing to do");
         node.end().await;
     }

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 
 use super::command::{self, Command, Replied, Reply};
+use super::feature_level;
 use super::machine::idempotency::digest;
 use super::resources::revocation_index::{Epoch, RevocationIndex};
 use super::{Error, Idempotency, State, read_reply};
@@ -146,7 +147,7 @@ impl OnBehalf<'_> {
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Replied<Reply>, Error> {
-        read_reply(&self.state.cluster.propose(self.encode(command, idempotency)).await?)
+        read_reply(&self.state.cluster.propose(self.encode(command, idempotency)?).await?)
     }
 
     /// As [`Self::propose_once`], for a command that revokes: returns after the barrier, also if the command changed
@@ -156,15 +157,19 @@ impl OnBehalf<'_> {
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Replied<Reply>, Error> {
-        let outcome = self.state.cluster.propose(self.encode(command, idempotency)).await?;
+        let outcome = self.state.cluster.propose(self.encode(command, idempotency)?).await?;
         let reply = read_reply(&outcome)?;
         self.state.cluster.barrier(outcome.index).await?;
         Ok(reply)
     }
 
-    fn encode(self, command: Command, idempotency: Option<Idempotency>) -> Bytes {
+    /// Nothing is proposed that a member of an older version may not know.
+    fn encode(self, command: Command, idempotency: Option<Idempotency>) -> Result<Bytes, Error> {
+        if feature_level::needed_by(&command) > self.state.index().feature_level {
+            return Err(Error::FeatureLevelTooLow);
+        }
         let caller = self.caller.and_then(CallerFacts::to_row);
-        command::encode_for(command, idempotency.map(Into::into), caller)
+        Ok(command::encode_for(command, idempotency.map(Into::into), caller))
     }
 }
 
@@ -221,7 +226,14 @@ mod tests {
     fn harness() -> StateHarness {
         let mut harness = StateHarness::default();
         let id = Bytes::from(vec![2; 16]);
-        harness.one(NOW, Command::Bootstrap(command::Bootstrap { cluster_id: id.clone(), incarnation: id }));
+        harness.one(
+            NOW,
+            Command::Bootstrap(command::Bootstrap {
+                cluster_id: id.clone(),
+                incarnation: id,
+                feature_level: 0,
+            }),
+        );
         harness
     }
 

@@ -25,12 +25,14 @@ pub use proto::{
     DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, FloorRow,
     Idempotency, IdempotencyRow, IssueAgent, JoinNode, KeptDeadLetters, LiftBlock, MintedToken, Node,
     NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource,
-    PublishSigningKey, PutPolicy, PutTool, RecordExchange, Refusal, RegisterEncryptionKey, Registrar,
-    RemoveEncryptionKey, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent,
-    Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow,
-    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
-    UpdateStream, VerifyStream, WantRole,
+    PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel, RecordExchange, Refusal, RegisterEncryptionKey,
+    Registrar, RemoveEncryptionKey, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
+    RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream,
+    StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion,
+    ToolWritten, UpdateStream, VerifyStream, WantRole,
 };
+#[cfg(not(feature = "level-0"))]
+pub use proto::{MemberVersion, RecordVersion};
 
 /// Version of the format.
 const VERSION: u32 = 2;
@@ -548,12 +550,18 @@ mod tests {
         let role = NodeRole::Voter.into();
         let allocate =
             AllocateNode { token_digest: token_digest.clone(), role, replaces: Some(3), caller: "c".into() };
-        let join = JoinNode { node_id: 4, token_digest, address: "a".into(), disk_id: vec![8; 2].into() };
+        let disk_id = vec![8; 2].into();
+        let join = JoinNode { node_id: 4, token_digest, address: "a".into(), disk_id, feature_level: 1 };
+        let raise = RaiseFeatureLevel { level: 1, node_ids: vec![3, 4], caller: "c".into() };
+        let version = Some(MemberVersion { version: "v".into(), feature_level: 1 });
+        let record = RecordVersion { node_id: 4, version };
         let want = WantRole { node_id: 4, role: NodeRole::Removed.into(), caller: "c".into() };
         for (command, bytes) in [
             (Command::AllocateNode(allocate), &[218, 1, 11, 10, 2, 7, 7, 16, 2, 24, 3, 34, 1, b'c'][..]),
-            (Command::JoinNode(join), &[226, 1, 13, 8, 4, 18, 2, 7, 7, 26, 1, b'a', 34, 2, 8, 8]),
+            (Command::JoinNode(join), &[226, 1, 15, 8, 4, 18, 2, 7, 7, 26, 1, b'a', 34, 2, 8, 8, 40, 1]),
             (Command::WantRole(want), &[234, 1, 7, 8, 4, 16, 3, 26, 1, b'c']),
+            (Command::RaiseFeatureLevel(raise), &[250, 1, 9, 8, 1, 18, 2, 3, 4, 26, 1, b'c']),
+            (Command::RecordVersion(record), &[146, 2, 9, 8, 4, 18, 5, 10, 1, b'v', 16, 1]),
         ] {
             assert_eq!(encode(command.clone())[..], *bytes, "{command:?}");
             assert!(is_proposable(&encode(command)));
@@ -575,8 +583,11 @@ mod tests {
             Refusal::ClusterWithoutListener,
             Refusal::NodeIdsExhausted,
             Refusal::NodeRoleNotAllowed,
+            Refusal::FeatureLevelTooLow,
+            Refusal::JoinerTooOld,
+            Refusal::MembersChanged,
         ];
-        assert!(refusals.iter().map(|refusal| i32::from(*refusal)).eq(37..=50));
+        assert!(refusals.iter().map(|refusal| i32::from(*refusal)).eq(37..=53));
         let written = Reply::Node(NodeWritten { changed: true, node: Some(node) });
         for reply in refusals.into_iter().map(Reply::Refused).chain([written]) {
             let reply = Replied::first(reply);

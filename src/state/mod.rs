@@ -5,6 +5,7 @@
 
 mod caller;
 pub mod command;
+pub mod feature_level;
 mod machine;
 #[cfg(test)]
 mod recorded_log;
@@ -29,6 +30,7 @@ pub(crate) use resources::encryption_keys::{EncryptionKeyRecord, Registrar};
 pub use resources::events::{
     EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
 };
+pub use resources::feature_levels::recorded_version;
 pub(crate) use resources::feed::FeedEvent;
 pub use resources::join_token::{InvalidJoinToken, JoinToken};
 pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
@@ -174,6 +176,23 @@ pub enum Error {
     /// A change of nodes was refused.
     #[error(transparent)]
     Node(NodeError),
+    /// The command needs a higher feature level.
+    #[error(
+        "the cluster has a lower feature level than this needs: upgrade every member, then run `trust-fabric cluster \
+         finalize`"
+    )]
+    FeatureLevelTooLow,
+    /// A member does not support the feature level, or did not answer.
+    #[error("feature level {level}: {reasons}")]
+    NotSupported {
+        /// The level.
+        level: u32,
+        /// Each such member.
+        reasons: String,
+    },
+    /// A node joined after the members had been asked.
+    #[error("the members of the cluster changed meanwhile: repeat the request")]
+    MembersChanged,
     /// A row is corrupt.
     #[error("a row of the state is corrupt")]
     Damaged(#[from] Corrupt),
@@ -240,6 +259,9 @@ impl From<Refusal> for Error {
             Refusal::ClusterWithoutListener => Self::Node(NodeError::NoListener),
             Refusal::NodeIdsExhausted => Self::Node(NodeError::IdsExhausted),
             Refusal::NodeRoleNotAllowed => Self::Node(NodeError::RoleNotAllowed),
+            Refusal::FeatureLevelTooLow => Self::FeatureLevelTooLow,
+            Refusal::JoinerTooOld => Self::Node(NodeError::JoinerTooOld),
+            Refusal::MembersChanged => Self::MembersChanged,
             // This proposal was not applied, but an earlier or later one of the same command may be.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }
@@ -288,8 +310,14 @@ impl State {
 
     /// Bootstraps the cluster, with ids that the caller has drawn at random. [`Error::AlreadyBootstrapped`] if it was
     /// bootstrapped before.
-    pub async fn bootstrap(&self, cluster_id: [u8; 16], incarnation: [u8; 16]) -> Result<(), Error> {
+    pub async fn bootstrap(
+        &self,
+        cluster_id: [u8; 16],
+        incarnation: [u8; 16],
+        feature_level: u32,
+    ) -> Result<(), Error> {
         let command = command::Bootstrap {
+            feature_level,
             cluster_id: Bytes::copy_from_slice(&cluster_id),
             incarnation: Bytes::copy_from_slice(&incarnation),
         };

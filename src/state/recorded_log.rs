@@ -250,7 +250,7 @@ impl Generator {
             }
             _ => {
                 let (address, disk_id) = (self.name("n", 12), self.digest(9));
-                Command::JoinNode(JoinNode { node_id, token_digest, address, disk_id })
+                Command::JoinNode(JoinNode { node_id, token_digest, address, disk_id, feature_level: 0 })
             }
         }
     }
@@ -373,7 +373,7 @@ fn writes_and_replies_of_a_recorded_log_are_stable() {
         let mut submissions: Vec<_> = (0..count).map(|_| generator.submission(&mut sequences)).collect();
         if index == 1 {
             let id = Bytes::from_static(&[7; 16]);
-            let bootstrap = Bootstrap { cluster_id: id.clone(), incarnation: id };
+            let bootstrap = Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: 0 };
             submissions[0].command = command::encode(Command::Bootstrap(bootstrap));
         }
         let stamp = Stamp { time: generator.at, latest: generator.at, elapsed: generator.at };

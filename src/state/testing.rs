@@ -17,7 +17,7 @@ use super::command::{
 use super::resources::events::SESSION_REVOKED;
 use super::resources::{feed, outbox};
 use super::tables::{FEED, META, ORIGIN, OUTBOX, REPLY};
-use super::{Replicated, State};
+use super::{Replicated, State, feature_level};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{self, Corrupt, Machine as _, MemberEntry, ProposerId, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
@@ -104,8 +104,13 @@ pub struct TestNode {
 
 impl TestNode {
     /// Starts at `now`.
-    #[expect(clippy::disallowed_methods, reason = "the log writer needs its thread here as in the product")]
     pub async fn start(now: Timestamp) -> Self {
+        Self::start_at_level(now, feature_level::NEWEST).await
+    }
+
+    /// Starts a cluster of this feature level.
+    #[expect(clippy::disallowed_methods, reason = "the log writer needs its thread here as in the product")]
+    pub async fn start_at_level(now: Timestamp, level: u32) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let clock = Clock::manual(now);
         let options = cluster::Options {
@@ -131,7 +136,7 @@ impl TestNode {
         }
         let state = State::new(started.handle);
         state.cluster().until_recovered(Duration::from_secs(20)).await.expect("recovers");
-        state.bootstrap([1; 16], [2; 16]).await.expect("bootstraps");
+        state.bootstrap([1; 16], [2; 16], level).await.expect("bootstraps");
         Self { directory, state, clock, tasks, closed: started.closed }
     }
 

@@ -45,6 +45,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
         "state",
         &[
             &["command"],
+            &["feature_level"],
             &["resources/events", "tables"],
             &["machine/idempotency", "resources/revocation_index"],
             &["caller"],
@@ -81,6 +82,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
                 "encryption_keys",
                 "events",
                 "exchange",
+                "finalize",
                 "health",
                 "jwks",
                 "members",

@@ -1,8 +1,9 @@
 //! `/v1/sys/cluster` on a node that is alone and has no peer listener. tests/members.rs has real clusters.
 
 use serde_json::{Value, json};
+use trust_fabric::state::feature_level;
 
-use crate::support::{Node, Response};
+use crate::support::{Node, Response, program};
 
 async fn cluster(node: &Node) -> Value {
     node.get("/v1/sys/cluster").await.json()
@@ -55,4 +56,26 @@ async fn changes_of_members_are_validated() {
     assert_eq!(post(&node, "leader", json!({"node_id": 1})).await.json(), json!({"leader": 1}));
     let ids = |members: &Value| members.as_array().expect("members").len();
     assert_eq!(ids(&cluster(&node).await["members"]), ids(&before));
+}
+
+#[tokio::test]
+async fn confirmed_finalization_is_idempotent_and_audited() {
+    let node = Node::start().await;
+    let newest = feature_level::NEWEST;
+    program::fail(&node, &["cluster", "finalize"], &["cannot be undone", "--yes"]);
+    let raised = format!("the cluster has feature level {newest}");
+    for _ in 0..2 {
+        let out = program::succeed(&node, &["cluster", "finalize", "--yes"]);
+        assert!(out.contains(&raised), "{out}");
+    }
+    let shown = cluster(&node).await;
+    assert_eq!(
+        (&shown["feature_level"], &shown["members"][0]["report"]["feature_level"]),
+        (&json!(newest), &json!(newest)),
+        "{shown}"
+    );
+    let out = program::succeed(&node, &["cluster", "status"]);
+    assert!(out.contains(&format!(", feature level {newest}, leader node 1")), "{out}");
+    let acts = node.get("/v1/audit").await.body;
+    assert!(acts.contains(&format!("raise the feature level: feature level {newest}")), "{acts}");
 }

@@ -30,6 +30,7 @@ mod policy;
 mod poll;
 mod process;
 mod push;
+mod recorded_directory;
 mod restore;
 mod revocations;
 mod revoke_commands;

@@ -102,6 +102,10 @@ async fn join_token_admits_one_node_once() {
         assert_eq!(found, status, "{answer}");
         assert!(answer["error_description"].as_str().expect("text").contains(reason), "{answer}");
     }
+    // A program that does not support the feature level of the cluster.
+    let (found, answer) = join(&founder.https, token, "127.0.0.1:1", &disk).await;
+    let reason = answer["error_description"].as_str().expect("text");
+    assert!(found == 409 && reason.contains("install a newer version on the node"), "{answer}");
     let (code, text) = site.join(3, &founder, token);
     assert!(code == Some(1) && text.contains("the join token is for node 2, and node.id is 3"), "{text}");
 

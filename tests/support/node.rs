@@ -41,6 +41,8 @@ pub struct Setup {
     pub now_secs: Option<i64>,
     /// TLS and a table of callers, as in production, instead of development mode.
     pub is_secure: bool,
+    /// Creates the data directory, before the node starts.
+    pub data: Option<Box<dyn FnOnce(&Path)>>,
     /// Continues to serve when its Raft instance has stopped, as a partitioned node does.
     pub survives_replica: bool,
 }
@@ -122,12 +124,15 @@ impl Node {
         Self::start_with(Setup::default()).await
     }
 
-    pub async fn start_with(setup: Setup) -> Self {
+    pub async fn start_with(mut setup: Setup) -> Self {
         let issuers = Issuers::start().await;
         let directory = tempfile::tempdir().expect("directory");
         let certificates = setup.is_secure.then(|| development_pki(&CALLERS));
         let edge = certificates.as_ref().map_or_else(development_mode, |(_, made)| production(made));
         let file = write_files(directory.path(), &issuers, &setup, &edge);
+        if let Some(create) = setup.data.take() {
+            create(&directory.path().join("data"));
+        }
         let config =
             config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("configuration");
         let clock = Clock::manual(Timestamp::from_secs(setup.now_secs.unwrap_or(NOW_SECS)));

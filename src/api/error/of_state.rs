@@ -46,6 +46,9 @@ impl From<state::Error> for Error {
             | E::TooManyStreams
             | E::StreamChanged
             | E::TooManySubjects => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
+            E::FeatureLevelTooLow | E::NotSupported { .. } | E::MembersChanged => {
+                Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description)
+            }
             E::Node(error) => Self::of_node(error, description),
             E::Damaged(corrupt) => Self::internal(corrupt),
             E::Undecodable | E::AuditBlockMissing => Self::internal(description),
@@ -70,6 +73,7 @@ impl Error {
             | E::NotReplaceable
             | E::AddressUsed
             | E::NoListener
+            | E::JoinerTooOld
             | E::IdsExhausted => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
         }
     }

@@ -86,6 +86,19 @@ pub(crate) enum CallRejection {
         /// Index of the entry that removed it.
         index: u64,
     },
+    /// The cluster has a feature level that this node does not support.
+    #[error(
+        "the cluster has feature level {cluster}, and node {node} supports at most {newest}: install a newer version on \
+         node {node}, then start it again"
+    )]
+    FeatureLevel {
+        /// This node.
+        node: u64,
+        /// Level of the cluster.
+        cluster: u32,
+        /// The newest level that this node supports.
+        newest: u32,
+    },
     /// This node has no membership yet, and the caller is not one of its configured initial members.
     #[error("this node has no membership yet, and node {0} is not one of its configured initial members")]
     NotInitialMember(u64),
@@ -108,6 +121,8 @@ pub(crate) struct CallMetadata {
     pub(crate) life: Life,
     /// The caller's record of the called disk.
     pub(crate) known: Option<DiskRecord>,
+    /// Feature level of the cluster, as the caller has applied it.
+    pub(crate) feature_level: u32,
 }
 
 impl CallMetadata {
@@ -126,6 +141,7 @@ impl CallMetadata {
                 .known
                 .as_ref()
                 .map(|known| codec::memory_to_proto((self.to, self.to_disk.unwrap_or_default()), known)),
+            feature_level: self.feature_level,
         };
         let value: BinaryMetadataValue = MetadataValue::from_bytes(&message.encode_to_vec());
         metadata.insert_bin(KEY, value);
@@ -148,6 +164,7 @@ impl CallMetadata {
             to_disk: optional(&message.to_disk)?,
             life: life.map_err(|_| CallRejection::Unstated)?,
             known: known.map_err(|_| CallRejection::Unstated)?.map(|(_, known)| known),
+            feature_level: message.feature_level,
         })
     }
 }

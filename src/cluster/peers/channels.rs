@@ -136,6 +136,7 @@ impl Client {
             to_disk: self.to_disk,
             life: self.local.life,
             known: self.to_disk.and_then(|disk_id| self.local.disk_records.of((self.to, disk_id))),
+            feature_level: self.local.feature_levels.cluster(),
         };
         call.write(request.metadata_mut());
         request

@@ -12,7 +12,6 @@ use super::call_metadata::{CallMetadata, CallRejection};
 use super::identities::NodeIdentities;
 use super::transfer_progress::TransferProgress;
 use crate::clock::Clock;
-use crate::cluster::Corrupt;
 use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::disk_records::DiskRecords;
@@ -20,12 +19,33 @@ use crate::cluster::disk_rollback::{DiskRecord, Life};
 use crate::cluster::known_members::KnownMembers;
 use crate::cluster::log::{self, CLUSTER_ID};
 use crate::cluster::type_config::{ClusterId, DiskId, LogId};
+use crate::cluster::{Corrupt, Machine};
 use crate::id::WorkloadId;
 use crate::telemetry::FailureLog;
 use crate::{limits, text};
 
 /// Addresses of the initial members, by node id.
 pub type InitialMembers = BTreeMap<u64, String>;
+
+/// Feature levels, for calls between nodes.
+pub(crate) struct FeatureLevels {
+    /// The newest level that this program supports.
+    newest: u32,
+    /// Level of the cluster, as this node has applied it.
+    cluster: Box<dyn Fn() -> u32 + Send + Sync>,
+}
+
+impl FeatureLevels {
+    /// Of this state machine.
+    pub(crate) fn of<M: Machine>(machine: Arc<M>) -> Self {
+        Self { newest: M::NEWEST_LEVEL, cluster: Box::new(move || machine.feature_level()) }
+    }
+
+    /// Level of the cluster, as this node has applied it.
+    pub(crate) fn cluster(&self) -> u32 {
+        (self.cluster)()
+    }
+}
 
 pub(crate) struct LocalNode {
     /// Node id.
@@ -42,6 +62,8 @@ pub(crate) struct LocalNode {
     pub(crate) initial_members: InitialMembers,
     /// Whether this node joined an existing cluster, and so never bootstraps one.
     pub(crate) has_joined: bool,
+    /// Feature levels of this program and of the cluster.
+    pub(crate) feature_levels: FeatureLevels,
     /// Failures of other nodes, by node id.
     pub(crate) failures: PeerFailures,
     /// Progress of the snapshot that this node is receiving.
@@ -97,6 +119,7 @@ impl LocalNode {
         identities: Option<NodeIdentities>,
         initial_members: InitialMembers,
         (database, disk_records, open): (Arc<DB>, Arc<DiskRecords>, DatabaseGuard),
+        feature_levels: FeatureLevels,
         clock: &Clock,
     ) -> Result<Self, Corrupt> {
         disk_records.record_own_life((node_id, disk_id), &life);
@@ -117,6 +140,7 @@ impl LocalNode {
             identities,
             initial_members,
             has_joined,
+            feature_levels,
             failures: PeerFailures::new(clock),
             receiving: TransferProgress::default(),
             cluster_id,
@@ -233,7 +257,7 @@ impl LocalNode {
     }
 
     /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node and its disk; the
-    /// cluster id; membership and the caller's disk; rollback of either disk. `removed_at` returns the log index at
+    /// cluster id; membership and the caller's disk; rollback of either disk; the feature level. `removed_at` returns the log index at
     /// which a node was removed.
     ///
     /// # Errors
@@ -268,6 +292,7 @@ impl LocalNode {
             self.verify_own(known, call.from)?;
         }
         self.verify_life(call, members)?;
+        self.check_feature_level(call)?;
         match *self.contradiction.borrow() {
             Some(ours) => Err(CallRejection::Contradiction(ours, self.node_id)),
             None => Ok(()),
@@ -283,6 +308,17 @@ impl LocalNode {
             }
             _ => Ok(()),
         }
+    }
+
+    /// This node supports the feature level that the caller has applied; otherwise it stops: it could not apply the log.
+    fn check_feature_level(&self, call: &CallMetadata) -> Result<(), CallRejection> {
+        let (cluster, newest) = (call.feature_level, self.feature_levels.newest);
+        if cluster <= newest {
+            return Ok(());
+        }
+        let rejection = CallRejection::FeatureLevel { node: self.node_id, cluster, newest };
+        self.stop(rejection.to_string());
+        Err(rejection)
     }
 
     /// The caller is a member on the disk of the membership. Before this node belongs to a cluster, the configured

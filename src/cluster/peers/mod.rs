@@ -25,7 +25,7 @@ pub(crate) use self::bootstrap::bootstrap;
 pub(crate) use self::channels::{Channels, Purpose};
 pub(crate) use self::client::{Network, reason};
 pub use self::identities::NodeIdentities;
-pub(crate) use self::local_node::{InitialMembers, LocalNode};
+pub(crate) use self::local_node::{FeatureLevels, InitialMembers, LocalNode};
 pub(crate) use self::observation::Publisher;
 pub(crate) use self::server::{Peers, serve};
 pub(crate) use self::wire::proto;

@@ -17,21 +17,22 @@ use super::command::{
     self, Batch, Bootstrap, Command, Idempotency, Node, PolicyHistoryRow, PolicyRow, Refusal, Replied, Reply,
     SigningKeyRow, Submitted,
 };
+use super::feature_level;
 use super::resources::events::{EventId, Span};
 use super::resources::feed::NewFeedEvent;
 use super::resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 use super::resources::signing_keys::SigningKeyRecord;
 use super::resources::streams::{Stream, StreamCursor};
 use super::resources::{
-    agents, audit_blocks, encryption_keys, feed, nodes, nonces, operator_revocations, outbox, policies,
-    restore, revocations, signals, signing_keys, streams, subject_blocks, tools,
+    agents, audit_blocks, encryption_keys, feature_levels, feed, nodes, nonces, operator_revocations, outbox,
+    policies, restore, revocations, signals, signing_keys, streams, subject_blocks, tools,
 };
 use super::tables::row_cache::RowCache;
 use super::tables::{
     self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, CURRENT_POLICY, DEAD_LETTER,
-    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEED, FLOOR, INCARNATION, META, NODES, OUTBOX, PASSED,
-    POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY, STREAM,
-    STREAM_CURSOR, TIME, TOOL, TOOLS, Tables,
+    DROPPED_BY_AGE, DROPPED_BY_BYTES, EntryTime, FEATURE_LEVEL, FEED, FLOOR, INCARNATION, META, NODES,
+    OUTBOX, PASSED, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATIONS, SIGNAL, SIGNING_KEY,
+    STREAM, STREAM_CURSOR, TIME, TOOL, TOOLS, Tables,
 };
 use crate::clock::Timestamp;
 use crate::cluster::{
@@ -61,6 +62,8 @@ pub struct Index {
     pub incarnation: Option<Incarnation>,
     /// Epoch floor; `None` in a cluster that was not restored.
     pub floor: Option<EpochFloor>,
+    /// Feature level of the cluster.
+    pub feature_level: u32,
     /// Log time.
     pub time: Timestamp,
     /// Elapsed time ([`tables::EntryTime::elapsed`]).
@@ -174,6 +177,12 @@ impl Machine for Replicated {
     const TABLES_READ_LATER: &'static [&'static str] =
         &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
 
+    const NEWEST_LEVEL: u32 = feature_level::NEWEST;
+
+    fn feature_level(&self) -> u32 {
+        self.index.load().feature_level
+    }
+
     fn can_decode(command: &[u8]) -> bool {
         command::is_proposable(command)
     }
@@ -279,6 +288,9 @@ impl Machine for Replicated {
         if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
             return Err(Corrupt::row("the current policy is not there"));
         }
+        if index.incarnation.is_some() {
+            feature_level::check(index.feature_level, &feature_level::SUPPORTED)?;
+        }
         let ends = Ends {
             outbox: Some(Span::at(view, outbox::SPAN)?.end),
             feed: Some(Span::at(view, feed::SPAN)?.end),
@@ -302,6 +314,7 @@ impl Index {
             (META, CLUSTER_ID) => self.cluster_id = Some(read_incarnation(row)?),
             (META, INCARNATION) => self.incarnation = Some(read_incarnation(row)?),
             (META, FLOOR) => self.floor = Some(restore::floor_from_row(row)?),
+            (META, FEATURE_LEVEL) => self.feature_level = feature_levels::from_row(row)?,
             (META, TIME) => self.time = read_time(row)?,
             (META, PASSED) => self.elapsed = read_time(row)?,
             (META, CURRENT_POLICY) => {
@@ -357,13 +370,15 @@ impl Index {
     }
 }
 
-/// Cluster, incarnation and log time of a state.
+/// Cluster, incarnation, feature level and log time of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct StateIdentity {
     /// Id of the cluster.
     pub cluster_id: Incarnation,
     /// Its incarnation.
     pub incarnation: Incarnation,
+    /// Its feature level.
+    pub feature_level: u32,
     /// Log time.
     pub time: Timestamp,
 }
@@ -381,7 +396,8 @@ impl StateIdentity {
             return Ok(None);
         };
         let [cluster_id, incarnation] = [read_incarnation(&cluster_id)?, read_incarnation(&incarnation)?];
-        Ok(Some(Self { cluster_id, incarnation, time: read_time(&time)? }))
+        let feature_level = row(FEATURE_LEVEL)?.map_or(Ok(0), |row| feature_levels::from_row(&row))?;
+        Ok(Some(Self { cluster_id, incarnation, feature_level, time: read_time(&time)? }))
     }
 }
 
@@ -404,6 +420,10 @@ fn carry_out(
         && !idempotency::has_capacity(tables, time.elapsed, idempotency)?
     {
         return Ok(Replied::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
+    }
+    let needed = feature_level::needed_by(&command);
+    if needed > 0 && needed > feature_levels::of_cluster(tables)? {
+        return Ok(Replied::first(Reply::Refused(Refusal::FeatureLevelTooLow)));
     }
     let reply = match command {
         Command::Bootstrap(command) => bootstrap(tables, time, &command)?,
@@ -441,6 +461,9 @@ fn carry_out(
         Command::JoinNode(command) => nodes::join(tables, now, index, command)?,
         Command::WantRole(command) => nodes::want_role(tables, now, index, &command)?,
         Command::Restore(command) => restore::begin_incarnation(tables, time, index, &command)?,
+        Command::RaiseFeatureLevel(command) => feature_levels::raise(tables, now, &command)?,
+        #[cfg(not(feature = "level-0"))]
+        Command::RecordVersion(command) => feature_levels::record_version(tables, command)?,
     };
     if let Some(idempotency) = idempotency {
         idempotency::store(tables, time.elapsed, idempotency, &reply)?;
@@ -487,6 +510,7 @@ fn bootstrap(tables: &mut Tables<'_>, time: EntryTime, command: &Bootstrap) -> R
     }
     let cluster_id = read_incarnation(&command.cluster_id)?.to_string();
     read_incarnation(&command.incarnation)?;
+    feature_levels::found(tables, command.feature_level)?;
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
     tables.put(META, BOOTSTRAPPED_AT, time.elapsed.millis().to_be_bytes().to_vec());
@@ -604,7 +628,7 @@ mod tests {
     fn bootstrapped(at: Timestamp) -> StateHarness {
         let mut harness = StateHarness::default();
         let id = Bytes::from(vec![7; 16]);
-        let command = Bootstrap { cluster_id: id.clone(), incarnation: id };
+        let command = Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: 0 };
         assert_eq!(harness.one(at, Command::Bootstrap(command)), DONE);
         harness
     }
@@ -826,7 +850,7 @@ mod tests {
         let mut harness = StateHarness::default();
         let bootstrap = |byte: u8| {
             let id = Bytes::from(vec![byte; 16]);
-            Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id })
+            Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: 0 })
         };
         assert_eq!(harness.one(START, bootstrap(1)), DONE);
         assert_eq!(harness.one(START, bootstrap(2)), Reply::Refused(Refusal::AlreadyBootstrapped));

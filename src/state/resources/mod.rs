@@ -4,6 +4,7 @@ pub(crate) mod agents;
 pub(crate) mod audit_blocks;
 pub(crate) mod encryption_keys;
 pub(crate) mod events;
+pub(crate) mod feature_levels;
 pub(crate) mod feed;
 pub(crate) mod issuer_quotas;
 pub(crate) mod join_token;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::feed::{self, NewFeedEvent};
-use super::signing_keys;
+use super::{feature_levels, signing_keys};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, MemberEntry, WantedMember, WantedRole};
 use crate::limits;
@@ -67,6 +67,12 @@ pub enum NodeError {
     /// Every node id was allocated.
     #[error("node ids are exhausted: the largest is {}", limits::NODE_ID_MAX)]
     IdsExhausted,
+    /// The program of a node that joins is too old.
+    #[error(
+        "feature_level: the cluster has a higher feature level than the program of the node supports: install a newer \
+         version on the node"
+    )]
+    JoinerTooOld,
     /// The command does not take this role.
     #[error(
         "role: must be voter or learner of a node that joins, and voter or removed of one that has joined"
@@ -84,6 +90,8 @@ pub struct Joiner {
     pub address: String,
     /// Identity of its disk.
     pub disk_id: [u8; 16],
+    /// The newest feature level that its program supports.
+    pub feature_level: u32,
 }
 
 /// A joiner that has the token of its node id. Only [`State::admit_joiner`] makes it.
@@ -159,7 +167,8 @@ fn is_replaceable(nodes: &[Node], id: u64) -> bool {
 /// 2. the token is its own
 /// 3. a token that was used is of the same disk and address, which changes nothing, also after its expiry
 /// 4. the token has not expired
-/// 5. no other node has the address; the replaced one may have it
+/// 5. its program supports the feature level of the cluster
+/// 6. no other node has the address; the replaced one may have it
 pub fn join(
     tables: &mut Tables<'_>,
     now: Timestamp,
@@ -178,6 +187,9 @@ pub fn join(
     }
     if is_expired(&node, now) {
         return Ok(Reply::Refused(Refusal::JoinTokenExpired));
+    }
+    if command.feature_level < feature_levels::of_cluster(tables)? {
+        return Ok(Reply::Refused(Refusal::JoinerTooOld));
     }
     let has_address = |other: &Node| {
         other.address == command.address && !is_removed(other) && node.replaces != Some(other.node_id)
@@ -381,11 +393,11 @@ fn is_invited(node: &Node) -> bool {
     node.stage() == NodeStage::Invited
 }
 
-fn is_removed(node: &Node) -> bool {
+pub fn is_removed(node: &Node) -> bool {
     node.stage() == NodeStage::Removed
 }
 
-fn has_joined(node: &Node) -> bool {
+pub fn has_joined(node: &Node) -> bool {
     matches!(node.stage(), NodeStage::Joining | NodeStage::Learner | NodeStage::Voter)
 }
 
@@ -402,12 +414,12 @@ fn exact<const N: usize>(bytes: &Bytes, name: &str) -> Result<Bytes, Corrupt> {
     }
 }
 
-fn read(tables: &Tables<'_>) -> Result<BTreeMap<u64, Node>, Corrupt> {
+pub fn read(tables: &Tables<'_>) -> Result<BTreeMap<u64, Node>, Corrupt> {
     let rows = tables.messages::<Node>(NODES)?;
     Ok(rows.into_iter().map(|(_, node)| (node.node_id, node)).collect())
 }
 
-fn put(tables: &mut Tables<'_>, node: &Node) {
+pub fn put(tables: &mut Tables<'_>, node: &Node) {
     tables.put(NODES, &node.node_id.to_be_bytes(), node.encode_to_vec());
 }
 
@@ -468,9 +480,9 @@ impl OnBehalf<'_> {
     /// # Errors
     /// [`Error::Node`].
     pub async fn join_node(self, AdmittedJoiner(joiner): AdmittedJoiner) -> Result<(bool, Node), Error> {
-        let Joiner { node_id, token_digest, address, disk_id } = joiner;
+        let Joiner { node_id, token_digest, address, disk_id, feature_level } = joiner;
         let [token_digest, disk_id] = [&token_digest[..], &disk_id].map(Bytes::copy_from_slice);
-        let command = JoinNode { node_id, token_digest, address, disk_id };
+        let command = JoinNode { node_id, token_digest, address, disk_id, feature_level };
         node_of(self.propose_once(Command::JoinNode(command), None).await?.outcome)
     }
 

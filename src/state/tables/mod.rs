@@ -106,6 +106,8 @@ tables! {
 pub const CLUSTER_ID: &[u8] = b"cluster_id";
 /// Row of [`META`], 16 bytes.
 pub const INCARNATION: &[u8] = b"incarnation";
+/// Row of [`META`]: feature level of the cluster, 8 bytes; absent: 0.
+pub const FEATURE_LEVEL: &[u8] = b"feature_level";
 /// Row of [`META`]: elapsed time of the bootstrap or of the last restore in milliseconds, 8 bytes.
 pub const BOOTSTRAPPED_AT: &[u8] = b"bootstrapped_at";
 /// Row of [`META`]: epoch floor of the incarnation, if it began with a restore.

@@ -193,7 +193,16 @@ async fn caller_with_another_cluster_or_disk_is_rejected() {
     let mut request = Request::new(candidate(9, played.node_id));
     let life = played.caller.channels.local.life;
     let (from, from_disk) = (played.node_id, known);
-    let call = CallMetadata { cluster_id: ours, from, from_disk, to: 7, to_disk: here, life, known: None };
+    let call = CallMetadata {
+        cluster_id: ours,
+        from,
+        from_disk,
+        to: 7,
+        to_disk: here,
+        life,
+        known: None,
+        feature_level: 0,
+    };
     call.write(request.metadata_mut());
     assert_refused(client.peer().vote(request).await, Code::FailedPrecondition, "the call is for node 7");
     let unstated = client.peer().vote(Request::new(candidate(9, played.node_id))).await;

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod clocks;
 mod disk_rollback;
+mod feature_level;
 mod hostile;
 mod identities;
 mod membership;
@@ -243,7 +244,8 @@ impl Site {
         let opened = (database, disk_records, open);
         let clock = Clock::system();
         let members = InitialMembers::new();
-        let local = LocalNode::open((from, from_disk, life), identities, members, opened, &clock)
+        let levels = FeatureLevels::of(Arc::new(Rows));
+        let local = LocalNode::open((from, from_disk, life), identities, members, opened, levels, &clock)
             .expect("local node");
         if let Some(id) = cluster_id {
             local.join(id).expect("joined");

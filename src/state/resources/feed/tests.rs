@@ -84,7 +84,9 @@ fn policy(digest: &str) -> Command {
 fn every_change_is_in_the_feed_once() {
     let mut harness = StateHarness::default();
     let id = Bytes::from_static(&[7; 16]);
-    let bootstrap = || Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone() });
+    let bootstrap = || {
+        Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id.clone(), feature_level: 0 })
+    };
     assert_eq!(harness.feed_of(bootstrap()), [format!("cluster {} [] bootstrapped", "07".repeat(16))]);
     assert!(harness.feed_of(bootstrap()).is_empty());
 

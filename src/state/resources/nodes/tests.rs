@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::cluster::Machine as _;
-use crate::state::Replicated;
 use crate::state::command::{self, Bootstrap, encode_once};
 use crate::state::testing::{StateHarness, TestNode};
+use crate::state::{Replicated, feature_level};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const EXPIRED: Timestamp = Timestamp::from_secs(1_800_000_600);
@@ -41,7 +41,8 @@ fn id_in(reply: Reply) -> u64 {
 
 fn joining(node_id: u64, secret: u8, disk: u8) -> JoinNode {
     let address = format!("n{node_id}:8695");
-    JoinNode { node_id, token_digest: digest_of(secret), address, disk_id: vec![disk; 16].into() }
+    let (token_digest, disk_id) = (digest_of(secret), vec![disk; 16].into());
+    JoinNode { node_id, token_digest, address, disk_id, feature_level: 0 }
 }
 
 fn join_at(harness: &mut StateHarness, at: Timestamp, node: JoinNode) -> Reply {
@@ -71,7 +72,10 @@ fn three() -> StateHarness {
     let mut harness = StateHarness::default();
     harness.members(&voters(&[1, 2, 3]));
     let id = Bytes::from_static(&[7; 16]);
-    harness.one(START, Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id }));
+    harness.one(
+        START,
+        Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: 0 }),
+    );
     harness
 }
 
@@ -434,8 +438,13 @@ async fn running_node_refuses_tokens_and_false_joins() {
     let running = TestNode::start(START).await;
     let state = &running.state;
     let index = state.cluster().applied();
-    let joiner =
-        |node_id| Joiner { node_id, token_digest: [1; 32], address: "n:1".to_owned(), disk_id: [9; 16] };
+    let joiner = |node_id| Joiner {
+        node_id,
+        token_digest: [1; 32],
+        address: "n:1".to_owned(),
+        disk_id: [9; 16],
+        feature_level: feature_level::NEWEST,
+    };
     for node_id in [1, 2] {
         let refused = state.admit_joiner(joiner(node_id)).await;
         assert!(matches!(refused, Err(Error::Node(NodeError::UnknownToken))), "{refused:?}");

@@ -41,7 +41,10 @@ fn cluster() -> StateHarness {
     let mut harness = StateHarness::default();
     harness.members(&[member(1), member(2), member(3)]);
     let id = Bytes::from(vec![1; 16]);
-    harness.one(START.minus(HOUR), Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id }));
+    harness.one(
+        START.minus(HOUR),
+        Command::Bootstrap(Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: 0 }),
+    );
     harness.apply(START.minus(HOUR), (1..=3).map(|id| publish(&format!("k{id}"), id)).collect());
     let registrar = Some(Registrar { lineage: vec![vec![0xff; 16].into()], ..Registrar::default() });
     let (workload_id, kid, jwk) = (WORKLOAD.to_owned(), "e".to_owned(), "{}".to_owned());

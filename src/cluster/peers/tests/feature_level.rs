@@ -1,0 +1,44 @@
+//! Calls from a cluster whose feature level this node does not support.
+
+use tonic::Request;
+
+use super::*;
+
+/// A node of an older version stops before it meets a command that it does not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caller_of_a_newer_feature_level_stops_the_node() {
+    let site = Site::new(3);
+    let mut nodes = site.cluster().await;
+    let gone = nodes.remove(2);
+    let (from, from_disk) = (gone.handle.node_id(), gone.disk_id());
+    gone.stop().await;
+    let called = &nodes[0];
+    let cluster_id = called.handle.cluster_id();
+    let caller = site.caller(&format!("node/{from}"), (from, from_disk), cluster_id);
+    let client = site.client_of(&caller, called.handle.node_id(), Some(called.disk_id()));
+    let report = async |feature_level: u32| {
+        let mut request = Request::new(proto::ReportRequest {});
+        let call = CallMetadata {
+            cluster_id,
+            from,
+            from_disk,
+            to: called.handle.node_id(),
+            to_disk: Some(called.disk_id()),
+            life: caller.channels.local.life,
+            known: None,
+            feature_level,
+        };
+        call.write(request.metadata_mut());
+        client.peer().report(request).await
+    };
+    assert_eq!(report(0).await.expect("answered").into_inner().feature_level, 0);
+    let status = report(1).await.expect_err("refused");
+    let text = format!(
+        "the cluster has feature level 1, and node {} supports at most 0: install a newer version on node",
+        called.handle.node_id()
+    );
+    assert!(status.code() == Code::FailedPrecondition && status.message().contains(&text), "{status}");
+    let failure = timeout(LONG, called.handle.until_failed()).await.expect("it stops");
+    assert!(failure.contains(&text), "{failure}");
+    stop_all(nodes).await;
+}
