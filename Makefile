@@ -102,6 +102,14 @@ nodes: build ## run three nodes twice, as processes and in containers, and kill 
 	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
 		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose"
 
+.PHONY: upgrade
+upgrade: checkout ## upgrade three nodes from the previous feature level under load, back and forth, and finalize
+	@scripts/install.sh build
+	@cargo build --workspace $(PROFILE) --features trust-fabric/level-0
+	@install -D "$$CARGO_TARGET_DIR/release/trust-fabric" "$$CARGO_TARGET_DIR/level-0/trust-fabric"
+	@cargo build --workspace $(PROFILE)
+	@tests/upgrade.py --old "$$CARGO_TARGET_DIR/level-0/trust-fabric" --new "$$CARGO_TARGET_DIR/release/trust-fabric"
+
 # Rounds of each scenario: make faults FAULTS_ROUNDS=2
 FAULTS_ROUNDS ?= 20
 

@@ -202,6 +202,7 @@ def upgrade(cluster):
     def mixed(new_node):
         level, members = cluster.levels(new_node)
         assert (level, members[new_node]) == (0, 1), (level, members)
+        say(cluster.command("cluster", "status", node=new_node)[1].rstrip())
         cluster.refused("which supports at most feature level 0", "cluster", "finalize", "--yes", node=new_node)
         time.sleep(3)
         load.check("one new node beside two old ones")

@@ -13,9 +13,9 @@ use self::params::IfNoneMatch;
 use super::caller::{Caller, Public};
 use super::error::Error;
 use super::{
-    App, agents, audit, backup, blocks, cache_control, cluster, encryption_keys, events, exchange, health,
-    jwks, members, metrics, oauth_metadata, poll, revocations, signals, ssf_configuration, stream_controls,
-    streams, sys_keys, sys_policy, sys_signals, tools, verify,
+    App, agents, audit, backup, blocks, cache_control, cluster, encryption_keys, events, exchange, finalize,
+    health, jwks, members, metrics, oauth_metadata, poll, revocations, signals, ssf_configuration,
+    stream_controls, streams, sys_keys, sys_policy, sys_signals, tools, verify,
 };
 pub(crate) use crate::text::values;
 
@@ -70,6 +70,7 @@ pub(crate) use crate::text::values;
         members::promote,
         members::remove,
         members::transfer,
+        finalize::post,
         sys_keys::list,
         sys_keys::rotate,
         sys_keys::taint,

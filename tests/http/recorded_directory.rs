@@ -141,6 +141,19 @@ async fn fill(node: &Node) -> Vec<String> {
     ]
 }
 
+/// Removes files of RocksDB that describe the machine, and that no database needs.
+fn remove_descriptions(directory: &Path) {
+    for item in fs::read_dir(directory).expect("directory") {
+        let path = item.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() {
+            remove_descriptions(&path);
+        } else if ["LOG", "LOCK", "OPTIONS-"].iter().any(|prefix| name.starts_with(prefix)) {
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+}
+
 /// Records the directory of this build's level: tests/fixtures/README.md.
 #[tokio::test]
 #[ignore = "writes tests/fixtures/"]
@@ -152,10 +165,12 @@ async fn directory_of_this_level_is_recorded() {
     let paths = fill(&node).await;
     // The journal of the audit is shipped at the end.
     node.stop().await;
+    let data = node.directory.path().join("data");
+    remove_descriptions(&data);
     let file = File::create(fixture.join("data.tar.zst")).expect("archive");
     let mut archive = tar::Builder::new(zstd::Encoder::new(file, 19).expect("zstd"));
     for part in ["identity.json", "mode", "raft", "state", "snapshots", "keys", "audit"] {
-        let path = node.directory.path().join("data").join(part);
+        let path = data.join(part);
         if path.is_dir() {
             archive.append_dir_all(part, &path).expect("archived");
         } else if path.exists() {

@@ -5,6 +5,7 @@
 pub(crate) mod dedup;
 pub(crate) mod idempotency;
 mod refused_caller;
+mod state_identity;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use crate::cluster::{
 };
 use crate::id::Incarnation;
 use dedup::Dedup;
+pub use state_identity::StateIdentity;
 
 /// The state machine with the rows in memory.
 #[derive(Debug, Default)]
@@ -367,37 +369,6 @@ impl Index {
             }
             _ => {}
         }
-    }
-}
-
-/// Cluster, incarnation, feature level and log time of a state.
-#[derive(Clone, Copy, Debug)]
-pub struct StateIdentity {
-    /// Id of the cluster.
-    pub cluster_id: Incarnation,
-    /// Its incarnation.
-    pub incarnation: Incarnation,
-    /// Its feature level.
-    pub feature_level: u32,
-    /// Log time.
-    pub time: Timestamp,
-}
-
-impl StateIdentity {
-    /// Reads the rows; `None` before the cluster is bootstrapped.
-    ///
-    /// # Errors
-    /// If a row is corrupt.
-    pub fn read(view: &dyn View) -> Result<Option<Self>, Corrupt> {
-        let row = |key| view.get(META, key);
-        let (Some(cluster_id), Some(incarnation), Some(time)) =
-            (row(CLUSTER_ID)?, row(INCARNATION)?, row(TIME)?)
-        else {
-            return Ok(None);
-        };
-        let [cluster_id, incarnation] = [read_incarnation(&cluster_id)?, read_incarnation(&incarnation)?];
-        let feature_level = row(FEATURE_LEVEL)?.map_or(Ok(0), |row| feature_levels::from_row(&row))?;
-        Ok(Some(Self { cluster_id, incarnation, feature_level, time: read_time(&time)? }))
     }
 }
 
