@@ -46,6 +46,6 @@ pub async fn post(
     let act = Act::begin(&app, &caller, "raise the feature level")?;
     let raised = app.state.on_behalf_of(caller.facts()).raise_feature_level(by, idempotency).await;
     let level = act.end(raised.map_err(Error::from), |level| format!("feature level {level}")).await?;
-    tracing::warn!(level, caller = caller.id(), "feature level raised");
+    tracing::warn!(feature_level = level, caller = caller.id(), "feature level raised");
     Ok((NO_STORE, Json(Finalized { feature_level: level })).into_response())
 }
