@@ -22,7 +22,7 @@ const SINCE_LEVEL_1: ([(&str, &str); 2], [&str; 2]) =
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let mut on_disk = protox::compile(["proto/log.proto", "proto/command.proto"], ["proto"])?;
-    if std::env::var_os("CARGO_FEATURE_LEVEL_0").is_some() {
+    if cfg!(feature = "level-0") {
         remove_level_1(&mut on_disk);
     }
     let mut config = Config::new();
