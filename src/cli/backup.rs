@@ -64,7 +64,7 @@ pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), 
     }
 }
 
-pub(super) fn refused(path: &Path, source: backup::Error) -> Error {
+fn refused(path: &Path, source: backup::Error) -> Error {
     Error::Backup { path: path.to_owned(), source }
 }
 
@@ -124,8 +124,6 @@ async fn download(client: &NodeClient, out: &mut (dyn Write + Send)) -> Result<(
 
 fn verify(path: &Path, parent: &Path) -> Result<Manifest, Error> {
     let file = open(path)?;
-    // First, because the manifest of a newer version says so.
-    backup::inspect(&file).map_err(|error| refused(path, error))?;
     verify_digest(path, &file)?;
     let directory = Removed(parent.join(format!("trust-fabric-backup-{}", std::process::id())));
     let created = fs::DirBuilder::new().mode(0o700).create(&directory.0);
@@ -133,11 +131,18 @@ fn verify(path: &Path, parent: &Path) -> Result<Manifest, Error> {
     unpack(path, &file, &directory.0.join("state"))
 }
 
-/// Verifies the digest of the whole file.
-pub(super) fn verify_digest(path: &Path, file: &File) -> Result<(), Error> {
+/// Verifies the digest of the whole file, and returns what the manifest states.
+pub(super) fn verify_digest(path: &Path, file: &File) -> Result<Manifest, Error> {
+    let refused = |error| refused(path, error);
+    // Read first, because that of a newer version says so. Any other mistake in it may be the end that is missing.
+    let stated = match backup::inspect(file) {
+        Err(newer @ backup::Error::Newer { .. }) => return Err(refused(newer)),
+        stated => stated,
+    };
     let bytes = file.metadata().map_err(|source| Error::File { path: path.to_owned(), source })?.len();
     let mut progress = Progress::new("digest", Some(bytes));
-    backup::verify_digest(file, &mut |done| progress.show(done)).map_err(|error| refused(path, error))
+    backup::verify_digest(file, &mut |done| progress.show(done)).map_err(refused)?;
+    stated.map_err(refused)
 }
 
 /// Unpacks the state into a new directory, and verifies every file and row.

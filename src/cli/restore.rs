@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::backup::{open, refused, unpack, verify_digest};
+use super::backup::{open, unpack, verify_digest};
 use super::cluster::peer_address;
 use super::output::printable;
 use super::{Error, wait_for};
-use crate::backup::{self, Manifest};
+use crate::backup::Manifest;
 use crate::clock::Clock;
 use crate::cluster::Remains;
 use crate::config::{self, Config};
@@ -70,9 +70,7 @@ fn restore(file: &Path, config: &Config, arguments: &Arguments, out: &mut dyn Wr
         None => String::new(),
     };
     let opened = open(file)?;
-    let stated = backup::inspect(&opened).map_err(|error| refused(file, error))?;
-    check_origin(&stated, config)?;
-    verify_digest(file, &opened)?;
+    check_origin(&verify_digest(file, &opened)?, config)?;
     let data = &config.node.data_dir;
     data_directory::begin_restore(data, node::mode(config)).map_err(node::Error::from)?;
     let restored = restore_into(data, file, &opened, config, address);
@@ -89,8 +87,8 @@ fn restore(file: &Path, config: &Config, arguments: &Arguments, out: &mut dyn Wr
         "lost: everything written after {time}\n\
          next:\n  \
          1. start the node: trust-fabric serve\n  \
-         2. revoke and block again what was revoked and blocked after {time}: your own revocations with `trust-fabric \
-         revoke`; the issuers of [[signals]] must send their signals again\n  \
+         2. repeat the revocations and blocks made after {time}: yours with `trust-fabric revoke`;\n     \
+         the issuers of [[signals]] must send theirs again\n  \
          3. let workloads register their encryption keys again\n  \
          4. add the other machines, each with an empty data directory: `trust-fabric cluster invite`"
     )?;
@@ -211,11 +209,14 @@ fn write_founded(out: &mut dyn Write, founded: &Founded, config: &Config) -> io:
     let Founded { cluster_id, incarnation, index, last_refused } = founded;
     writeln!(out, "cluster      {cluster_id}, of node {} alone", config.node.id)?;
     writeln!(out, "incarnation  {incarnation}, from log index {index}")?;
+    let until = last_refused.to_rfc3339();
     writeln!(
         out,
-        "refused      every token issued by this fabric before, and every credential of another issuer with iat up to {}: \
-         each workload needs a credential issued after that. Check the clock of this machine against it",
-        last_refused.to_rfc3339()
+        "refused      tokens of this fabric from before; credentials of other issuers with iat up to {until}"
+    )?;
+    writeln!(
+        out,
+        "             each workload needs a credential issued after that; compare it with a good clock"
     )?;
     writeln!(out, "accepted     client certificates, unless they are blocked or in the CRL")?;
     if config.cluster.peers.is_none() {

@@ -24,6 +24,7 @@ use super::apply::database::Generations;
 use super::apply::snapshot::Snapshots;
 use super::apply::state_machine::StateMachine;
 use super::disk_identity::{DiskIdentity, establish};
+use super::log::replace::replace_log;
 use super::log::{self, REFUSED};
 use super::type_config::{Commands, Entry, LeaderId, LogId, MemberRecord, Membership, Replies, Vote};
 use super::{Corrupt, Machine, ProposerId, Stamp, Submission, durable_file};
@@ -164,7 +165,7 @@ impl StoppedNode {
         };
         begin()
             .and_then(|()| generations.switch(generation))
-            .and_then(|()| log::replace(&self.log, &end, &vote, &cluster_id))
+            .and_then(|()| replace_log(&self.log, &end, &vote, &cluster_id))
             .map_err(|error| failed(&error))?;
         Ok(end.index)
     }

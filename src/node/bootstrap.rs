@@ -106,9 +106,9 @@ where
         let cluster_id =
             state.cluster().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
         match state.bootstrap(cluster_id, draw()?, founding_level(state).await).await {
+            // Once, on the node whose command it was.
             Ok(()) => tracing::warn!(
-                "a new cluster was founded: revocations and blocks of an earlier cluster under the same issuer are \
-                 unknown to it, and credentials that were issued before are accepted"
+                "new cluster founded: revocations made earlier under the same issuer are unknown to it"
             ),
             Err(state::Error::AlreadyBootstrapped) => {}
             Err(error) => return Err(error.into()),

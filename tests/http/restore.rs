@@ -139,7 +139,7 @@ async fn everything_issued_before_a_restore_is_refused() {
     node.advance_secs(60);
     let after = held(&node).await;
     let revoked = node.post("/v1/revocations", &json!({"jti": before.own.claims["jti"]})).await;
-    assert_eq!(revoked.status, 201, "{}", revoked.body);
+    assert_eq!(revoked.status, 202, "{}", revoked.body);
     let out = restore(&mut node, &backup).await;
 
     let incarnation = out.lines().find_map(|line| line.strip_prefix("incarnation  ")).expect("incarnation");
@@ -195,7 +195,7 @@ async fn margin_of_the_floor_is_that_of_a_watermark() {
 async fn issuers_repeat_their_signals_after_a_restore() {
     let mut node = Node::start().await;
     let blocked = node.post("/v1/revocations", &json!({"subject": REPORTER, "block": true})).await;
-    assert_eq!(blocked.status, 201, "{}", blocked.body);
+    assert_eq!(blocked.status, 202, "{}", blocked.body);
     let backup = backup_of(&node);
     let signal = json!({
         "iss": IDP, "jti": "sent after the backup", "iat": node.now_secs(), "aud": FABRIC,
@@ -204,11 +204,12 @@ async fn issuers_repeat_their_signals_after_a_restore() {
     });
     assert_eq!(node.post("/v1/signals/events", &signal).await.status, 202);
     restore(&mut node, &backup).await;
+    // The leader of a cluster that had other members acknowledges nothing before their leases have expired.
+    node.advance_secs(PAST_FLOOR);
     assert!(!node.get("/v1/revocations").await.body.contains("orchestrator"), "it is of after the backup");
     assert_eq!(node.post("/v1/signals/events", &signal).await.status, 202);
     assert!(node.get("/v1/revocations").await.body.contains("orchestrator"));
     // A block of before the backup is still there.
-    node.advance_secs(PAST_FLOOR);
     let answer = node.exchange(&exchange(&credential_now(&node), JWT, FABRIC)).await;
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
 }

@@ -6,10 +6,10 @@ use super::*;
 const ISSUER: &str = "https://localhost:8694";
 
 impl Site {
-    /// A credential of the reporter, issued now.
+    /// A credential of a workload that may exchange it for a token of the fabric, issued now.
     fn credential(&self) -> String {
         let issuer = pki::DevelopmentIssuer::open(&self.directory.path().join("pki")).expect("an issuer");
-        issuer.credential(ISSUER, "demo", "reporter", &Clock::system()).expect("a credential")
+        issuer.credential(ISSUER, "demo", "orchestrator", &Clock::system()).expect("a credential")
     }
 
     fn data(&self, id: u64) -> PathBuf {
@@ -61,7 +61,7 @@ const OWN: &str = "urn:svc:token-type:agent-a2a";
 async fn tools(member: &Member, operator: &Client) -> usize {
     let (status, list) = call(operator, Method::GET, format!("{}/v1/tools", member.https), None).await;
     assert_eq!(status, 200, "{list}");
-    list["tools"].as_array().expect("tools").len()
+    list.as_array().expect("tools").len()
 }
 
 #[tokio::test]
@@ -181,7 +181,10 @@ async fn running_node_and_directory_without_log_are_refused() {
     let force = ["restore", "--force-new-cluster", "--yes"];
     let (code, text) = site.offline(1, &force);
     assert!(code == Some(1) && text.contains("it has no log of a cluster"), "{text}");
-    let founder = site.start(1);
+    let mut founder = site.start(1);
+    founder.wait_for_log(
+        "new cluster founded: revocations made earlier under the same issuer are unknown to it",
+    );
     until_ready(&founder).await;
     let (code, text) = site.offline(1, &force);
     assert!(code == Some(1) && text.contains("another process is using it"), "{text}");

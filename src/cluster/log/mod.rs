@@ -7,6 +7,7 @@ pub(crate) mod purge;
 pub(crate) mod writer;
 
 mod contradiction;
+pub(crate) mod replace;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,9 +20,7 @@ use openraft::entry::RaftEntry as _;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftLogReader};
-use rocksdb::{
-    ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch, WriteOptions,
-};
+use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::database_guard::DatabaseGuard;
@@ -161,28 +160,6 @@ pub(crate) fn write_meta(db: &DB, key: &[u8], value: &[u8]) -> io::Result<()> {
     let mut options = WriteOptions::default();
     options.set_sync(true);
     db.put_cf_opt(family, key, record::seal(key, value), &options).map_err(io::Error::other)
-}
-
-/// Replaces everything in the log by its purged part, in one durable write: the log ends at `last`, and its cluster is
-/// another. Disk identity and process starts remain.
-pub(crate) fn replace(db: &DB, last: &LogId, vote: &Vote, cluster_id: &[u8; 16]) -> io::Result<()> {
-    let family = |name| db.cf_handle(name).ok_or_else(|| io::Error::other("column family is missing"));
-    let (log, meta) = (family(LOG)?, family(META)?);
-    let mut batch = WriteBatch::default();
-    batch.delete_range_cf(log, log_key(0), log_key(u64::MAX));
-    let end = codec::encode_log_id(last);
-    let vote = codec::encode_vote(vote);
-    for (key, row) in
-        [(PURGED, &end[..]), (COMMITTED, &end[..]), (VOTE, &vote[..]), (CLUSTER_ID, &cluster_id[..])]
-    {
-        batch.put_cf(meta, key, record::seal(key, row));
-    }
-    for key in [JOINED, REFUSED, MEMORIES] {
-        batch.delete_cf(meta, key);
-    }
-    let mut options = WriteOptions::default();
-    options.set_sync(true);
-    db.write_opt(batch, &options).map_err(io::Error::other)
 }
 
 /// Verifies the whole log and creates its store.

@@ -336,13 +336,12 @@ pub fn found(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<(), Co
     let founder = nodes.remove(&node_id).filter(|node| node.stage() == NodeStage::Voter);
     let Node { address, disk_id, .. } =
         founder.ok_or_else(|| Corrupt::row("the founder of a restored cluster is no voter"))?;
-    for other in nodes.keys() {
-        delete(tables, *other);
-    }
+    nodes.keys().for_each(|other| delete(tables, *other));
+    let (stage, wanted) = (NodeStage::Voter.into(), NodeRole::Voter.into());
     let founder = Node {
         node_id,
-        stage: NodeStage::Voter.into(),
-        wanted: NodeRole::Voter.into(),
+        stage,
+        wanted,
         address,
         disk_id,
         created_index: index,
