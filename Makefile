@@ -117,6 +117,10 @@ FAULTS_ROUNDS ?= 20
 faults: build ## wrong clocks, hung disks and old directories under three nodes, 20 rounds of each (two hours)
 	@tests/faults.py --rounds $(FAULTS_ROUNDS)
 
+.PHONY: disk-full
+disk-full: build ## three nodes on small loop-mounted file systems that run full, under writes; needs root (10 minutes)
+	@tests/disk_full.py
+
 .PHONY: dist
 dist: build ## make a tarball and a Debian package of the program built here
 	@scripts/install.sh dist

@@ -571,6 +571,28 @@ pub const DISK_HUNG_HEARTBEATS: u32 = 10;
 /// Ticks with a hung disk after which the node exits, if another node leads.
 /// Metric: `svc_log_disk_hangs`.
 pub const DISK_LOST_TICKS: u32 = 100;
+/// Interval at which the free space of the data directory is measured.
+pub const DISK_SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Part of the file system of the data directory: with less than that free, writes that add data are refused; bounded
+/// by the next two limits.
+/// Metric: `svc_disk_space_state`.
+pub const DISK_LOW_PART: u64 = 10;
+/// Minimum free space of the data directory on a small file system; below it: writes that add data are refused.
+/// Metric: `svc_disk_space_state`.
+pub const DISK_LOW_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Minimum free space of the data directory on a large file system; below it: writes that add data are refused.
+/// Metric: `svc_disk_space_state`.
+pub const DISK_LOW_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Part of that space that is the reserve; with less free, the node gives up leadership and is not ready.
+/// Metric: `svc_disk_space_state`.
+pub const DISK_RESERVE_PART: u64 = 4;
+/// Part of a limit of free space that must be free beyond it until the limit counts as kept again.
+/// Metric: `svc_disk_space_state`.
+pub const DISK_REGAINED_PART: u64 = 4;
+/// Minimum free space to open the data directory; below it: a starting node waits.
+pub const DISK_START_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// Pause before members are asked again for a state hash that decides a dispute.
+pub const DISPUTE_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum time to hand over leadership; beyond it the node continues without.
 /// Metric: `svc_raft_is_leader`.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(3);

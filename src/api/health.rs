@@ -8,6 +8,8 @@
 //! - no freshness lease: requests wait for it, and most succeed
 //! - a wall clock apart from the others': only credentials of other issuers are refused
 //! - no signing key of sufficient age: a node that joined mints nothing until then (contract §3)
+//!
+//! Low disk space makes health warn and leaves the node ready: it refuses only writes that add data.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +24,7 @@ use super::App;
 use super::caller::{self, Caller};
 use super::error;
 use super::openapi::values;
+use crate::cluster::SpaceState;
 use crate::state::{ClockReport, ClockVerdict};
 
 /// The health of a node.
@@ -36,7 +39,8 @@ pub struct Health {
     /// The name of the node.
     unit_id: String,
     /// `pass`; `warn`: the node has no freshness lease and requests wait for it, its signing key is not old enough to
-    /// mint, or its clock disagrees and credentials of other issuers are refused; `fail`
+    /// mint, its clock disagrees and credentials of other issuers are refused, or its disk space is low and writes that
+    /// add data are refused; `fail`
     #[schema(value_type = values::HealthStatus)]
     status: &'static str,
     /// Unmet conditions; absent for anonymous callers, unless the node starts.
@@ -84,6 +88,10 @@ enum NotReady {
 const LEASE: &str = "freshness lease";
 /// Unmet: a member stopped because its log has another committed entry.
 const AGREEMENT: &str = "agreement on committed entries";
+/// Unmet: another member has another state.
+const STATE: &str = "agreement on the state";
+/// The node should not lead, or refuses writes that add data, for lack of disk space.
+const SPACE: &str = "disk space";
 /// Unmet: the node cannot mint.
 const SIGNING_KEY: &str = "signing key";
 /// Unmet: the node's clock is not known to be close to the median.
@@ -106,6 +114,8 @@ pub(super) fn missing(app: &App) -> Vec<&'static str> {
         (is_locked(app), SIGNING_KEY),
         (app.policy.is_outdated(), "policy"),
         (!cluster.contradictions().is_empty(), AGREEMENT),
+        (cluster.disputed_index().is_some(), STATE),
+        (cluster.disk_space().1 == SpaceState::Full, SPACE),
         (!cluster.freshness().is_held, LEASE),
         (clock == ClockVerdict::Apart, CLOCK),
         (clock == ClockVerdict::FarApart, RIGHT_CLOCK),
@@ -129,27 +139,33 @@ pub(super) fn starting(unit_id: &str, initialized: bool, missing: Vec<&'static s
     answer(health, true)
 }
 
-fn health(app: &App) -> Health {
+/// Health, and whether the node is ready.
+fn health(app: &App) -> (Health, bool) {
     let initialized = app.state.position().is_some();
     let locked = is_locked(app);
     let leader = app.state.cluster().confirmed_leader();
-    let missing = missing(app);
-    Health {
+    let mut missing = missing(app);
+    let status = match missing.as_slice() {
+        [] => "pass",
+        some if some.iter().all(|what| [LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
+        _ => "fail",
+    };
+    let is_ready = missing.is_empty();
+    let is_low = app.state.cluster().disk_space().1 == SpaceState::Low;
+    missing.extend(is_low.then_some(SPACE));
+    let health = Health {
         initialized,
         locked,
         version: env!("CARGO_PKG_VERSION"),
         unit_id: app.unit_id.clone(),
-        status: match missing.as_slice() {
-            [] => "pass",
-            some if some.iter().all(|what| [LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
-            _ => "fail",
-        },
+        status: if is_ready && is_low { "warn" } else { status },
         missing: Some(missing),
         role: leader
             .map(|leader| if leader == app.state.cluster().node_id() { "leader" } else { "follower" }),
         leader,
         clocks: Some(ClockOffsets::from(app.state.cluster().clocks().as_ref())),
-    }
+    };
+    (health, is_ready)
 }
 
 fn answer(mut health: Health, details: bool) -> Response {
@@ -162,7 +178,7 @@ fn answer(mut health: Health, details: bool) -> Response {
 
 /// Health with details.
 pub fn detailed(app: &App) -> Response {
-    answer(health(app), true)
+    answer(health(app).0, true)
 }
 
 /// Health of the node.
@@ -176,7 +192,7 @@ pub fn detailed(app: &App) -> Response {
     )
 )]
 pub async fn get(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
-    answer(health(&app), app.shows_details(&caller))
+    answer(health(&app).0, app.shows_details(&caller))
 }
 
 /// Readiness of the node.
@@ -190,8 +206,8 @@ pub async fn get(caller: Caller<caller::Health>, State(app): State<App>) -> Resp
     )
 )]
 pub async fn ready(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
-    let mut health = health(&app);
-    if health.status == "warn" {
+    let (mut health, is_ready) = health(&app);
+    if !is_ready {
         health.status = "fail";
     }
     answer(health, app.shows_details(&caller))

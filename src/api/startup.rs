@@ -71,6 +71,9 @@ impl Front {
             (None, None) => vec!["data directory"],
             (None, Some(state)) if !state.cluster().has_members() => vec!["members"],
             (None, Some(state)) if !state.cluster().is_led() => vec!["leader"],
+            (None, Some(state)) if state.cluster().disputed_index().is_some() => {
+                vec!["agreement on the state"]
+            }
             (None, Some(_)) => vec!["state of the cluster"],
         }
     }

@@ -201,11 +201,15 @@ fn each_member(cluster: &Value) -> impl Iterator<Item = &Value> {
 fn status_row(member: &Value) -> Value {
     let report = &member["report"];
     let is_there = report.is_object();
-    let problem = match (member.get("unreachable"), report["disk_hangs"] == true) {
-        (Some(reason), _) => reason.clone(),
-        (None, true) => json!("disk hangs"),
-        (None, false) if report["snapshot_total_bytes"].is_u64() => json!(snapshot(report)),
-        _ => member["waits_for"].clone(),
+    let is = |field: &str| report[field] == true;
+    let problem = match member.get("unreachable") {
+        Some(reason) => reason.clone(),
+        None if is("disk_hangs") => json!("disk hangs"),
+        None if report["disputed_index"].is_number() => json!("state differs from another member's"),
+        None if report["snapshot_total_bytes"].is_u64() => json!(snapshot(report)),
+        None if is("disk_is_full") => json!("disk full"),
+        None if is("disk_is_low") => json!("disk space low"),
+        None => member["waits_for"].clone(),
     };
     let (program, is_old) = if is_there { (report, "") } else { (&member["recorded"], " (recorded)") };
     let version = program["version"].as_str().map(|version| format!("{version}{is_old}"));

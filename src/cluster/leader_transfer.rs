@@ -1,4 +1,5 @@
-//! Leadership transfer, by a node that stops or that should not lead because its disk hangs or its clock is wrong.
+//! Leadership transfer, by a node that stops or that should not lead because its disk hangs or is full, or its clock is
+//! wrong.
 //! Afterwards the node does not campaign for a while: an election would elect it again.
 //!
 //! During a transfer, openraft's leader proposes nothing and sends no heartbeats. It names a successor to every voter;
@@ -37,11 +38,12 @@ impl Candidacy {
         self.last_heartbeat.send_replace(Some(now));
     }
 
-    /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`.
-    fn may_campaign(&self, now: Duration, leaderless: Duration) -> bool {
+    /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`. With a full disk, and
+    /// for a while after a transfer, only if no other node comes to lead.
+    fn may_campaign(&self, now: Duration, leaderless: Duration, is_full: bool) -> bool {
         let transferred = *self.transferred.lock().unwrap_or_else(PoisonError::into_inner);
         let is_paused = transferred.is_some_and(|at| now < at + limits::CANDIDACY_PAUSE);
-        !is_paused || leaderless >= limits::LEADERLESS_MAX
+        !(is_paused || is_full) || leaderless >= limits::LEADERLESS_MAX
     }
 }
 
@@ -132,7 +134,8 @@ impl<M: Machine> Handle<M> {
     /// Disables elections of this node while it should not campaign. Runs for ever.
     pub(super) async fn update_candidacy(self) {
         loop {
-            let may_campaign = self.candidacy.may_campaign(self.clock.boot(), self.freshness().lapsed);
+            let (now, leaderless) = (self.clock.boot(), self.freshness().lapsed);
+            let may_campaign = self.candidacy.may_campaign(now, leaderless, self.space.is_full());
             // A vote needs a durable write.
             self.raft.runtime_config().elect(may_campaign && !self.disk.hangs());
             tokio::time::sleep(limits::CANDIDACY_CHECK_INTERVAL).await;
@@ -179,12 +182,15 @@ mod tests {
     #[test]
     fn node_campaigns_again_after_the_pause_or_without_leader() {
         let (candidacy, at) = (Candidacy::default(), LONG);
-        assert!(candidacy.may_campaign(at, Duration::ZERO), "no transfer yet");
+        assert!(candidacy.may_campaign(at, Duration::ZERO, false), "no transfer yet");
+        assert!(!candidacy.may_campaign(at, Duration::ZERO, true), "a full disk");
         candidacy.pause(at);
         let last = (at + limits::CANDIDACY_PAUSE).saturating_sub(Duration::from_nanos(1));
         let led = limits::LEADERLESS_MAX.saturating_sub(Duration::from_nanos(1));
-        assert!(!candidacy.may_campaign(at, led) && !candidacy.may_campaign(last, led));
-        assert!(candidacy.may_campaign(at, limits::LEADERLESS_MAX), "no other leader");
-        assert!(candidacy.may_campaign(last + Duration::from_nanos(1), Duration::ZERO));
+        assert!(!candidacy.may_campaign(at, led, false) && !candidacy.may_campaign(last, led, false));
+        for is_full in [false, true] {
+            assert!(candidacy.may_campaign(at, limits::LEADERLESS_MAX, is_full), "no other leader");
+        }
+        assert!(candidacy.may_campaign(last + Duration::from_nanos(1), Duration::ZERO, false));
     }
 }

@@ -20,7 +20,10 @@ mod disk_identity;
 mod disk_records;
 mod disk_records_task;
 mod disk_rollback;
+mod disk_space;
 mod disk_watch;
+mod divergence;
+mod divergence_task;
 mod durable_file;
 mod joining;
 mod known_members;
@@ -55,6 +58,7 @@ pub(crate) use backup::StateFiles;
 pub(crate) use clock_agreement::{ClockReport, ClockVerdict};
 pub(crate) use corrupt::Corrupt;
 pub(crate) use database_guard::Closed;
+pub use disk_space::{DiskShortage, Space, SpaceState};
 pub(crate) use durable_file::{replace_file, sync_name_of};
 pub(crate) use joining::Joining;
 pub use peers::NodeIdentities;
@@ -71,6 +75,7 @@ pub(crate) use status::{Member, Status, TransferError};
 use crate::clock::{Clock, Timestamp};
 use apply::state_machine::{Shared, StateMachine};
 use clocks::Clocks;
+use disk_space::DiskSpace;
 use disk_watch::DiskMonitor;
 use leader_transfer::Candidacy;
 use peers::{Channels, Publisher};
@@ -205,7 +210,7 @@ pub struct Applied {
     pub(crate) replies: Vec<Bytes>,
     /// The changes, in order.
     pub(crate) writes: Vec<Write>,
-    /// The leader's state hash at an index. Divergence from this node's stops the node.
+    /// The leader's state hash at an index. If this node has another, the voters decide which of them stops.
     pub(crate) expected_hash: Option<(u64, StateHash)>,
 }
 
@@ -268,6 +273,11 @@ pub trait Machine: Send + Sync + 'static {
     /// Whether [`Machine::apply`] can decode `command`. Checked before a forwarded command is proposed: an entry in the
     /// log must be applied.
     fn can_decode(command: &[u8]) -> bool;
+
+    /// Whether a command adds data for longer than minutes. Such commands are refused while a disk is short of space.
+    fn adds_data(_command: &[u8]) -> bool {
+        false
+    }
 
     /// Times of the last projected entry; zero before the first.
     fn times(&self) -> LogTimes {
@@ -334,6 +344,7 @@ pub struct Handle<M: Machine> {
     progress: Arc<ProgressTracker>,
     candidacy: Arc<Candidacy>,
     disk: Arc<DiskMonitor>,
+    space: Arc<DiskSpace>,
     channels: Arc<Channels>,
     reads: ReadIndex,
     clock: Clock,
@@ -357,6 +368,7 @@ impl<M: Machine> Clone for Handle<M> {
             progress: Arc::clone(&self.progress),
             candidacy: Arc::clone(&self.candidacy),
             disk: Arc::clone(&self.disk),
+            space: Arc::clone(&self.space),
             channels: Arc::clone(&self.channels),
             reads: self.reads.clone(),
             clock: self.clock.clone(),
@@ -476,6 +488,7 @@ impl<M: Machine> Handle<M> {
     /// # Errors
     /// If it did not stop cleanly.
     pub async fn shutdown(&self) -> Result<(), String> {
+        self.shared.divergence.close();
         self.raft.shutdown().await.map_err(|error| error.to_string())
     }
 }

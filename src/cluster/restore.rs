@@ -24,6 +24,7 @@ use super::apply::database::Generations;
 use super::apply::snapshot::Snapshots;
 use super::apply::state_machine::StateMachine;
 use super::disk_identity::{DiskIdentity, establish};
+use super::divergence::Divergence;
 use super::log::replace::replace_log;
 use super::log::{self, REFUSED};
 use super::type_config::{Commands, Entry, LeaderId, LogId, MemberRecord, Membership, Replies, Vote};
@@ -134,12 +135,16 @@ impl StoppedNode {
         let (generation, copy) = generations.copy(&current, M::TABLES)?;
         drop(current);
         let (_, durable) = watch::channel(u64::MAX);
+        let divergence = Divergence::open(Arc::clone(&self.log))?;
+        if let Some(index) = divergence.disputed() {
+            return Err(failed(&in_dispute(index)));
+        }
         let state = StateMachine::over(
             copy,
             Arc::clone(machine),
             generations.clone(),
             snapshots,
-            durable,
+            (durable, divergence),
             open,
             clock.clone(),
         );
@@ -201,11 +206,19 @@ impl StoppedNode {
         };
         let batch = Commands(M::batch(stamp, vec![submission]));
         let replies = state.apply_entry(&Entry { log_id: after(2), payload: EntryPayload::Normal(batch) })?;
-        if replies != Replies(vec![new.reply]) {
+        if replies != Some(Replies(vec![new.reply])) {
             return Err(io::Error::other("the new incarnation was refused"));
         }
         Ok((after(2), new.cluster_id))
     }
+}
+
+/// A state that may have diverged founds no cluster.
+fn in_dispute(index: u64) -> String {
+    format!(
+        "the state of this node differs from that of another member, by log entry {index}: use another survivor, or a \
+         backup"
+    )
 }
 
 /// Applies every entry of the log that the state lacks.
@@ -221,8 +234,9 @@ async fn replay<M: Machine>(state: &mut StateMachine<M>, opened: &log::Opened) -
     let mut next = applied.map_or(0, |applied| applied.index.saturating_add(1));
     while next < end {
         for entry in opened.store.reader().read_disk(next, end, limits::APPEND_BYTES_FULL)? {
-            state.apply_entry(&entry)?;
-            next = entry.log_id().index.saturating_add(1);
+            let index = entry.log_id().index;
+            state.apply_entry(&entry)?.ok_or_else(|| io::Error::other(in_dispute(index)))?;
+            next = index.saturating_add(1);
         }
     }
     Ok(())

@@ -18,7 +18,9 @@ use super::apply::snapshot::Snapshots;
 use super::apply::state_machine::{Shared, StateMachine};
 use super::clocks::{Clocks, Stamps};
 use super::database_guard::Closed;
+use super::disk_space::DiskSpace;
 use super::disk_watch::Watchdog;
+use super::divergence::Divergence;
 use super::log::purge;
 use super::membership::removed;
 use super::peers::{
@@ -87,13 +89,15 @@ pub struct Started<M: Machine> {
 }
 
 /// The loops that renew the lease and monitor members, disk and clock.
-fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 8] {
+fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 10] {
     [
         Box::pin(handle.clone().renew_lease()),
         Box::pin(handle.clone().poll_members()),
         Box::pin(handle.clone().update_candidacy()),
         Box::pin(handle.clone().step_down_with_wrong_clock()),
         Box::pin(handle.clone().watch_disk()),
+        Box::pin(handle.clone().watch_disk_space()),
+        Box::pin(handle.clone().settle_disputes()),
         Box::pin(handle.clone().log_leader_changes()),
         Box::pin(handle.clone().manage_membership()),
         Box::pin(handle.clone().serve_read_index(read_index_task)),
@@ -134,7 +138,7 @@ pub(crate) async fn start<M: Machine>(
         Arc::clone(&machine),
         generations,
         snapshots.clone(),
-        durable,
+        (durable, Divergence::open(Arc::clone(&database))?),
         open.clone(),
         clock.clone(),
     )?;
@@ -171,7 +175,8 @@ pub(crate) async fn start<M: Machine>(
         .await
         .map_err(|error| failed(&error))?;
 
-    let freshness = Arc::new(Freshness::new(clock.clone(), options.freshness));
+    let disputed = shared.divergence.is_open();
+    let freshness = Arc::new(Freshness::new(clock.clone(), options.freshness, disputed));
     let stamps = Stamps::new(raft.clone(), &clocks, &machine, &shared);
     let (batcher, batching) = Batcher::new(stamps);
     let (forwarder, forwarding) = Forwarder::new(Arc::clone(&channels), clock.clone());
@@ -189,6 +194,7 @@ pub(crate) async fn start<M: Machine>(
         progress: Arc::default(),
         candidacy: Arc::default(),
         disk: watchdog.disk(),
+        space: Arc::new(DiskSpace::default()),
         reads,
         clock,
         clocks,

@@ -3,6 +3,7 @@
 
 use openraft::async_runtime::watch::WatchReceiver as _;
 
+use super::disk_space::SpaceState;
 use super::peers::proto::{NodeReport, ReportRequest, StepDownRequest};
 use super::peers::{Purpose, reason};
 use super::type_config::MemberRecord;
@@ -77,6 +78,15 @@ impl<M: Machine> Handle<M> {
         }
     }
 
+    /// The reports of the other voters.
+    pub(super) async fn other_voters(&self) -> Vec<(u64, Result<NodeReport, String>)> {
+        let members = self.known_members();
+        let others = members.effective.voter_ids().filter(|voter| *voter != self.node_id);
+        let others = others.filter_map(|voter| Some((voter, members.get(voter)?)));
+        let reports = others.map(async |(voter, record)| (voter, self.report_of(voter, record).await));
+        futures::future::join_all(reports).await
+    }
+
     async fn report_of(&self, node_id: u64, record: &MemberRecord) -> Result<NodeReport, String> {
         if node_id == self.node_id {
             return Ok(self.report());
@@ -112,13 +122,16 @@ impl<M: Machine> Handle<M> {
             lease_is_held: lease.is_held,
             lease_lapsed_ms: u64::try_from(lease.lapsed.as_millis()).unwrap_or(u64::MAX),
             disk_hangs,
-            disk_free_bytes: space.map(|(free, _)| free),
-            disk_total_bytes: space.map(|(_, total)| total),
+            disk_free_bytes: space.map(|space| space.free),
+            disk_total_bytes: space.map(|space| space.total),
             certificate_expires_at: certificate_expires_at.map(Timestamp::to_rfc3339),
             waiting_changes: self.waiting_changes().into_iter().collect(),
             snapshot_received_bytes: snapshot.map(|(received, _)| received),
             snapshot_total_bytes: snapshot.map(|(_, total)| total),
             feature_level: M::NEWEST_LEVEL,
+            disk_is_low: self.space.state() != SpaceState::Enough,
+            disk_is_full: self.space.is_full(),
+            disputed_index: self.disputed_index(),
         }
     }
 

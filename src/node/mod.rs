@@ -26,7 +26,7 @@ use self::bootstrap::{
 pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
-use self::replica::{Replica, start_replica};
+use self::replica::{Replica, start_replica, until_disk_has_space};
 pub use self::restoring::{Founded, Founding, mode, open_stopped};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
@@ -184,6 +184,12 @@ async fn recover(
     (front, listener): (Front, &mut JoinSet<()>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
+    tokio::select! {
+        () = until_disk_has_space(&data) => {}
+        () = shutdown.cancelled() => {
+            return Err(Error::NotRecovered("it was stopped before its disk had space".to_owned()));
+        }
+    }
     let mut replica = start_replica(&config, &clock, metrics).await?;
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::{Error, draw};
 use crate::clock::Clock;
-use crate::cluster::{self, ProposerId, Transport};
+use crate::cluster::{self, ProposerId, Space, Transport};
 use crate::config::Config;
 use crate::limits;
 use crate::state::{Replicated, State};
@@ -91,6 +91,26 @@ impl Replica {
             joined = joined.and(wait_for_thread(thread).await);
         }
         stopped.and(joined).and(audited)
+    }
+}
+
+/// Waits while the disk is so full that opening the databases may fail. A supervisor would give up a process that exits
+/// for that reason again and again.
+pub(super) async fn until_disk_has_space(data: &Path) {
+    let mut is_logged = false;
+    while let Some(Space { free, .. }) =
+        Space::of(data).filter(|space| space.free < limits::DISK_START_BYTES_MIN)
+    {
+        if !is_logged {
+            let needed = limits::DISK_START_BYTES_MIN;
+            tracing::error!(
+                free,
+                needed,
+                "disk space is almost gone: this node waits for more before it starts"
+            );
+            is_logged = true;
+        }
+        tokio::time::sleep(limits::DISK_SPACE_CHECK_INTERVAL).await;
     }
 }
 

@@ -216,6 +216,23 @@ pub fn is_proposable(command: &[u8]) -> bool {
     body.is_some_and(|body| !matches!(body, Command::Restore(_)))
 }
 
+/// Whether a command adds data that stays until it is removed: tools, agents, encryption keys, streams, policies and
+/// invitations. The rows of the others expire, are few, or free space.
+#[must_use]
+pub fn adds_data(command: &[u8]) -> bool {
+    match proto::Command::decode(command).ok().and_then(|command| command.body) {
+        Some(Command::PutPolicy(put)) => !put.is_seed,
+        Some(
+            Command::PutTool(_)
+            | Command::IssueAgent(_)
+            | Command::RegisterEncryptionKey(_)
+            | Command::CreateStream(_)
+            | Command::AllocateNode(_),
+        ) => true,
+        _ => false,
+    }
+}
+
 /// The id of each command of a batch.
 fn ids_of(batch: &proto::Batch) -> Result<Vec<CommandId>, Corrupt> {
     let contradiction = |reason| Corrupt::row(format_args!("decode command: {reason}"));
@@ -295,6 +312,47 @@ mod tests {
     fn stamp(time: Timestamp) -> Stamp {
         let later = |millis| time.plus(Duration::from_millis(millis));
         Stamp { time, latest: later(1), elapsed: later(2) }
+    }
+
+    #[test]
+    fn commands_that_remove_or_revoke_add_no_data() {
+        let adding = [
+            Command::PutTool(PutTool::default()),
+            Command::IssueAgent(IssueAgent::default()),
+            Command::RegisterEncryptionKey(RegisterEncryptionKey::default()),
+            Command::CreateStream(CreateStream::default()),
+            Command::AllocateNode(AllocateNode::default()),
+            Command::PutPolicy(PutPolicy::default()),
+        ];
+        let others = [
+            Command::PutPolicy(PutPolicy { is_seed: true, ..Default::default() }),
+            Command::Revoke(Revoke::default()),
+            Command::AcceptSignal(AcceptSignal::default()),
+            Command::AllowRevocations(AllowRevocations::default()),
+            Command::LiftBlock(LiftBlock::default()),
+            Command::TaintSigningKey(TaintSigningKey::default()),
+            Command::RetireSigningKey(RetireSigningKey::default()),
+            Command::PublishSigningKey(PublishSigningKey::default()),
+            Command::DeregisterTool(DeregisterTool::default()),
+            Command::RevokeAgent(RevokeAgent::default()),
+            Command::RemoveEncryptionKey(RemoveEncryptionKey::default()),
+            Command::DeleteStream(DeleteStream::default()),
+            Command::SetStreamStatus(SetStreamStatus::default()),
+            Command::AdvanceStream(AdvanceStream::default()),
+            Command::AppendAuditBlock(AppendAuditBlock::default()),
+            Command::CheckStateHash(CheckStateHash::default()),
+            Command::RecordExchange(RecordExchange::default()),
+            Command::SpendToken(SpendToken::default()),
+            Command::WantRole(WantRole::default()),
+            Command::JoinNode(JoinNode::default()),
+        ];
+        for command in adding {
+            assert!(adds_data(&encode(command.clone())), "{command:?}");
+        }
+        for command in others {
+            assert!(!adds_data(&encode(command.clone())), "{command:?}");
+        }
+        assert!(!adds_data(b"unknown"), "refused elsewhere");
     }
 
     #[test]

@@ -181,6 +181,12 @@ impl Metrics {
         self.families.log_disk_hangs.set(i64::from(hangs));
     }
 
+    /// Free bytes of the data directory's file system, and their state.
+    pub fn set_disk_space(&self, free_bytes: u64, state: u8) {
+        self.families.disk_free_bytes.set(i64::try_from(free_bytes).unwrap_or(i64::MAX));
+        self.families.disk_space_state.set(i64::from(state));
+    }
+
     /// Whether the wall clocks agree, and by how many milliseconds each node's clock is ahead.
     pub fn set_clocks<'o>(&self, is_agreed: bool, offset_millis: impl Iterator<Item = (&'o u64, &'o i64)>) {
         self.families.clock_agreement.set(i64::from(is_agreed));
@@ -337,6 +343,7 @@ mod tests {
         metrics.set_raft(7, true);
         metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
         metrics.set_log_disk_hangs(true);
+        metrics.set_disk_space(7_000, 1);
         metrics.set_acknowledgements(4, 0);
         metrics.set_acknowledgements(5, 1);
         metrics.audit_entry("allow");
@@ -388,6 +395,8 @@ mod tests {
             "svc_clock_agreement 1",
             r#"svc_clock_offset_seconds{node="3"} -1.5"#,
             "svc_log_disk_hangs 1",
+            "svc_disk_free_bytes 7000",
+            "svc_disk_space_state 1",
             r#"svc_acknowledgements_total{result="confirmed"} 5"#,
             r#"svc_acknowledgements_total{result="unconfirmed"} 1"#,
             "svc_event_readers 1",

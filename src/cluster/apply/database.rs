@@ -31,7 +31,7 @@ const CURRENT: &str = "CURRENT";
 const FIRST: u64 = 1;
 
 /// Interval, in entries, of the retained state hashes, which are compared between nodes.
-pub(crate) const HASH_INTERVAL: u64 = 1000;
+pub(crate) const HASH_INTERVAL: u64 = if cfg!(test) { 10 } else { 1000 };
 
 /// Maximum retained state hashes.
 const HASHES_KEPT_MAX: u64 = 1024;

@@ -21,6 +21,7 @@ use super::database::{AppliedEntry, Database, Generations, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use crate::clock::Clock;
 use crate::cluster::database_guard::DatabaseGuard;
+use crate::cluster::divergence::Divergence;
 use crate::cluster::type_config::{
     Commands, Entry, LogId, MemberRecord, Membership, Replies, StoredMembership, TypeConfig,
 };
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     applied_at: AtomicU64,
     /// Directory of checkpoints.
     pub(crate) snapshots: Snapshots,
+    /// Disputes about the state.
+    pub(crate) divergence: Divergence,
     /// Dropped after the database, so that the database is closed when [`crate::cluster::Closed`] reports it.
     _open: DatabaseGuard,
 }
@@ -73,12 +76,12 @@ impl<M: Machine> StateMachine<M> {
         machine: Arc<M>,
         generations: Generations,
         snapshots: Snapshots,
-        durable: watch::Receiver<u64>,
+        (durable, divergence): (watch::Receiver<u64>, Divergence),
         open: DatabaseGuard,
         clock: Clock,
     ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
         let database = generations.open(M::TABLES, M::TABLES_READ_LATER)?;
-        Self::over(database, machine, generations, snapshots, durable, open, clock)
+        Self::over(database, machine, generations, snapshots, (durable, divergence), open, clock)
     }
 
     /// As [`Self::open`], over a generation that is open.
@@ -87,7 +90,7 @@ impl<M: Machine> StateMachine<M> {
         machine: Arc<M>,
         generations: Generations,
         snapshots: Snapshots,
-        durable: watch::Receiver<u64>,
+        (durable, divergence): (watch::Receiver<u64>, Divergence),
         open: DatabaseGuard,
         clock: Clock,
     ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
@@ -101,6 +104,7 @@ impl<M: Machine> StateMachine<M> {
             hash: watch::Sender::new(None),
             applied_at: AtomicU64::default(),
             snapshots: snapshots.clone(),
+            divergence,
             _open: open,
         });
         shared.record_applied(clock.boot());
@@ -117,8 +121,9 @@ impl<M: Machine> StateMachine<M> {
             .map_err(|_| io::Error::other("the log writer has stopped"))
     }
 
-    /// Applies an entry, which is durable in the log or replaces it.
-    pub(crate) fn apply_entry(&mut self, entry: &Entry) -> io::Result<Replies> {
+    /// Applies an entry, which is durable in the log or replaces it; `None` if the entry has a state hash that differs from
+    /// this node's: it is applied when that is decided.
+    pub(crate) fn apply_entry(&mut self, entry: &Entry) -> io::Result<Option<Replies>> {
         let log_id = entry.log_id();
         let database = self.shared.database.load_full();
         let mut membership = None;
@@ -133,8 +138,11 @@ impl<M: Machine> StateMachine<M> {
                 self.machine.apply(&*database, batch, log_id.index).map_err(io::Error::other)?
             }
         };
-        if let Some((index, expected)) = expected_hash {
-            check_hash(&database, index, expected)?;
+        if let Some((index, expected)) = expected_hash
+            && database.hash_at(index).map_err(io::Error::other)?.is_some_and(|ours| ours != expected)
+            && self.shared.divergence.report(index)
+        {
+            return Ok(None);
         }
         let hash = database.commit(&writes, &AppliedEntry { log_id, membership: membership.as_ref() })?;
         if let Some(membership) = membership {
@@ -148,7 +156,17 @@ impl<M: Machine> StateMachine<M> {
         if log_id.index.is_multiple_of(super::database::HASH_INTERVAL) {
             self.shared.hash.send_replace(Some((log_id.index, hash)));
         }
-        Ok(Replies(replies))
+        Ok(Some(Replies(replies)))
+    }
+
+    /// Applies an entry once the state before it is not in dispute.
+    async fn apply_when_agreed(&mut self, entry: &Entry) -> io::Result<Replies> {
+        loop {
+            self.shared.divergence.until_agreed(entry.log_id().index).await?;
+            if let Some(replies) = self.apply_entry(entry)? {
+                return Ok(replies);
+            }
+        }
     }
 }
 
@@ -161,15 +179,6 @@ fn member_entries(membership: &Membership) -> Vec<MemberEntry> {
         is_voter: voters.contains(id),
     };
     membership.nodes().map(entry).collect()
-}
-
-fn check_hash(database: &Database, index: u64, expected: StateHash) -> io::Result<()> {
-    match database.hash_at(index).map_err(io::Error::other)? {
-        Some(hash) if hash != expected => Err(io::Error::other(format!(
-            "state hash divergence at log index {index}: the state of this node differs from the leader's"
-        ))),
-        _ => Ok(()),
-    }
 }
 
 impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
@@ -188,7 +197,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
             self.until_durable(entry.log_id().index).await?;
-            let replies = self.apply_entry(&entry)?;
+            let replies = self.apply_when_agreed(&entry).await?;
             if let Some(responder) = responder {
                 responder.send(replies);
             }
@@ -275,6 +284,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::cluster::log::open_database;
     use crate::cluster::{Corrupt, Stamp, Submission, Write};
 
     const TABLE: &str = "table";
@@ -323,6 +333,8 @@ mod tests {
             let snapshots = data.path().join(name).join("snapshots");
             let snapshots = Snapshots::new(snapshots, Woken::TABLES, still_open.clone()).expect("snapshots");
             let (_, durable) = watch::channel(u64::MAX);
+            let log = open_database(&data.path().join(name).join("raft")).expect("log");
+            let durable = (durable, Divergence::open(Arc::new(log)).expect("readable"));
             let (open, clock) = (still_open.clone(), Clock::system());
             let opened =
                 StateMachine::open(Arc::clone(&machine), generations, snapshots, durable, open, clock);

@@ -52,6 +52,8 @@ pub(crate) const JOINED: &[u8] = b"joined";
 pub(crate) const START: &[u8] = b"start";
 /// Row: the reason for which other members rejected this disk, as text. A process does not start on such a disk.
 pub(crate) const REFUSED: &[u8] = b"refused";
+/// Row: the log index at which the state hash of another member differs, 8 bytes; empty if none does.
+pub(crate) const DISPUTE: &[u8] = b"dispute";
 /// Row: the records of the members' disks.
 pub(crate) const MEMORIES: &[u8] = b"memories";
 

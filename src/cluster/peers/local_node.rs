@@ -16,6 +16,7 @@ use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_rollback::{DiskRecord, Life};
+use crate::cluster::disk_space::Space;
 use crate::cluster::known_members::KnownMembers;
 use crate::cluster::log::{self, CLUSTER_ID};
 use crate::cluster::type_config::{ClusterId, DiskId, LogId};
@@ -174,11 +175,9 @@ impl LocalNode {
         }
     }
 
-    /// Free and all bytes of the file system with the log; `None` if they cannot be read.
-    pub(crate) fn disk_space(&self) -> Option<(u64, u64)> {
-        let space = rustix::fs::statvfs(self.database.path()).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
-        Some((bytes(space.f_bavail), bytes(space.f_blocks)))
+    /// Space of the file system with the log; `None` if it cannot be read.
+    pub(crate) fn disk_space(&self) -> Option<Space> {
+        Space::of(self.database.path())
     }
 
     /// Stops this node with a reason.

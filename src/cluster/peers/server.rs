@@ -391,9 +391,13 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::TransferLeaderRequest>,
     ) -> Result<Response<proto::TransferLeaderResponse>, Status> {
         let from = self.from(&self.admit(&request, CallKind::Raft)?);
+        let is_successor = request.get_ref().to == self.local.node_id;
         let transfer =
             wire::transfer_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
         self.check_disk()?;
+        if is_successor && self.handle.space.is_full() {
+            return Err(Status::unavailable("the disk of this node is full"));
+        }
         match self.handle.raft.handle_transfer_leader(transfer).await.map_err(stopped)? {
             Ok(()) => Ok(Response::new(proto::TransferLeaderResponse {})),
             Err(refused) => Err(Status::aborted(refused.to_string())),
@@ -405,18 +409,20 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<Streaming<proto::Forwarded>>,
     ) -> Result<Response<Self::ForwardStream>, Status> {
         self.admit(&request, CallKind::Member)?;
-        let (batcher, clock) = (self.handle.batcher.clone(), self.handle.clock.clone());
+        let handle = self.handle.clone();
         let answers = request.into_inner().map(move |message| {
-            let (batcher, now) = (batcher.clone(), clock.boot());
+            let (handle, now) = (handle.clone(), handle.clock.boot());
             async move {
                 let (submission, patience) =
                     forwarding::from_proto(message?).map_err(Status::invalid_argument)?;
                 let sequence = submission.sequence;
                 // Rejects this command only: others in flight go on.
-                let outcome = if M::can_decode(&submission.command) {
-                    batcher.submit(submission, now + patience).await
-                } else {
+                let outcome = if !M::can_decode(&submission.command) {
                     Err(SubmitError::UnknownCommand)
+                } else if let Err(shortage) = handle.check_space(&submission.command) {
+                    Err(SubmitError::DiskShortage(shortage))
+                } else {
+                    handle.batcher.submit(submission, now + patience).await
                 };
                 Ok(forwarding::proposed(sequence, outcome))
             }
@@ -438,6 +444,19 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::NodeReport>, Status> {
         self.admit(&request, CallKind::Member)?;
         Ok(Response::new(self.handle.report()))
+    }
+
+    async fn state_hash(
+        &self,
+        request: Request<proto::StateHashRequest>,
+    ) -> Result<Response<proto::StateHashResponse>, Status> {
+        self.admit(&request, CallKind::Member)?;
+        let proto::StateHashRequest { index, hash } = request.into_inner();
+        let theirs = hash.as_ref().try_into();
+        let theirs = theirs.map_err(|_| Status::invalid_argument("hash: must be 32 bytes"))?;
+        let ours = self.handle.compare_hash(index, theirs).map_err(stopped)?;
+        let hash = ours.map(|ours| ours.to_vec().into()).unwrap_or_default();
+        Ok(Response::new(proto::StateHashResponse { hash }))
     }
 
     async fn step_down(

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cluster::clocks::Stamps;
 use crate::cluster::type_config::Commands;
-use crate::cluster::{Machine, Raft, Stamp, Submission};
+use crate::cluster::{DiskShortage, Machine, Raft, Stamp, Submission};
 use crate::limits;
 
 /// Reply to a command, and the log index of its entry.
@@ -32,6 +32,9 @@ pub(crate) enum SubmitError {
     /// The leader runs a version that does not know the command. Nothing was proposed.
     #[error("the leader does not know this command")]
     UnknownCommand,
+    /// The command adds data, and the leader's disk is short of space. Nothing was proposed.
+    #[error(transparent)]
+    DiskShortage(DiskShortage),
     /// That node is not the leader, or has not read the clocks of a majority yet. Nothing was proposed.
     #[error("that node is not the leader")]
     NotLeader,

@@ -14,7 +14,7 @@ use super::batcher::{AppliedCommand, SubmitError};
 use crate::clock::Clock;
 use crate::cluster::peers::{Channels, Purpose, proto};
 use crate::cluster::type_config::MemberRecord;
-use crate::cluster::{ProposerId, Submission};
+use crate::cluster::{DiskShortage, ProposerId, Submission};
 use crate::limits;
 use crate::telemetry::FailureLog;
 
@@ -156,6 +156,7 @@ impl Stream {
     fn take(&mut self, proposed: &proto::Proposed) {
         use proto::proposed::Outcome as Reported;
         let Some(answer) = self.waiting.remove(&proposed.sequence) else { return };
+        let node_id = self.to;
         let outcome = match &proposed.outcome {
             Some(Reported::Done(done)) => Ok(AppliedCommand { index: done.index, reply: done.reply.clone() }),
             Some(Reported::Refused(refusal)) => Err(match proto::Refusal::try_from(*refusal) {
@@ -164,6 +165,9 @@ impl Stream {
                 Ok(proto::Refusal::UnknownCommand) => SubmitError::UnknownCommand,
                 Ok(proto::Refusal::Unspecified) | Err(_) => SubmitError::Unknown,
             }),
+            Some(Reported::DiskShortage(proto::DiskShortage { free_bytes: free, needed_bytes: needed })) => {
+                Err(SubmitError::DiskShortage(DiskShortage { node_id, free: *free, needed: *needed }))
+            }
             None => Err(SubmitError::Unknown),
         };
         drop(answer.send(outcome));
@@ -199,6 +203,9 @@ pub(crate) fn proposed(sequence: u64, outcome: Result<AppliedCommand, SubmitErro
         Err(SubmitError::Overloaded) => Reported::Refused(proto::Refusal::Overloaded.into()),
         Err(SubmitError::UnknownCommand) => Reported::Refused(proto::Refusal::UnknownCommand.into()),
         Err(SubmitError::Unknown) => Reported::Refused(proto::Refusal::Unspecified.into()),
+        Err(SubmitError::DiskShortage(DiskShortage { free, needed, .. })) => {
+            Reported::DiskShortage(proto::DiskShortage { free_bytes: free, needed_bytes: needed })
+        }
     };
     proto::Proposed { sequence, outcome: Some(outcome) }
 }

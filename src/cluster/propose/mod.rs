@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use self::batcher::{AppliedCommand, SubmitError};
-use super::{Handle, Machine, ProposerId, Submission};
+use super::{DiskShortage, Handle, Machine, ProposerId, Submission};
 use crate::limits;
 
 /// Failure of a proposal.
@@ -26,6 +26,9 @@ pub enum Error {
     /// The leader runs a version that does not know the command. Nothing was proposed.
     #[error("the leader does not know this command: it runs an older version")]
     UnknownCommand,
+    /// The command adds data, and the disk of this node or of the leader is short of space. Nothing was proposed.
+    #[error(transparent)]
+    DiskShortage(#[from] DiskShortage),
     /// No leader. Nothing was proposed.
     #[error("the cluster has no leader")]
     NoLeader,
@@ -101,6 +104,7 @@ impl<M: Machine> Handle<M> {
     /// # Errors
     /// [`Error`], but never [`Error::Unacknowledged`].
     pub(crate) async fn propose(&self, command: Bytes) -> Result<AppliedCommand, Error> {
+        self.check_space(&command)?;
         let sequence = self.sequences.take().ok_or(Error::Overloaded)?;
         let until = self.clock.boot() + limits::PROPOSE_TIMEOUT;
         // The error to return on timeout.
@@ -127,6 +131,7 @@ impl<M: Machine> Handle<M> {
                     Ok(outcome) => break outcome,
                     // An attempt may have been proposed, and may still be applied.
                     Err(_) if before == Error::OutcomeUnknown => before,
+                    Err(SubmitError::DiskShortage(shortage)) => return Err(shortage.into()),
                     Err(SubmitError::Unknown) => Error::OutcomeUnknown,
                     Err(SubmitError::Overloaded) => Error::Overloaded,
                     Err(SubmitError::UnknownCommand) => Error::UnknownCommand,
@@ -136,10 +141,10 @@ impl<M: Machine> Handle<M> {
             };
             // The entry is applied on the leader; this node may lag.
             self.until_applied(outcome.index).await;
-            outcome
+            Ok(outcome)
         };
         let proposed = tokio::time::timeout(limits::PROPOSE_TIMEOUT, proposed).await;
-        proposed.map_err(|_| known)
+        proposed.unwrap_or(Err(known))
     }
 }
 

@@ -17,8 +17,8 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver as _;
@@ -101,6 +101,8 @@ pub enum FreshnessMode {
 pub(crate) struct Freshness {
     mode: FreshnessMode,
     clock: Clock,
+    /// Whether the state of this node is in dispute. No lease counts as held then.
+    is_disputed: Arc<AtomicBool>,
     /// Start of this node, on the boot clock.
     started: Duration,
     /// End of the lease, in nanoseconds of the boot clock.
@@ -123,9 +125,10 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    pub(crate) fn new(clock: Clock, mode: FreshnessMode) -> Self {
+    pub(crate) fn new(clock: Clock, mode: FreshnessMode, is_disputed: Arc<AtomicBool>) -> Self {
         Self {
             mode,
+            is_disputed,
             started: clock.boot(),
             ahead: AtomicI64::new(ahead(&clock)),
             void_before: AtomicU64::new(0),
@@ -147,7 +150,9 @@ impl Freshness {
         // Acquire pairs with the release in `take`: entries applied before the renewal are visible.
         let until = self.until.load(Ordering::Acquire);
         let requested = until.saturating_sub(nanos(HELD_FOR));
-        nanos(self.clock.boot()) < until && requested > self.void_before.load(Ordering::Acquire)
+        nanos(self.clock.boot()) < until
+            && requested > self.void_before.load(Ordering::Acquire)
+            && !self.is_disputed.load(Ordering::Acquire)
     }
 
     /// Voids the lease if the wall clock has advanced further than the boot clock. A virtual machine that was paused
@@ -382,7 +387,7 @@ impl<M: Machine> Handle<M> {
     async fn fresh_by_read_index(&self) -> Result<LeaseProof, LeaseError> {
         let proven = async {
             let index = self.reads.confirmed().await?;
-            self.until_applied(index).await;
+            self.until_agreed(index).await;
             Ok(LeaseProof(()))
         };
         let proven = tokio::time::timeout(limits::FRESHNESS_WAIT, proven).await;

@@ -124,12 +124,21 @@ impl<M: Machine> Handle<M> {
     /// [`ReadIndexError`], after [`limits::READ_INDEX_WAIT`] for each of the two.
     pub(crate) async fn linearizable(&self) -> Result<LinearizableRead, ReadIndexError> {
         let index = self.reads.confirmed().await?;
-        until_applied_within(self.until_applied(index), limits::READ_INDEX_WAIT).await
+        until_applied_within(self.until_agreed(index), limits::READ_INDEX_WAIT).await
     }
 
-    /// The proof for a read that names `index`, if that is applied here.
+    /// Waits until `index` is applied here, and the state of this node is not in dispute.
+    pub(super) async fn until_agreed(&self, index: u64) {
+        self.until_applied(index).await;
+        if self.shared.divergence.until_agreed(u64::MAX).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The proof for a read that names `index`, if that is applied here and not in dispute.
     pub(crate) fn current_at(&self, index: u64) -> Option<LinearizableRead> {
-        (self.applied() >= index).then_some(LinearizableRead(()))
+        let is_here = self.applied() >= index && self.disputed_index().is_none();
+        is_here.then_some(LinearizableRead(()))
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use crate::cluster::apply::database::Generations;
 use crate::cluster::apply::snapshot::Snapshots;
 use crate::cluster::apply::state_machine::StateMachine;
+use crate::cluster::divergence::Divergence;
 use crate::cluster::log::{LogStore, open, open_database};
 use crate::cluster::type_config::TypeConfig;
 use crate::cluster::{Applied, Corrupt, Machine, View, Write};
@@ -54,7 +55,9 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let data = tempfile::tempdir().expect("directory");
         let (still_open, _) = mpsc::channel(1);
         let database = open_database(&data.path().join("raft")).expect("log");
-        let opened = open(Arc::new(database), crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
+        let database = Arc::new(database);
+        let divergence = Divergence::open(Arc::clone(&database)).expect("readable");
+        let opened = open(database, crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
         self.0.lock().expect("writers").push(std::thread::spawn(opened.writer));
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = data.path().join("snapshots");
@@ -64,7 +67,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let clock = crate::clock::Clock::system();
         let machine = Arc::new(Nothing);
         let (state, _) =
-            StateMachine::open(machine, generations, snapshots, durable, still_open, clock).expect("state");
+            StateMachine::open(machine, generations, snapshots, (durable, divergence), still_open, clock)
+                .expect("state");
         Ok((data, opened.store, state))
     }
 }

@@ -189,6 +189,10 @@ impl Machine for Replicated {
         command::is_proposable(command)
     }
 
+    fn adds_data(command: &[u8]) -> bool {
+        command::adds_data(command)
+    }
+
     fn times(&self) -> LogTimes {
         let index = self.index.load();
         LogTimes { time: index.time, elapsed: index.elapsed }

@@ -162,6 +162,10 @@ metrics! {
         "1 if the wall clocks of a majority of the voters are close to their median.";
     log_disk_hangs: IntGauge = "svc_log_disk_hangs" []
         "1 if a write to the log has stalled for so long that this node does not lead.";
+    disk_free_bytes: IntGauge = "svc_disk_free_bytes" []
+        "Free bytes of the file system with the data directory.";
+    disk_space_state: IntGauge = "svc_disk_space_state" []
+        "0 if that is enough; 1 if it is low, and writes that add data are refused; 2 if this node does not lead for lack of it.";
     "Audit, TLS, process";
     audit_entries: IntCounterVec = "svc_audit_entries_total" ["decision"]
         "Audit entries recorded by this node.";

@@ -1,8 +1,11 @@
 //! Nodes in one process, each with its own disk, certificates and port, and callers that are not nodes.
 
 mod bootstrap;
+mod checked;
 mod clocks;
 mod disk_rollback;
+mod disk_space;
+mod divergence;
 mod feature_level;
 mod hostile;
 mod identities;

@@ -14,7 +14,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn freshness() -> (Freshness, Clock) {
     let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-    (Freshness::new(clock.clone(), FreshnessMode::Lease), clock)
+    (Freshness::new(clock.clone(), FreshnessMode::Lease, Arc::default()), clock)
 }
 
 /// A renewal that the leader answers at once with an applied index.
@@ -243,7 +243,7 @@ async fn wall_clock_jump_against_the_boot_clock_voids_the_lease() {
 #[tokio::test]
 async fn read_index_mode_requests_no_lease() {
     let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
-    let freshness = Freshness::new(clock, FreshnessMode::ReadIndex);
+    let freshness = Freshness::new(clock, FreshnessMode::ReadIndex, Arc::default());
     let (_sender, mut applied) = watch::channel(7);
     let requests = RefCell::new(Vec::new());
     let request_index = |for_lease| {

@@ -1,0 +1,215 @@
+//! Free space of the file system with the data directory.
+//!
+//! If it is low, this node refuses commands that add data; revocations, removals and the commands of nodes take the
+//! rest. If it is almost gone, the node should not lead either: its next write of the log may fail, and end it.
+
+use std::path::Path;
+
+use tokio::sync::watch;
+
+use super::{Handle, Machine};
+use crate::limits;
+
+/// State of the free space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpaceState {
+    /// Every command is accepted.
+    #[default]
+    Enough,
+    /// Commands that add data are refused.
+    Low,
+    /// This node should not lead either, and is not ready.
+    Full,
+}
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Free, for a process without privileges.
+    pub(crate) free: u64,
+    /// Size of the file system.
+    pub(crate) total: u64,
+}
+
+/// The disk of a node is short of space, and the command adds data. Nothing was proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the disk of node {node_id} has {free} bytes free, and a write that adds data needs {needed}")]
+pub struct DiskShortage {
+    /// Node id.
+    pub(crate) node_id: u64,
+    /// Free bytes.
+    pub(crate) free: u64,
+    /// Free bytes from which such commands are accepted again.
+    pub(crate) needed: u64,
+}
+
+impl Space {
+    /// Of the file system with `path`; `None` if it cannot be read.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let space = rustix::fs::statvfs(path).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+        Some(Self { free: bytes(space.f_bavail), total: bytes(space.f_blocks) })
+    }
+
+    /// Below it, the space is low.
+    fn low(self) -> u64 {
+        let part = self.total / limits::DISK_LOW_PART;
+        part.clamp(limits::DISK_LOW_BYTES_MIN, limits::DISK_LOW_BYTES_MAX)
+    }
+
+    /// Below it, the space is almost gone.
+    fn reserve(self) -> u64 {
+        self.low() / limits::DISK_RESERVE_PART
+    }
+
+    /// The state after `before`. It improves only when a quarter more than the limit is free, so that it does not
+    /// change back and forth.
+    fn state(self, before: SpaceState) -> SpaceState {
+        let is_below = |limit: u64, holds: bool| self.free < if holds { regained(limit) } else { limit };
+        if is_below(self.reserve(), before == SpaceState::Full) {
+            SpaceState::Full
+        } else if is_below(self.low(), before != SpaceState::Enough) {
+            SpaceState::Low
+        } else {
+            SpaceState::Enough
+        }
+    }
+}
+
+const fn regained(limit: u64) -> u64 {
+    limit + limit / limits::DISK_REGAINED_PART
+}
+
+/// The last measurement.
+#[derive(Default)]
+pub(crate) struct DiskSpace {
+    measured: watch::Sender<(Space, SpaceState)>,
+    /// Measured instead, while a test sets it.
+    #[cfg(test)]
+    pub(crate) pretended: std::sync::Mutex<Option<Space>>,
+}
+
+impl DiskSpace {
+    /// Records a measurement, and logs a change of the state.
+    pub(crate) fn record(&self, space: Space) {
+        self.measured.send_modify(|(last, state)| {
+            let before = std::mem::replace(state, space.state(*state));
+            *last = space;
+            let (free, limit) = (space.free, space.low());
+            match *state {
+                now if now == before => {}
+                SpaceState::Enough => tracing::info!(free, limit, "disk space is sufficient again"),
+                SpaceState::Low => {
+                    tracing::warn!(free, limit, "disk space is low: writes that add data are refused")
+                }
+                SpaceState::Full => {
+                    let limit = space.reserve();
+                    tracing::error!(free, limit, "disk space is almost gone: this node does not lead");
+                }
+            }
+        });
+    }
+
+    /// State of the free space.
+    pub(crate) fn state(&self) -> SpaceState {
+        self.measured.borrow().1
+    }
+
+    /// Whether this node should not lead for lack of space.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state() == SpaceState::Full
+    }
+}
+
+impl<M: Machine> Handle<M> {
+    /// Measures the free space, and transfers leadership while it is almost gone. Runs for ever.
+    pub(super) async fn watch_disk_space(self) {
+        loop {
+            self.measure_disk_space();
+            if self.space.is_full() && self.known_leader() == Some(self.node_id) {
+                self.transfer_to_space().await;
+            }
+            tokio::time::sleep(limits::DISK_SPACE_CHECK_INTERVAL).await;
+        }
+    }
+
+    fn measure_disk_space(&self) {
+        // A hung disk would block this call.
+        let space = if self.disk.hangs() { None } else { self.channels.local.disk_space() };
+        #[cfg(test)]
+        let space = self.space.pretended.lock().ok().and_then(|pretended| *pretended).or(space);
+        if let Some(space) = space {
+            self.space.record(space);
+        }
+    }
+
+    /// Transfers leadership to a voter that has space. If there is none, this node goes on: revocations are durable as
+    /// long as its writes succeed.
+    async fn transfer_to_space(&self) {
+        for (voter, report) in self.other_voters().await {
+            let has_space = report.is_ok_and(|report| !report.disk_is_full && !report.disk_hangs);
+            if has_space && self.transfer_leadership_to(Some(voter)).await {
+                return;
+            }
+        }
+    }
+
+    /// Refuses a command that adds data while the disk of this node is short of space.
+    ///
+    /// # Errors
+    /// [`DiskShortage`].
+    pub(super) fn check_space(&self, command: &[u8]) -> Result<(), DiskShortage> {
+        let (space, state) = *self.space.measured.borrow();
+        if state == SpaceState::Enough || !M::adds_data(command) {
+            return Ok(());
+        }
+        Err(DiskShortage { node_id: self.node_id, free: space.free, needed: regained(space.low()) })
+    }
+
+    /// The last measurement of the free space, and its state.
+    pub(crate) fn disk_space(&self) -> (Space, SpaceState) {
+        *self.space.measured.borrow()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn limits_follow_the_size_within_bounds() {
+        for (total, low, reserve) in
+            [(0, 64, 16), (200, 64, 16), (2_560, 256, 64), (10_240, 1_024, 256), (1 << 30, 1_024, 256)]
+        {
+            let space = Space { free: 0, total: total * MIB };
+            assert_eq!((space.low(), space.reserve()), (low * MIB, reserve * MIB), "{total}");
+        }
+    }
+
+    /// Just above a limit the state would change with every file that is written and deleted.
+    #[test]
+    fn state_improves_only_with_a_quarter_more_space() {
+        use SpaceState::{Enough, Full, Low};
+        let at = |free| Space { free, total: 2_560 * MIB };
+        let (low, reserve) = (256 * MIB, 64 * MIB);
+        for (before, free, expected) in [
+            (Enough, low, Enough),
+            (Enough, low - 1, Low),
+            (Low, low, Low),
+            (Low, low + low / 4 - 1, Low),
+            (Low, low + low / 4, Enough),
+            (Low, reserve, Low),
+            (Low, reserve - 1, Full),
+            (Enough, reserve - 1, Full),
+            (Full, reserve, Full),
+            (Full, reserve + reserve / 4 - 1, Full),
+            (Full, reserve + reserve / 4, Low),
+            (Full, low, Low),
+            (Full, low + low / 4, Enough),
+        ] {
+            assert_eq!(at(free).state(before), expected, "{before:?} {free}");
+        }
+    }
+}

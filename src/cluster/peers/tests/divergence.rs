@@ -1,0 +1,165 @@
+//! Nodes whose state differs although they applied the same log.
+
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt as _;
+
+use super::checked::{Checked, check, take_leader};
+use super::*;
+use crate::cluster::apply::database::HASH_INTERVAL;
+use crate::cluster::{LeaseError, StateHash};
+
+type Nodes = Vec<(Node<Checked>, Checked)>;
+
+/// Makes one node store other rows, and writes until a state hash is retained: the one of the leader.
+async fn diverge(wrong: &Checked, leader: &Node<Checked>, nodes: &Nodes) -> (u64, StateHash) {
+    wrong.is_wrong.store(true, Ordering::Release);
+    let mut last = 0;
+    for _ in 0..=HASH_INTERVAL {
+        last = leader.put("a row").await;
+    }
+    for (node, _) in nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
+    }
+    leader.handle.hash_checkpoints().borrow().expect("a checkpoint")
+}
+
+/// Proposes the leader's hash. It may never be answered.
+fn propose_check(node: &Node<Checked>, hash: (u64, StateHash)) {
+    let handle = node.handle.clone();
+    #[expect(clippy::disallowed_methods, reason = "an answer is not awaited")]
+    tokio::spawn(async move { drop(handle.propose(check(hash)).await) });
+}
+
+async fn failure(node: &Node<Checked>) -> String {
+    timeout(LONG, node.handle.until_failed()).await.expect("it stops")
+}
+
+fn goes_on(node: &Node<Checked>) -> bool {
+    node.handle.until_failed().now_or_never().is_none()
+}
+
+/// The reason for which a data directory is refused.
+fn refusal(site: &Site, id: u64) -> Option<Vec<u8>> {
+    let database = log::open_database(&site.data(id).join("raft")).expect("log");
+    log::read_meta(&database, log::REFUSED).expect("readable")
+}
+
+async fn until_disputed(node: &Node<Checked>, is_disputed: bool) {
+    let until = async {
+        while node.handle.disputed_index().is_some() != is_disputed {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, until).await.expect("noticed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn diverged_follower_stops_for_good_and_others_go_on() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let (term, (wrong, flag)) = (leader.handle.term(), nodes.pop().expect("a follower"));
+    let hash = diverge(&flag, &leader, &nodes).await;
+    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
+    leader.handle.propose(check(hash)).await.expect("a majority agrees");
+    let reason = failure(&wrong).await;
+    assert!(reason.contains(&format!("majority of the voters at log index {}", hash.0)), "{reason}");
+    assert!(reason.contains("cluster replace"), "{reason}");
+    assert_eq!(wrong.handle.fresh().await.err(), Some(LeaseError::NoLease));
+    let (other, _) = nodes.pop().expect("another");
+    for node in [&leader, &other] {
+        let index = node.put("after").await;
+        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
+        assert!(goes_on(node));
+    }
+    assert_eq!(leader.handle.term(), term, "no election");
+    let id = wrong.handle.node_id();
+    stop_all(vec![wrong, other, leader]).await;
+    assert!(refusal(&site, id).is_some(), "it starts again on a wrong state");
+}
+
+async fn until_disputed_is_over(node: &Node<Checked>, index: u64) {
+    until_disputed(node, false).await;
+    node.handle.fresh().await.expect("a lease");
+    node.handle.until_applied(index).await;
+}
+
+/// Every follower stopped, because their hash differed from the leader's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn diverged_leader_stops_for_good_and_is_replaced() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (wrong, flag) = take_leader(&mut nodes);
+    let hash = diverge(&flag, &wrong, &nodes).await;
+    propose_check(&wrong, hash);
+    let reason = failure(&wrong).await;
+    assert!(reason.contains("majority of the voters"), "{reason}");
+    assert_eq!(wrong.handle.fresh().await.err(), Some(LeaseError::NoLease));
+    let id = wrong.handle.node_id();
+    wrong.stop().await;
+    assert!(refusal(&site, id).is_some());
+    for (node, _) in &nodes {
+        timeout(LONG, node.handle.until(|| node.handle.known_leader() != Some(id)))
+            .await
+            .expect("another leader");
+        let index = node.put("after").await;
+        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
+        assert!(goes_on(node));
+    }
+    stop_all(nodes.into_iter().map(|(node, _)| node).collect()).await;
+}
+
+/// Two cannot tell which of them is right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_with_different_states_both_stop() {
+    let site = Site::new(2);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let (wrong, flag) = nodes.pop().expect("a follower");
+    let hash = diverge(&flag, &leader, &nodes).await;
+    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
+    propose_check(&leader, hash);
+    for node in [&leader, &wrong] {
+        let reason = failure(node).await;
+        assert!(reason.contains("no majority has the same"), "{reason}");
+        assert_eq!(node.handle.fresh().await.err(), Some(LeaseError::NoLease));
+    }
+    let id = leader.handle.node_id();
+    stop_all(vec![leader, wrong]).await;
+    assert_eq!(refusal(&site, id), None, "nothing is known to be wrong with it");
+    let again = site.node_with(id, &site.members, Checked::default()).await;
+    assert_eq!(again.handle.disputed_index(), Some(hash.0), "a restart does not settle it");
+    again.stop().await;
+}
+
+/// One against one: neither answers until the third decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dispute_without_majority_waits_for_the_missing_voter() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let (wrong, flag) = nodes.pop().expect("a follower");
+    let (absent, _) = nodes.pop().expect("another");
+    let away = absent.handle.node_id();
+    absent.stop().await;
+    let hash = diverge(&flag, &leader, &nodes).await;
+    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
+    propose_check(&leader, hash);
+    for node in [&leader, &wrong] {
+        until_disputed(node, true).await;
+        assert_eq!(node.handle.fresh().await.err(), Some(LeaseError::NoLease));
+        assert!(goes_on(node) && !node.handle.freshness().is_held);
+        assert!(node.handle.current_at(1).is_none(), "no read of an old index either");
+    }
+    let written = leader.handle.propose(command("meanwhile")).await;
+    assert_eq!(written.err(), Some(crate::cluster::Error::OutcomeUnknown), "nothing is acknowledged");
+    let back = site.node_with(away, &site.members, Checked::default()).await;
+    let reason = failure(&wrong).await;
+    assert!(reason.contains("majority of the voters"), "{reason}");
+    let index = leader.put("after").await;
+    for node in [&leader, &back] {
+        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
+    }
+    stop_all(vec![wrong, back, leader]).await;
+}
