@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use futures::FutureExt as _;
 
 use super::checked::{Checked, check, take_leader};
+use super::hostile::{Played, assert_refused, state_hash};
 use super::*;
 use crate::cluster::apply::database::HASH_INTERVAL;
 use crate::cluster::{LeaseError, StateHash};
@@ -162,4 +163,25 @@ async fn dispute_without_majority_waits_for_the_missing_voter() {
         timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
     }
     stop_all(vec![wrong, back, leader]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_hash_of_one_member_is_outvoted() {
+    let played = Played::begin().await;
+    for _ in 0..HASH_INTERVAL {
+        let index = played.nodes[1].write("a row").await;
+        timeout(LONG, played.nodes[0].handle.until_applied(index)).await.expect("both");
+    }
+    let client = played.client();
+    let mut peer = client.peer();
+    for bytes in [0, 31, 33] {
+        let answer = peer.state_hash(client.request(state_hash(HASH_INTERVAL, bytes))).await;
+        assert_refused(answer, Code::InvalidArgument, "hash: must be 32 bytes");
+    }
+    for (index, bytes) in [(HASH_INTERVAL, 32), (HASH_INTERVAL + 1, 0), (u64::MAX, 0)] {
+        let answer = peer.state_hash(client.request(state_hash(index, 32))).await.expect("an answer");
+        assert_eq!(answer.into_inner().hash.len(), bytes, "{index}");
+    }
+    timeout(LONG, played.nodes[0].handle.fresh()).await.expect("settled").expect("a lease");
+    played.end().await;
 }

@@ -27,10 +27,14 @@ fn forwarded(sequence: u64, command: Bytes) -> proto::Forwarded {
     proto::Forwarded { origin, sequence, low_watermark: sequence.min(1), command, patience_millis: 5000 }
 }
 
+pub(super) fn state_hash(index: u64, bytes: usize) -> proto::StateHashRequest {
+    proto::StateHashRequest { index, hash: vec![7; bytes].into() }
+}
+
 /// A cluster of three in which the test plays one follower, with its certificate, node id and disk identity.
-struct Played {
+pub(super) struct Played {
     site: Site,
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     /// Calls in the name of the played follower.
     caller: Caller,
     victim: u64,
@@ -38,7 +42,7 @@ struct Played {
 }
 
 impl Played {
-    async fn begin() -> Self {
+    pub(super) async fn begin() -> Self {
         let site = Site::new(3);
         let mut nodes = site.cluster().await;
         nodes[0].write("something").await;
@@ -53,13 +57,13 @@ impl Played {
         Self { site, victim: nodes[0].handle.node_id(), nodes, caller, node_id: played }
     }
 
-    fn client(&self) -> channels::Client {
+    pub(super) fn client(&self) -> channels::Client {
         let disk = self.nodes[0].disk_id();
         self.site.client_of(&self.caller, self.victim, Some(disk))
     }
 
     /// Checks that the cluster works as before.
-    async fn end(self) {
+    pub(super) async fn end(self) {
         let index = timeout(LONG, self.nodes[1].write("afterwards")).await.expect("it goes on");
         timeout(LONG, self.nodes[0].handle.until_applied(index)).await.expect("both");
         let hashes: Vec<_> = self.nodes.iter().map(|node| node.handle.state_hash().expect("hash")).collect();
@@ -69,7 +73,7 @@ impl Played {
 }
 
 #[track_caller]
-fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str) {
+pub(super) fn assert_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str) {
     let status = answer.expect_err("refused");
     assert_eq!(status.code(), code, "{status}");
     assert!(status.message().contains(text), "{status}");
@@ -150,6 +154,7 @@ async fn assert_member_calls_refused(client: &channels::Client, text: &str) {
     let commands = futures::stream::iter([forwarded(1, command("forged"))]);
     assert_refused(peer.forward(client.request(commands)).await.map(drop), refused, text);
     assert_refused(peer.observe(client.request(proto::ObserveRequest {})).await.map(drop), refused, text);
+    assert_refused(peer.state_hash(client.request(state_hash(1, 32))).await, refused, text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
