@@ -26,9 +26,8 @@ pub fn render(app: &App) -> Result<Response, Error> {
     let core = app.state.cluster();
     app.metrics.set_raft(core.applied(), core.confirmed_leader() == Some(core.node_id()));
     app.metrics.set_leadership(core.term(), core.leader_changes());
-    app.metrics.set_log_disk_hangs(core.disk_hangs());
     let (space, state) = core.disk_space();
-    app.metrics.set_disk_space(space.free, state as u8);
+    app.metrics.set_disk(core.disk_hangs(), space.free, state as u8);
     let freshness = core.freshness();
     app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
     let clocks = core.clocks();

@@ -246,7 +246,8 @@ fn lease(report: &Value) -> Value {
 
 fn disk(report: &Value) -> Option<String> {
     let (free, total) = (report["disk_free_bytes"].as_u64()?, report["disk_total_bytes"].as_u64()?);
-    Some(format!("{} of {} GB", free / GIGABYTE, total / GIGABYTE))
+    let (unit, name) = if free < 10 * GIGABYTE { (MEGABYTE, "MB") } else { (GIGABYTE, "GB") };
+    Some(format!("{} of {} {name}", free / unit, total / unit))
 }
 
 fn members(view: &View, out: &mut dyn Write) -> Result<(), Error> {

@@ -100,7 +100,7 @@ impl DiskSpace {
                 now if now == before => {}
                 SpaceState::Enough => tracing::info!(free, limit, "disk space is sufficient again"),
                 SpaceState::Low => {
-                    tracing::warn!(free, limit, "disk space is low: writes that add data are refused")
+                    tracing::warn!(free, limit, "disk space is low: writes that add data are refused");
                 }
                 SpaceState::Full => {
                     let limit = space.reserve();

@@ -275,6 +275,7 @@ pub trait Machine: Send + Sync + 'static {
     fn can_decode(command: &[u8]) -> bool;
 
     /// Whether a command adds data for longer than minutes. Such commands are refused while a disk is short of space.
+    #[must_use]
     fn adds_data(_command: &[u8]) -> bool {
         false
     }

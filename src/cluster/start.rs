@@ -133,12 +133,11 @@ pub(crate) async fn start<M: Machine>(
     let generations = Generations::new(data.join("state")).map_err(|error| failed(&error))?;
     let snapshots = Snapshots::new(data.join("snapshots"), M::TABLES, open.clone());
     let snapshots = snapshots.map_err(|error| failed(&error))?;
-    let durable = opened.durable.clone();
     let (state, shared) = StateMachine::open(
         Arc::clone(&machine),
         generations,
         snapshots.clone(),
-        (durable, Divergence::open(Arc::clone(&database))?),
+        (opened.durable.clone(), Divergence::open(Arc::clone(&database))?),
         open.clone(),
         clock.clone(),
     )?;
@@ -175,8 +174,7 @@ pub(crate) async fn start<M: Machine>(
         .await
         .map_err(|error| failed(&error))?;
 
-    let disputed = shared.divergence.is_open();
-    let freshness = Arc::new(Freshness::new(clock.clone(), options.freshness, disputed));
+    let freshness = Freshness::new(clock.clone(), options.freshness, shared.divergence.is_open());
     let stamps = Stamps::new(raft.clone(), &clocks, &machine, &shared);
     let (batcher, batching) = Batcher::new(stamps);
     let (forwarder, forwarding) = Forwarder::new(Arc::clone(&channels), clock.clone());
@@ -190,7 +188,7 @@ pub(crate) async fn start<M: Machine>(
         forwarder,
         shared,
         machine,
-        freshness,
+        freshness: Arc::new(freshness),
         progress: Arc::default(),
         candidacy: Arc::default(),
         disk: watchdog.disk(),

@@ -184,12 +184,7 @@ async fn recover(
     (front, listener): (Front, &mut JoinSet<()>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
-    tokio::select! {
-        () = until_disk_has_space(&data) => {}
-        () = shutdown.cancelled() => {
-            return Err(Error::NotRecovered("it was stopped before its disk had space".to_owned()));
-        }
-    }
+    until_disk_has_space(&data, shutdown).await?;
     let mut replica = start_replica(&config, &clock, metrics).await?;
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();

@@ -7,6 +7,7 @@ use std::thread;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::{Error, draw};
 use crate::clock::Clock;
@@ -96,13 +97,14 @@ impl Replica {
 
 /// Waits while the disk is so full that opening the databases may fail. A supervisor would give up a process that exits
 /// for that reason again and again.
-pub(super) async fn until_disk_has_space(data: &Path) {
+///
+/// # Errors
+/// [`Error::NotRecovered`] at the shutdown.
+pub(super) async fn until_disk_has_space(data: &Path, shutdown: &CancellationToken) -> Result<(), Error> {
+    let needed = limits::DISK_START_BYTES_MIN;
     let mut is_logged = false;
-    while let Some(Space { free, .. }) =
-        Space::of(data).filter(|space| space.free < limits::DISK_START_BYTES_MIN)
-    {
+    while let Some(Space { free, .. }) = Space::of(data).filter(|space| space.free < needed) {
         if !is_logged {
-            let needed = limits::DISK_START_BYTES_MIN;
             tracing::error!(
                 free,
                 needed,
@@ -110,8 +112,14 @@ pub(super) async fn until_disk_has_space(data: &Path) {
             );
             is_logged = true;
         }
-        tokio::time::sleep(limits::DISK_SPACE_CHECK_INTERVAL).await;
+        tokio::select! {
+            () = tokio::time::sleep(limits::DISK_SPACE_CHECK_INTERVAL) => {}
+            () = shutdown.cancelled() => {
+                return Err(Error::NotRecovered("it was stopped before its disk had space".to_owned()));
+            }
+        }
     }
+    Ok(())
 }
 
 /// Starts the replica, which then recovers.

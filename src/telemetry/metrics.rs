@@ -176,13 +176,9 @@ impl Metrics {
         self.raise(&self.families.raft_leader_changes, leader_changes);
     }
 
-    /// Whether the log's disk hangs.
-    pub fn set_log_disk_hangs(&self, hangs: bool) {
+    /// Whether the log's disk hangs; free bytes of the data directory's file system, and their state.
+    pub fn set_disk(&self, hangs: bool, free_bytes: u64, state: u8) {
         self.families.log_disk_hangs.set(i64::from(hangs));
-    }
-
-    /// Free bytes of the data directory's file system, and their state.
-    pub fn set_disk_space(&self, free_bytes: u64, state: u8) {
         self.families.disk_free_bytes.set(i64::try_from(free_bytes).unwrap_or(i64::MAX));
         self.families.disk_space_state.set(i64::from(state));
     }
@@ -342,8 +338,7 @@ mod tests {
         metrics.set_tls_certificate_not_after("callers", 1_800_000_000);
         metrics.set_raft(7, true);
         metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
-        metrics.set_log_disk_hangs(true);
-        metrics.set_disk_space(7_000, 1);
+        metrics.set_disk(true, 7_000, 1);
         metrics.set_acknowledgements(4, 0);
         metrics.set_acknowledgements(5, 1);
         metrics.audit_entry("allow");

@@ -149,10 +149,8 @@ impl Freshness {
         self.compare_clocks();
         // Acquire pairs with the release in `take`: entries applied before the renewal are visible.
         let until = self.until.load(Ordering::Acquire);
-        let requested = until.saturating_sub(nanos(HELD_FOR));
-        nanos(self.clock.boot()) < until
-            && requested > self.void_before.load(Ordering::Acquire)
-            && !self.is_disputed.load(Ordering::Acquire)
+        let is_void = until.saturating_sub(nanos(HELD_FOR)) <= self.void_before.load(Ordering::Acquire);
+        nanos(self.clock.boot()) < until && !is_void && !self.is_disputed.load(Ordering::Acquire)
     }
 
     /// Voids the lease if the wall clock has advanced further than the boot clock. A virtual machine that was paused
