@@ -144,7 +144,7 @@ async fn everything_issued_before_a_restore_is_refused() {
 
     let incarnation = out.lines().find_map(|line| line.strip_prefix("incarnation  ")).expect("incarnation");
     assert!(!position.starts_with(&incarnation[..32]), "{out}");
-    for part in ["cluster      ", "refused      ", "revoke and block again", "log index"] {
+    for part in ["cluster      ", "refused      ", "repeat the revocations and blocks", "log index"] {
         assert!(out.contains(part), "{out}");
     }
     // The clock of the restore was that of the backup, at which `after` was not issued yet.
