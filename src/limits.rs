@@ -555,8 +555,14 @@ pub const PROPOSER_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum replies removed per log entry because they were received, and because their process is gone: twice
 /// the number that an entry adds, so that their number falls.
 pub const REPLIES_REMOVED_PER_ENTRY: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
-/// Size of the Raft log beyond which it is purged up to a snapshot; half of it stays.
+/// Default of `cluster.log_bytes_max`: the size of the Raft log beyond which it is purged up to a snapshot; half of it
+/// stays.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Minimum of `cluster.log_bytes_max`. Half of the log must hold what is written while a snapshot is transferred:
+/// otherwise a member that lags never catches up.
+pub const LOG_LIMIT_BYTES_MIN: u64 = 1024 * 1024;
+/// Maximum of `cluster.log_bytes_max`. A node reads its whole log when it starts.
+pub const LOG_LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 /// Maximum time without a freshness lease for which health reports the last known leader.
 /// Metric: `svc_raft_is_leader`.
 pub const LEADER_UNCONFIRMED_MAX: Duration = Duration::from_secs(2);

@@ -19,6 +19,8 @@ pub struct Cluster {
     pub heartbeat: Duration,
     /// Proof of freshness: lease or ReadIndex.
     pub freshness: FreshnessMode,
+    /// Size of the log beyond which it is purged up to a snapshot.
+    pub log_bytes_max: u64,
     /// Connections to the other nodes; `None` for a cluster of one.
     pub peers: Option<Peers>,
 }
@@ -44,16 +46,26 @@ pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut 
         schema::Freshness::Lease => FreshnessMode::Lease,
         schema::Freshness::ReadIndex => FreshnessMode::ReadIndex,
     };
+    let log_bytes = limits::LOG_LIMIT_BYTES_MIN..=limits::LOG_LIMIT_BYTES_MAX;
+    let rule = || format!("must be {} to {}", log_bytes.start(), log_bytes.end());
+    let log_bytes_max =
+        Some(cluster.log_bytes_max).filter(|bytes| log_bytes.contains(bytes)).ok_or_else(rule);
+    let log_bytes_max = checker.keep("cluster.log_bytes_max", log_bytes_max);
     let is_alone = cluster.listen.is_none() && cluster.members.is_empty();
     if is_alone {
-        return Some(Cluster { heartbeat: heartbeat?, freshness, peers: None });
+        return Some(Cluster {
+            heartbeat: heartbeat?,
+            freshness,
+            log_bytes_max: log_bytes_max?,
+            peers: None,
+        });
     }
     if settings.node.mode == Mode::Development {
         let rule = "not allowed in development mode, which is one node: remove it, or node.mode";
         return checker.keep("cluster.listen", Err(rule));
     }
     let peers = peers(cluster, settings.node.id, fabric, checker);
-    Some(Cluster { heartbeat: heartbeat?, freshness, peers: Some(peers?) })
+    Some(Cluster { heartbeat: heartbeat?, freshness, log_bytes_max: log_bytes_max?, peers: Some(peers?) })
 }
 
 fn peers(

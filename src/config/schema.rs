@@ -151,6 +151,8 @@ pub(super) struct Cluster {
     pub ca: Option<PathBuf>,
     pub crl: Option<PathBuf>,
     pub members: Vec<Member>,
+    #[serde(deserialize_with = "whole_number")]
+    pub log_bytes_max: u64,
 }
 
 impl Default for Cluster {
@@ -164,6 +166,7 @@ impl Default for Cluster {
             ca: None,
             crl: None,
             members: Vec::new(),
+            log_bytes_max: limits::LOG_BYTES_MAX,
         }
     }
 }

@@ -181,6 +181,8 @@ fn value_beyond_its_rule_is_refused() {
         ("[listen]\nhttp = \"localhost:8693\"", "listen.http"),
         ("[cluster]\nheartbeat = \"19ms\"", "cluster.heartbeat"),
         ("[cluster]\nheartbeat = \"5001ms\"", "cluster.heartbeat"),
+        ("[cluster]\nlog_bytes_max = 1048575", "cluster.log_bytes_max"),
+        ("[cluster]\nlog_bytes_max = 68719476737", "cluster.log_bytes_max"),
         ("[cluster]\nheartbeat = \"100\"", "cluster.heartbeat"),
         ("[blast_radius]\norder = []", "blast_radius"),
         ("[blast_radius]\norder = [\"a\", \"a\"]", "blast_radius"),

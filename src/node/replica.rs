@@ -139,7 +139,7 @@ pub(super) async fn start_replica(
         heartbeat: config.cluster.heartbeat,
         clock: clock.clone(),
         freshness: config.cluster.freshness,
-        log_bytes_max: limits::LOG_BYTES_MAX,
+        log_bytes_max: config.cluster.log_bytes_max,
         transport: transport(config, clock, metrics).await?,
     };
     let mut threads = Vec::new();

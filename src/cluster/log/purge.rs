@@ -99,8 +99,11 @@ pub(crate) async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: wa
             }
             raft.trigger().purge_log(upto).await.map_err(|error| error.to_string())
         };
-        if let Err(error) = purged.await {
-            tracing::warn!(error, upto, "failed to purge the log, which exceeds its size limit");
+        match purged.await {
+            Ok(()) => tracing::info!(upto, "the log exceeded its size limit: purged"),
+            Err(error) => {
+                tracing::warn!(error, upto, "failed to purge the log, which exceeds its size limit");
+            }
         }
     }
 }
