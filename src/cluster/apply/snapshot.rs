@@ -137,14 +137,15 @@ impl Snapshots {
     }
 
     /// Reads the last log id and membership from the files in `directory`.
-    pub(crate) fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
-        // Without the operator advice for a corrupt state: this is another directory.
-        let damaged = |corrupt: Corrupt| io::Error::other(corrupt.what);
+    fn describe(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+        description(&Database::read(directory, self.tables).map_err(damaged)?)
+    }
+
+    /// As [`Self::describe`], after every row was verified: the files of a damaged disk arrive with valid digests.
+    pub(crate) fn verify(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
         let database = Database::read(directory, self.tables).map_err(damaged)?;
-        Ok(SnapshotMetaOf::<TypeConfig> {
-            last_log_id: database.applied().map_err(damaged)?,
-            last_membership: database.membership().map_err(damaged)?,
-        })
+        database.verify_all().map_err(damaged)?;
+        description(&database)
     }
 
     /// Replaces the current snapshot, unless it is newer. A crash leaves the old, the new, or both, never a part of
@@ -170,6 +171,18 @@ impl Snapshots {
         drop(before);
         Ok(snapshot)
     }
+}
+
+fn description(database: &Database) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+    Ok(SnapshotMetaOf::<TypeConfig> {
+        last_log_id: database.applied().map_err(damaged)?,
+        last_membership: database.membership().map_err(damaged)?,
+    })
+}
+
+/// Without the operator advice for a corrupt state: this is another directory.
+fn damaged(corrupt: Corrupt) -> io::Error {
+    io::Error::other(corrupt.what)
 }
 
 /// The newest complete snapshot and its number.

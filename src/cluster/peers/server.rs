@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use openraft::alias::SnapshotOf;
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::entry::RaftEntry;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, VoteRequest};
 use tokio::net::TcpListener;
@@ -77,6 +77,13 @@ pub(crate) async fn serve<M: Machine>(
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// Last log id and membership of a received snapshot, after every row was verified.
+#[expect(clippy::disallowed_methods, reason = "reading every row must not block requests")]
+async fn verify(snapshots: Snapshots, received: SnapshotFiles) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+    let verified = tokio::task::spawn_blocking(move || snapshots.verify(received.directory())).await;
+    verified.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+}
+
 fn malformed(error: &wire::Error) -> Status {
     Status::invalid_argument(error.to_string())
 }
@@ -121,7 +128,8 @@ impl<M: Machine> Peers<M> {
         snapshot: SnapshotFiles,
     ) -> Result<openraft::raft::SnapshotResponse<TypeConfig>, Status> {
         let refused = |error: io::Error| Status::invalid_argument(error.to_string());
-        let meta = self.snapshots.describe(snapshot.directory()).map_err(refused)?;
+        // Before openraft has it: a snapshot that cannot be installed stops the node.
+        let meta = verify(self.snapshots.clone(), snapshot.clone()).await.map_err(refused)?;
         if meta.last_log_id != Some(last) {
             return Err(Status::invalid_argument("the snapshot's files do not end at its last log id"));
         }

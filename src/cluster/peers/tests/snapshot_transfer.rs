@@ -1,12 +1,13 @@
 //! Snapshot transfer, complete and damaged.
 
 use futures::StreamExt as _;
+use openraft::async_runtime::watch::WatchReceiver as _;
 use proto::snapshot_part::Part;
 use proto::{SnapshotFile, SnapshotHead, SnapshotPart};
 
 use super::*;
 use crate::cluster::apply::database::Generations;
-use crate::cluster::peers::snapshot_transfer::{Digests, SnapshotError, head, read, receive};
+use crate::cluster::peers::snapshot_transfer::{Digests, SnapshotError, head, read, receive, send};
 use crate::cluster::peers::transfer_progress::TransferProgress;
 
 type Sent = Vec<Result<SnapshotPart, Status>>;
@@ -286,6 +287,82 @@ async fn follower_behind_the_purged_log_gets_a_snapshot() {
     let (nodes, away, last) = with_one_away(&site).await;
     let back = site.node(away).await;
     goes_on_with(nodes, back, last).await;
+}
+
+/// Copies the files of a snapshot.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("directory");
+    for item in fs::read_dir(from).expect("files") {
+        let item = item.expect("file");
+        fs::copy(item.path(), to.join(item.file_name())).expect("copied");
+    }
+}
+
+/// Files with data, each with places in it.
+fn places(directory: &Path, per_file: u64) -> Vec<(String, usize)> {
+    let mut places = Vec::new();
+    for item in fs::read_dir(directory).expect("files") {
+        let item = item.expect("file");
+        let (name, length) =
+            (item.file_name().into_string().expect("UTF-8"), item.metadata().expect("size").len());
+        let is_diary = name.starts_with("LOG") || name == "LOCK" || name.starts_with("OPTIONS");
+        let steps = if is_diary { 0 } else { per_file.min(length) };
+        places.extend(
+            (0..steps).map(|step| (name.clone(), usize::try_from(step * length / steps).expect("small"))),
+        );
+    }
+    places
+}
+
+/// The digests of damaged files match. Such a snapshot stopped its receiver, and then every other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_of_a_damaged_disk_is_refused() {
+    let site = Site::new(3);
+    let (nodes, away, last) = with_one_away(&site).await;
+    let leads = leader(&nodes);
+    let (from, disk, cluster_id) = (leads.handle.node_id(), leads.disk_id(), leads.handle.cluster_id());
+    let vote = leads.handle.raft.metrics().borrow_watched().vote.clone();
+    let sent = leads.handle.raft.get_snapshot().await.expect("runs").expect("a snapshot");
+    let hash = leads.handle.state_hash().expect("hash").1;
+    let made = tempfile::tempdir().expect("directory");
+    // Opening it moves the rows from the write-ahead log to a table file.
+    let generations = Generations::new(made.path().to_owned()).expect("state");
+    let expected = sent.meta.last_log_id;
+    drop(generations.install(sent.snapshot.directory(), Rows::TABLES, &[], expected).expect("installed"));
+    let whole = made.path().join("1");
+    stop_all(nodes).await;
+
+    let back = site.node(away).await;
+    let caller = site.caller(&format!("node/{from}"), (from, disk), cluster_id);
+    let client = site.client_of(&caller, away, Some(back.disk_id()));
+    let (mut refused, places) = (0, places(&whole, 12));
+    for (number, (name, at)) in places.iter().enumerate() {
+        let damaged = made.path().join(format!("damaged-{number}"));
+        copy(&whole, &damaged);
+        let mut bytes = fs::read(damaged.join(name)).expect("file");
+        match number % 5 {
+            0 => bytes.truncate(*at),
+            bit => bytes[*at] ^= 1 << bit,
+        }
+        fs::write(damaged.join(name), bytes).expect("damaged");
+        match send(&client, &vote, &sent.meta, &damaged).await.expect("read") {
+            Ok(_) => println!("harmless: {name}:{at}"),
+            Err(status) => {
+                assert_eq!(status.code(), Code::InvalidArgument, "{name}:{at}: {status}");
+                refused += 1;
+            }
+        }
+        if back.handle.applied_log_id().expect("applied") == expected {
+            assert_eq!(back.handle.state_hash().expect("hash").1, hash, "{name}:{at}");
+        }
+    }
+    println!("{} places: {refused} refused", places.len());
+    assert!(places.len() >= 50 && refused > places.len() / 2, "{refused} of {}", places.len());
+    let taken = send(&client, &vote, &sent.meta, &whole).await.expect("read");
+    taken.expect("installed");
+    timeout(LONG, back.handle.until_applied(last)).await.expect("applied");
+    assert_eq!(back.handle.state_hash().expect("hash").1, hash);
+    back.stop().await;
 }
 
 /// A snapshot replaces the state, and then the log. A node killed between the two found its state ahead of its log,
