@@ -884,6 +884,11 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum time for them to end while the disk of the log hangs.
 pub const STOP_WITH_HUNG_DISK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum of `listen.shutdown_delay`: the time for which a node that stops still accepts connections, although it
+/// is not ready. With the limits of the other steps of a shutdown it is less than 45 s, the `TimeoutStopSec` of the
+/// systemd unit.
+/// Metric: `svc_http_connections_closed_total{reason="shutdown"}`.
+pub const SHUTDOWN_DELAY_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for requests in flight to finish at a graceful shutdown.
 /// Metric: `svc_http_connections_closed_total{reason="shutdown"}`.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

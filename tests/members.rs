@@ -85,6 +85,7 @@ impl Site {
             [listen]
             http = "127.0.0.1:0"
             https = "127.0.0.1:0"
+            shutdown_delay = "1s"
             [tls]
             certificate = "{certificate}"
             private_key = "{private_key}"
@@ -301,6 +302,29 @@ async fn leader_hands_over_before_it_stops() {
     let jwks = alone.get(&anonymous, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 200);
     assert_eq!(jwks.text().await.expect("text"), known);
+}
+
+/// Regression: the port was closed while a load balancer still sent requests to it, and before leadership had moved.
+#[tokio::test]
+async fn stopping_leader_serves_and_is_not_ready() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (mut members, leads) = ready(&site, &operator).await;
+    let mut stopping = members.remove(leads);
+    kill_process(Pid::from_child(&stopping.child), Signal::TERM).expect("signalled");
+    // No connection is kept: each request shows that the port is open.
+    let anonymous = client().pool_max_idle_per_host(0).build().expect("client");
+    while stopping.get(&anonymous, "/readyz").await.status() == 200 {}
+    let health = operator.get(format!("{}/readyz", stopping.https)).send().await.expect("answer");
+    assert_eq!(health.status(), 503);
+    let health = json_of(health).await;
+    assert!(health["missing"].as_array().expect("list").contains(&json!("continued service")), "{health}");
+    stopping.wait_for_log("leader changed");
+    assert_eq!(register(&stopping, &operator, 0).await, 201);
+    assert!(stopping.child.wait().expect("end").success());
+    for member in &members {
+        assert_eq!(register(member, &operator, 1 + usize::try_from(member.id).expect("small")).await, 201);
+    }
 }
 
 /// A paused member can hold its lease, and with it a tool as it was, for up to D.

@@ -2,9 +2,10 @@
 //!
 //! `/livez` depends on nothing but the process, so that a supervisor never kills a node for trouble of its cluster.
 //! `/readyz` and health report whether the node can serve. A follower with a leader and a lease is as ready as the
-//! leader; a leader that no majority has confirmed lately does not count. Three conditions make health warn and the node
+//! leader; a leader that no majority has confirmed lately does not count. Four conditions make health warn and the node
 //! not ready:
 //!
+//! - a requested stop: the node serves until clients have left
 //! - no freshness lease: requests wait for it, and most succeed
 //! - a wall clock apart from the others': only credentials of other issuers are refused
 //! - no signing key of sufficient age: a node that joined mints nothing until then (contract §3)
@@ -38,9 +39,9 @@ pub struct Health {
     version: &'static str,
     /// The name of the node.
     unit_id: String,
-    /// `pass`; `warn`: the node has no freshness lease and requests wait for it, its signing key is not old enough to
-    /// mint, its clock disagrees and credentials of other issuers are refused, or its disk space is low and writes that
-    /// add data are refused; `fail`
+    /// `pass`; `warn`: the node was told to stop, it has no freshness lease and requests wait for it, its signing key is
+    /// not old enough to mint, its clock disagrees and credentials of other issuers are refused, or its disk space is
+    /// low and writes that add data are refused; `fail`
     #[schema(value_type = values::HealthStatus)]
     status: &'static str,
     /// Unmet conditions; absent for anonymous callers, unless the node starts.
@@ -84,6 +85,8 @@ enum NotReady {
     Refused(error::Body),
 }
 
+/// Unmet: the node was told to stop.
+const CONTINUED: &str = "continued service";
 /// Unmet: no freshness lease.
 const LEASE: &str = "freshness lease";
 /// Unmet: a member stopped because its log has another committed entry.
@@ -108,6 +111,7 @@ pub(super) fn missing(app: &App) -> Vec<&'static str> {
     let cluster = app.state.cluster();
     let clock = cluster.clock_verdict();
     let all = [
+        (app.stop_requested.is_cancelled(), CONTINUED),
         (app.state.position().is_none(), "bootstrap"),
         (cluster.disk_hangs(), "disk"),
         (cluster.confirmed_leader().is_none(), "leader"),
@@ -147,7 +151,7 @@ fn health(app: &App) -> (Health, bool) {
     let mut missing = missing(app);
     let status = match missing.as_slice() {
         [] => "pass",
-        some if some.iter().all(|what| [LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
+        some if some.iter().all(|what| [CONTINUED, LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
         _ => "fail",
     };
     let is_ready = missing.is_empty();

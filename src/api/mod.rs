@@ -63,6 +63,7 @@ pub use axum::Router;
 use axum::http::Method;
 use axum::middleware::from_fn_with_state;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, CreateStream, Health, Identities, IssueIdentity,
@@ -157,6 +158,8 @@ pub struct Parts {
     pub backup_permits: Arc<Semaphore>,
     /// Load shedding.
     pub load_shedder: LoadShedder,
+    /// Cancelled when the node shall stop: it still serves, and is not ready.
+    pub stop_requested: CancellationToken,
     /// The node's name in answers and events.
     pub unit_id: String,
 }

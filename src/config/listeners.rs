@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::checker::Checker;
+use super::checker::{Checker, duration};
 use super::schema;
 use super::schema::{Mode, Settings};
 use super::{ClientLimits, Fabric, Listen, Tls};
@@ -48,6 +49,9 @@ pub(super) fn check(
         (Some(tls), false) => self::tls(tls, &settings.listen.https, fabric, checker).map(Some),
     };
     let hosts = hosts(&settings.listen.hosts, fabric, checker);
+    let shutdown_delay =
+        duration(&settings.listen.shutdown_delay, Duration::ZERO, limits::SHUTDOWN_DELAY_MAX);
+    let shutdown_delay = checker.keep("listen.shutdown_delay", shutdown_delay);
     let callers = callers(&settings.callers, checker);
     let limits = limits(&settings.limits, checker);
     let metrics_access = match settings.metrics.access {
@@ -56,7 +60,7 @@ pub(super) fn check(
         schema::MetricsAccess::Public => MetricsAccess::Public,
     };
     Some(Listeners {
-        listen: Listen { http: http?, hosts: hosts? },
+        listen: Listen { http: http?, hosts: hosts?, shutdown_delay: shutdown_delay? },
         tls: tls?,
         callers: callers?,
         limits: limits?,

@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use self::checker::Checker;
 pub use self::cluster::{Cluster, Peers};
@@ -88,6 +89,8 @@ pub struct Listen {
     pub http: SocketAddr,
     /// Accepted host names: that of our `iss`, and the additional ones.
     pub hosts: Vec<String>,
+    /// Time from the request to stop, from which on the node is not ready, until no more connections are accepted.
+    pub shutdown_delay: Duration,
 }
 
 /// `[tls]`, and `listen.https`.

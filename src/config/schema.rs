@@ -57,11 +57,17 @@ pub(super) struct Listen {
     pub http: String,
     pub https: String,
     pub hosts: Vec<String>,
+    pub shutdown_delay: String,
 }
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { http: "127.0.0.1:8693".to_owned(), https: "0.0.0.0:8694".to_owned(), hosts: Vec::new() }
+        Self {
+            http: "127.0.0.1:8693".to_owned(),
+            https: "0.0.0.0:8694".to_owned(),
+            hosts: Vec::new(),
+            shutdown_delay: "0s".to_owned(),
+        }
     }
 }
 
@@ -145,14 +151,14 @@ pub(super) struct Policy {
 pub(super) struct Cluster {
     pub heartbeat: String,
     pub freshness: Freshness,
+    #[serde(deserialize_with = "whole_number")]
+    pub log_bytes_max: u64,
     pub listen: Option<String>,
     pub certificate: Option<PathBuf>,
     pub private_key: Option<PathBuf>,
     pub ca: Option<PathBuf>,
     pub crl: Option<PathBuf>,
     pub members: Vec<Member>,
-    #[serde(deserialize_with = "whole_number")]
-    pub log_bytes_max: u64,
 }
 
 impl Default for Cluster {
@@ -160,13 +166,13 @@ impl Default for Cluster {
         Self {
             heartbeat: "50ms".to_owned(),
             freshness: Freshness::Lease,
+            log_bytes_max: limits::LOG_BYTES_MAX,
             listen: None,
             certificate: None,
             private_key: None,
             ca: None,
             crl: None,
             members: Vec::new(),
-            log_bytes_max: limits::LOG_BYTES_MAX,
         }
     }
 }

@@ -64,7 +64,7 @@ fn unset_settings_have_documented_defaults() {
     let config = good(REQUIRED);
     assert_eq!((config.node.id, config.node.unit_id.as_str()), (1, "node-1"));
     assert_eq!(config.listen.http.to_string(), "127.0.0.1:8693");
-    assert_eq!(config.cluster.heartbeat, std::time::Duration::from_millis(50));
+    assert_eq!(config.cluster.heartbeat, Duration::from_millis(50));
     assert!(!config.outbound.allow_loopback_http);
     assert_eq!(
         (config.log.format, config.log.filter.as_str()),
@@ -179,10 +179,11 @@ fn value_beyond_its_rule_is_refused() {
         ("[node]\nunit_id = \"a b\"", "node.unit_id"),
         ("[listen]\nhttp = \"8693\"", "listen.http"),
         ("[listen]\nhttp = \"localhost:8693\"", "listen.http"),
+        ("[listen]\nshutdown_delay = \"11s\"", "listen.shutdown_delay"),
         ("[cluster]\nheartbeat = \"19ms\"", "cluster.heartbeat"),
-        ("[cluster]\nheartbeat = \"5001ms\"", "cluster.heartbeat"),
         ("[cluster]\nlog_bytes_max = 1048575", "cluster.log_bytes_max"),
         ("[cluster]\nlog_bytes_max = 68719476737", "cluster.log_bytes_max"),
+        ("[cluster]\nheartbeat = \"5001ms\"", "cluster.heartbeat"),
         ("[cluster]\nheartbeat = \"100\"", "cluster.heartbeat"),
         ("[blast_radius]\norder = []", "blast_radius"),
         ("[blast_radius]\norder = [\"a\", \"a\"]", "blast_radius"),

@@ -205,7 +205,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
     };
     Ok(Config {
         node: config::Node { id: 1, data_dir: data_dir.to_owned(), unit_id: "dev".to_owned() },
-        listen: config::Listen { http: listen, hosts: Vec::new() },
+        listen: config::Listen { http: listen, hosts: Vec::new(), shutdown_delay: Duration::ZERO },
         tls: None,
         callers: Callers::default(),
         limits: config::ClientLimits {

@@ -9,6 +9,7 @@ mod push_certificate;
 mod readiness;
 mod replica;
 mod restoring;
+mod running;
 mod signals;
 
 use std::io;
@@ -28,6 +29,8 @@ use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
 use self::replica::{Replica, start_replica, until_disk_has_space};
 pub use self::restoring::{Founded, Founding, mode, open_stopped};
+pub use self::running::Running;
+use self::running::{Stop, stopped_after};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, ConnectionLimiter};
@@ -132,19 +135,6 @@ pub enum Error {
     ReplicaFailed(String),
 }
 
-/// A node that serves.
-pub struct Running {
-    /// Address of the plain HTTP listener.
-    pub address: SocketAddr,
-    /// Address of the TLS listener; `None` in development mode.
-    pub tls_address: Option<SocketAddr>,
-    /// Replicated state, for tests and the development broker.
-    pub state: State,
-    listener: JoinSet<()>,
-    replica: Replica,
-    shutdown: CancellationToken,
-}
-
 /// Starts a node. `compiler` is this executable, started again in a child process to compile a policy. After an error,
 /// the data directory is closed.
 pub async fn start(
@@ -160,18 +150,19 @@ pub async fn start(
     // Includes a port chosen by the operating system.
     config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
     reached_at(&mut config, address);
+    let stop = Stop::new(shutdown, config.listen.shutdown_delay);
     let mode = mode(&config);
     let limiter = ConnectionLimiter::new(config.limits.connections, listener::connections_max()?);
     data_directory::prepare(&config.node.data_dir, mode)?;
 
     let front = Front::new(config.node.unit_id.clone(), config.listen.hosts.clone(), clock.clone());
-    let mut listener = listeners.serve(&front.router(), &limiter, &metrics, &shutdown)?;
-    listener.spawn(readiness::log_readiness(front.clone(), clock.clone(), shutdown.clone()));
+    let mut listener = listeners.serve(&front.router(), &limiter, &metrics, &stop.drain)?;
+    listener.spawn(readiness::log_readiness(front.clone(), clock.clone(), stop.requested.clone()));
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), "listening");
-    let replica = recover(config, clock, (compiler, issuers), &metrics, &shutdown, (front, &mut listener));
+    let replica = recover(config, clock, (compiler, issuers), &metrics, &stop, (front, &mut listener));
     let replica = Box::pin(replica).await?;
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), version = env!("CARGO_PKG_VERSION"), "serving");
-    Ok(Running { address, tls_address, state: replica.state.clone(), listener, replica, shutdown })
+    Ok(Running::new((address, tls_address), listener, replica, stop))
 }
 
 /// Starts the replica and the rest of the node, and opens `front`. A failed start leaves nothing running.
@@ -180,7 +171,7 @@ async fn recover(
     clock: Clock,
     program: (&Path, Issuers),
     metrics: &Metrics,
-    shutdown: &CancellationToken,
+    stop: &Stop,
     (front, listener): (Front, &mut JoinSet<()>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
@@ -189,9 +180,9 @@ async fn recover(
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();
     let assembled = tokio::select! {
-        assembled = assemble(config, clock, program, metrics, shutdown, &mut replica) => assembled,
+        assembled = assemble(config, clock, program, metrics, stop, &mut replica) => assembled,
         failure = handle.until_failed() => Err(Error::ReplicaFailed(failure)),
-        () = shutdown.cancelled() => {
+        () = stop.requested.cancelled() => {
             Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
         }
     };
@@ -210,25 +201,13 @@ async fn recover(
     }
 }
 
-/// Final result: a part that does not end outweighs the reason for the shutdown.
-fn stopped_after<T>(ended: Result<T, Error>, stopped: Result<(), Error>) -> Result<T, Error> {
-    match (ended, stopped) {
-        (Err(reason), Err(Error::NotStopped { .. })) => Err(Error::NotStopped { cause: reason.to_string() }),
-        (Err(reason), Err(error)) => {
-            tracing::error!(%error, "failed to stop the node");
-            Err(reason)
-        }
-        (ended, stopped) => stopped.and(ended),
-    }
-}
-
 /// Brings up keys and policy, and assembles the application.
 async fn assemble(
     config: Config,
     clock: Clock,
     (compiler, issuers): (&Path, Issuers),
     metrics: &Metrics,
-    shutdown: &CancellationToken,
+    stop: &Stop,
     replica: &mut Replica,
 ) -> Result<App, Error> {
     let (state, patience) = (replica.state.clone(), patience(&config));
@@ -292,7 +271,7 @@ async fn assemble(
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
     let streams = streams(&config, &state, &clock);
-    let (feed, broadcaster, gatherer) = feed(&config, &state, clock.clone(), metrics, shutdown);
+    let (feed, broadcaster, gatherer) = feed(&config, &state, clock.clone(), metrics, &stop.drain);
     replica.background.spawn(broadcaster.run());
     replica.background.spawn(gatherer.run());
     let sets = SetBuilder::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
@@ -301,7 +280,7 @@ async fn assemble(
         replica.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
-    let poller = poller(&config, sets, &state, &clock, metrics, shutdown);
+    let poller = poller(&config, sets, &state, &clock, metrics, &stop.drain);
     let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());
     Ok(App::new(api::Parts {
@@ -331,6 +310,7 @@ async fn assemble(
         min_index_permits: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
         backup_permits: Arc::new(Semaphore::new(limits::BACKUPS_MAX)),
         load_shedder: LoadShedder::default(),
+        stop_requested: stop.requested.clone(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
     }))
@@ -397,44 +377,6 @@ fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock)
         state: state.clone(),
         clock: clock.clone(),
         scans: Revocations::scan_permits(),
-    }
-}
-
-impl Running {
-    /// Serves until shutdown, and then until every request in flight is answered and the data directory is closed.
-    ///
-    /// # Errors
-    /// [`Error::ReplicaFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
-    pub async fn until_stopped(mut self) -> Result<(), Error> {
-        let cluster = self.state.cluster().clone();
-        let ended = tokio::select! {
-            failure = cluster.until_failed() => Err(Error::ReplicaFailed(failure)),
-            ended = self.listener.join_next() => match ended {
-                Some(Err(panic)) => Err(Error::TaskFailed(panic)),
-                _ => Ok(()),
-            },
-            ended = self.replica.background.join_next() => if let Some(Err(panic)) = ended {
-                Err(Error::TaskFailed(panic))
-            } else {
-                // Tasks end with the replica: its failure is the cause.
-                let failure = tokio::time::timeout(limits::FAILURE_CAUSE_WAIT, cluster.until_failed()).await;
-                let failure = failure.unwrap_or_else(|_| "a task ended before the node".to_owned());
-                Err(Error::ReplicaFailed(failure))
-            },
-        };
-        self.shutdown.cancel();
-        tracing::info!(failure = ended.as_ref().err().map(tracing::field::display), "stopping");
-        if ended.is_err() {
-            // A failed node answers no request.
-            self.listener.shutdown().await;
-        }
-        // Each listener ends once its own requests are answered.
-        while self.listener.join_next().await.is_some() {}
-        if ended.is_ok() && !cluster.transfer_leadership().await {
-            tracing::debug!("leadership was not handed over");
-        }
-        drop((cluster, self.state, self.listener));
-        stopped_after(ended, self.replica.stop().await)
     }
 }
 
