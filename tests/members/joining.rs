@@ -169,6 +169,7 @@ async fn dead_voter_is_replaced_and_the_leader_removed() {
     let mut voters = [leader.id, other.id, 4];
     voters.sort_unstable();
     until_voters(&leader, &operator, &voters).await;
+    until_ready(&joined).await;
     assert_eq!(register(&joined, &operator, 0).await, 201);
 
     let mut returned = site.start(dead);
