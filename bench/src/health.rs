@@ -11,8 +11,8 @@ use tokio::time::{sleep, timeout};
 use crate::members::Members;
 use crate::wire::{self, Connection, Target};
 
-/// Maximum wait for a new cluster: the signing keys of its nodes are published for ten minutes before they
-/// may sign.
+/// Maximum wait at the start. The signing key of a node that joined is published for ten minutes before it may
+/// sign.
 const NEW_CLUSTER_TIMEOUT: Duration = Duration::from_secs(780);
 
 /// Poll interval per node.
@@ -36,18 +36,37 @@ pub struct View(pub Vec<Option<NodeHealth>>);
 impl View {
     /// Index of the leader: a node that reports that it leads, and that most nodes name.
     pub fn leader(&self) -> Option<usize> {
-        (0..self.0.len()).find(|node| {
-            let of = |said: &Option<NodeHealth>| said.and_then(|said| said.leader) == Some(*node as u64 + 1);
-            of(&self.0[*node]) && self.0.iter().filter(|said| of(said)).count() * 2 > self.0.len()
+        self.leader_of(&self.all())
+    }
+
+    /// The same among some of the nodes.
+    pub fn leader_of(&self, nodes: &[usize]) -> Option<usize> {
+        nodes.iter().copied().find(|leader| {
+            let names_it = |node: &usize| {
+                let said = self.0.get(*node).copied().flatten();
+                said.and_then(|said| said.leader) == Some(*leader as u64 + 1)
+            };
+            names_it(leader) && nodes.iter().filter(|node| names_it(node)).count() * 2 > nodes.len()
         })
+    }
+
+    fn all(&self) -> Vec<usize> {
+        (0..self.0.len()).collect()
     }
 
     /// Whether every node is ready and names this leader.
     pub fn is_ready(&self) -> bool {
-        self.leader().is_some_and(|leader| {
-            self.0
-                .iter()
-                .all(|said| said.is_some_and(|said| said.is_ready && said.leader == Some(leader as u64 + 1)))
+        self.is_ready_at(&self.all())
+    }
+
+    /// The same of some of the nodes.
+    pub fn is_ready_at(&self, nodes: &[usize]) -> bool {
+        let leader = self.leader_of(nodes);
+        leader.is_some_and(|leader| {
+            nodes.iter().all(|node| {
+                let said = self.0.get(*node).copied().flatten();
+                said.is_some_and(|said| said.is_ready && said.leader == Some(leader as u64 + 1))
+            })
         })
     }
 }
@@ -79,9 +98,14 @@ impl Health {
 
     /// Waits until all nodes are ready.
     pub async fn of(members: &Members) -> Result<Self> {
+        Self::at(members, &(0..members.count()).collect::<Vec<_>>()).await
+    }
+
+    /// Waits until some of the nodes are ready; the others are watched too.
+    pub async fn at(members: &Members, nodes: &[usize]) -> Result<Self> {
         let health = Self::watch(members.targets("operator")?);
-        eprintln!("waiting until all nodes are well: up to eleven minutes for a new cluster of several");
-        health.until("not all nodes were well", NEW_CLUSTER_TIMEOUT, View::is_ready).await?;
+        let are_ready = |view: &View| view.is_ready_at(nodes);
+        health.until("not all nodes were well", NEW_CLUSTER_TIMEOUT, are_ready).await?;
         Ok(health)
     }
 
@@ -162,6 +186,8 @@ mod tests {
         ill.0[0] = Some(NodeHealth { leader: Some(2), is_ready: false });
         assert!(!ill.is_ready());
         assert_eq!(ill.leader(), Some(1));
+        assert!(ill.is_ready_at(&[1, 2]), "the ill node does not count");
+        assert!(!ill.is_ready_at(&[0, 2]), "without the leader");
     }
 
     #[test]

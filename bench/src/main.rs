@@ -14,6 +14,7 @@ mod exchange;
 mod failover;
 mod feed;
 mod good_client;
+mod handover;
 mod health;
 mod hosts;
 mod load;
@@ -23,15 +24,19 @@ mod overload;
 mod push_receiver;
 mod race;
 mod registry;
+mod replace;
 mod report;
 mod resume;
 mod revocations;
+mod rolling;
 mod scaling;
 mod settings;
 mod signals;
+mod snapshots;
 mod streams;
 mod together;
 mod tools;
+mod traffic;
 mod verify;
 mod window;
 mod wire;
@@ -179,6 +184,36 @@ enum Command {
         #[command(flatten)]
         plan: failover::Plan,
     },
+    /// Every node in turn is stopped and started again under load, if wanted with another program
+    ///
+    /// Exits with 1 if a request fails on two nodes, a write is lost or an accept is stale.
+    Rolling {
+        #[command(flatten)]
+        place: members::ClusterArgs,
+        #[command(flatten)]
+        plan: rolling::Plan,
+    },
+    /// Every node is killed and replaced by a new one under load; then two nodes are added and two removed
+    Replace {
+        #[command(flatten)]
+        place: members::ClusterArgs,
+        #[command(flatten)]
+        plan: replace::Plan,
+    },
+    /// Planned changes of the leader: the gap of acknowledged writes
+    Handover {
+        #[command(flatten)]
+        place: members::ClusterArgs,
+        #[command(flatten)]
+        plan: handover::Plan,
+    },
+    /// Nodes with the smallest log, which is purged all the time, and followers that catch up by snapshots
+    Snapshots {
+        #[command(flatten)]
+        place: members::ClusterArgs,
+        #[command(flatten)]
+        plan: snapshots::Plan,
+    },
     /// A leader that sleeps through a revocation, or is partitioned from the other nodes, with verifications
     /// in its sockets: none that began after the 202 may be accepted
     Resume {
@@ -260,6 +295,10 @@ fn run(command: &Command) -> Result<bool> {
             generator(*cores)?.block_on(verify::run(start, *cores, *seconds))
         }
         Command::Failover { place, plan } => clients()?.block_on(uninterrupted(failover::run(place, plan))),
+        Command::Rolling { place, plan } => clients()?.block_on(uninterrupted(rolling::run(place, plan))),
+        Command::Replace { place, plan } => clients()?.block_on(uninterrupted(replace::run(place, plan))),
+        Command::Handover { place, plan } => clients()?.block_on(uninterrupted(handover::run(place, plan))),
+        Command::Snapshots { place, plan } => clients()?.block_on(uninterrupted(snapshots::run(place, plan))),
         Command::Resume { place, plan } => clients()?.block_on(uninterrupted(resume::run(place, plan))),
         Command::Together { place, plan } => clients()?.block_on(uninterrupted(together::run(place, plan))),
         Command::Race { place, plan } => clients()?.block_on(uninterrupted(race::run(place, plan))),

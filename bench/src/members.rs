@@ -9,9 +9,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
 
 use crate::certificates::{self, Identity};
 use crate::credentials::Issuer;
@@ -23,6 +25,9 @@ use crate::wire::Target;
 /// Ports for listeners, below those of outgoing connections: otherwise the port of a stopped node could be
 /// taken, or a connection to it could reach itself.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// Interval at which the end of a process is checked.
+const EXIT_POLL: Duration = Duration::from_millis(5);
 
 /// The nodes and their addresses.
 #[derive(clap::Args, Clone)]
@@ -46,8 +51,7 @@ pub struct ClusterArgs {
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
     pub nodes: u64,
-    /// Start the nodes on the data of an earlier bench in --dir. The signing keys of a new cluster are
-    /// published for ten minutes before all nodes may sign; an old one is ready at once
+    /// Start the nodes on the data of an earlier bench in --dir
     #[arg(long)]
     pub keep: bool,
     /// Milliseconds between two heartbeats of the leader
@@ -57,6 +61,12 @@ pub struct ClusterArgs {
     /// root
     #[arg(long, requires = "program", conflicts_with = "keep")]
     pub hosts: bool,
+    /// Nodes that are configured to join later, with the next ids
+    #[arg(skip)]
+    pub joiners: u64,
+    /// Maximum size of the log of each node
+    #[arg(skip)]
+    pub log_bytes_max: Option<u64>,
 }
 
 /// A cluster. Its started processes are killed when this is dropped.
@@ -73,6 +83,8 @@ pub struct Members {
 struct Member {
     /// The TLS listener without a client certificate.
     https: Target,
+    /// Its address for other nodes, if the bench configured it.
+    peers: Option<SocketAddr>,
     process: Process,
 }
 
@@ -108,7 +120,7 @@ impl ClusterArgs {
             None => {
                 for service in &self.compose {
                     let (name, address) = container(service)?;
-                    members.add(address, Process::Container(name))?;
+                    members.add(address, None, Process::Container(name))?;
                 }
             }
         }
@@ -129,8 +141,9 @@ impl ClusterArgs {
             members.hosts = Some(Hosts::make(u8::try_from(self.nodes)?)?);
         }
         let mut listeners = self.listeners()?;
-        let peers = (1..).zip(&listeners).map(|(id, listeners)| (id, listeners.peers)).collect::<Vec<_>>();
-        for (id, Listeners { http, https, .. }) in (1..).zip(listeners.drain(..)) {
+        let peers = (1..=self.nodes).zip(&listeners).map(|(id, listeners)| (id, listeners.peers));
+        let founders = peers.collect::<Vec<_>>();
+        for (id, Listeners { peers, http, https }) in (1..).zip(listeners.drain(..)) {
             let place = dir.join(format!("node-{id}"));
             if place.join("data").exists() {
                 fs::remove_dir_all(place.join("data"))?;
@@ -139,8 +152,10 @@ impl ClusterArgs {
             // A single node needs no peer listener.
             let membership = (self.nodes > 1).then(|| Membership {
                 id,
-                members: peers.clone(),
+                listen: peers,
+                founders: if id <= self.nodes { founders.clone() } else { Vec::new() },
                 heartbeat_millis: self.heartbeat,
+                log_bytes_max: self.log_bytes_max,
             });
             if membership.is_some() && !members.pki.join(format!("{}.pem", peer_name(id))).exists() {
                 certificates::write_peer(&members.pki, &peer_name(id), id)?;
@@ -159,8 +174,10 @@ impl ClusterArgs {
             fs::write(place.join("node.log"), "")?;
             let host = self.hosts.then(|| u8::try_from(id)).transpose()?;
             let mut local = Local { program: program.to_owned(), place, host, child: None };
-            local.start()?;
-            members.add(https, Process::Local(local))?;
+            if id <= self.nodes {
+                local.start()?;
+            }
+            members.add(https, Some(peers), Process::Local(local))?;
         }
         Ok(())
     }
@@ -178,7 +195,7 @@ impl ClusterArgs {
             };
             return (1..=self.nodes).map(of).collect();
         }
-        let addresses = free_addresses(usize::try_from(self.nodes * 3)?)?;
+        let addresses = free_addresses(usize::try_from((self.nodes + self.joiners) * 3)?)?;
         let of = |three: &[SocketAddr]| match three {
             [peers, http, https] => Ok(Listeners { peers: *peers, http: *http, https: *https }),
             _ => bail!("too few free ports"),
@@ -204,17 +221,17 @@ impl ClusterArgs {
             let https = https.context("its configuration names no TLS listener")?.parse()?;
             let mut local = Local { program: program.to_owned(), place, host: None, child: None };
             local.start()?;
-            members.add(https, Process::Local(local))?;
+            members.add(https, None, Process::Local(local))?;
         }
         Ok(())
     }
 }
 
 impl Members {
-    fn add(&mut self, address: SocketAddr, process: Process) -> Result<()> {
+    fn add(&mut self, address: SocketAddr, peers: Option<SocketAddr>, process: Process) -> Result<()> {
         let tls = Some(certificates::client(&self.pki, None, b"http/1.1")?);
         let https = Target { address, host: "localhost".to_owned(), tls };
-        self.nodes.push(Member { https, process });
+        self.nodes.push(Member { https, peers, process });
         Ok(())
     }
 
@@ -236,6 +253,67 @@ impl Members {
     /// Kills a node without waiting for its exit.
     pub fn kill(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::KILL, "KILL")
+    }
+
+    /// Tells a node to stop (SIGTERM).
+    pub fn terminate(&mut self, node: usize) -> Result<()> {
+        self.signal(node, Signal::TERM, "TERM")
+    }
+
+    /// Waits until the process of a node that was told to stop has exited. Returns its exit code.
+    pub async fn until_exited(&mut self, node: usize, longest: Duration) -> Result<Option<i32>> {
+        let begun = Instant::now();
+        loop {
+            let local = self.local(node)?;
+            let child = local.child.as_mut().context("it does not run")?;
+            if let Some(status) = child.try_wait()? {
+                local.child = None;
+                return Ok(status.code());
+            }
+            if begun.elapsed() > longest {
+                bail!("node {} did not exit in {longest:?}", node + 1);
+            }
+            sleep(EXIT_POLL).await;
+        }
+    }
+
+    /// The program with which a node is started from now on.
+    pub fn set_program(&mut self, node: usize, program: &Path) -> Result<()> {
+        let program = program.canonicalize().with_context(|| program.display().to_string())?;
+        self.local(node)?.program = program;
+        Ok(())
+    }
+
+    /// Runs `trust-fabric` as the operator at a node. Returns its output.
+    pub async fn administer(&mut self, node: usize, arguments: &[&str]) -> Result<String> {
+        let url = format!("https://{}", self.node(node)?.https.address);
+        let mut command = Command::new(&self.local(node)?.program);
+        command.args(arguments).arg("--server").arg(url);
+        for (flag, file) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
+            command.arg(flag).arg(self.pki.join(file));
+        }
+        let ran = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
+        if !ran.status.success() {
+            bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr).trim());
+        }
+        Ok(String::from_utf8(ran.stdout)?)
+    }
+
+    /// Directory of a node.
+    pub fn place(&mut self, node: usize) -> Result<PathBuf> {
+        Ok(self.local(node)?.place.clone())
+    }
+
+    /// Address of a node for other nodes.
+    pub fn peer_address(&mut self, node: usize) -> Result<SocketAddr> {
+        self.node(node)?.peers.context("the bench did not configure it")
+    }
+
+    fn local(&mut self, node: usize) -> Result<&mut Local> {
+        match &mut self.node(node)?.process {
+            Process::Local(local) => Ok(local),
+            Process::Container(_) => bail!("this bench starts the nodes itself: --program"),
+        }
     }
 
     /// Pauses a node (SIGSTOP).
@@ -410,6 +488,8 @@ mod tests {
             keep: false,
             heartbeat: 50,
             hosts: false,
+            joiners: 0,
+            log_bytes_max: None,
         };
         let docker = dir.join("docker.sh");
         fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", dir.display())).expect("written");

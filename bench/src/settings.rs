@@ -40,10 +40,14 @@ pub struct Settings<'a> {
 pub struct Membership {
     /// Its id, from 1.
     pub id: u64,
-    /// Id and peer address of every member, including this one.
-    pub members: Vec<(u64, SocketAddr)>,
+    /// Its peer address.
+    pub listen: SocketAddr,
+    /// Id and peer address of every founder of the cluster; empty on a node that joins it.
+    pub founders: Vec<(u64, SocketAddr)>,
     /// Heartbeat interval.
     pub heartbeat_millis: u64,
+    /// Maximum size of the log; `None`: the default.
+    pub log_bytes_max: Option<u64>,
 }
 
 impl Settings<'_> {
@@ -69,7 +73,7 @@ directory = "{policies}"
 [limits]
 requests_per_second_per_caller = 1000000
 [log]
-filter = "warn"
+filter = "warn,trust_fabric::cluster::log::purge=info,trust_fabric::cluster::apply=info"
 {cluster}[[issuers]]
 issuer = "{ISSUER}"
 subject = "kubernetes"
@@ -88,19 +92,21 @@ trust_domains = ["{TRUST_DOMAIN}"]
 
     fn cluster(&self) -> String {
         let (Some(member), Some(pki)) = (&self.member, &self.pki) else { return String::new() };
-        let Some((_, own)) = member.members.iter().find(|(id, _)| *id == member.id) else {
-            return String::new();
-        };
         let name = peer_name(member.id);
         let mut text = format!(
-            "[cluster]\nheartbeat = \"{}ms\"\nlisten = \"{own}\"\ncertificate = \"{}\"\n\
+            "[cluster]\nheartbeat = \"{}ms\"\nlisten = \"{}\"\ncertificate = \"{}\"\n\
              private_key = \"{}\"\nca = \"{}\"\n",
             member.heartbeat_millis,
+            member.listen,
             pki.join(format!("{name}.pem")).display(),
             pki.join(format!("{name}-key.pem")).display(),
             pki.join("ca.pem").display(),
         );
-        for (id, address) in &member.members {
+        if let Some(bytes) = member.log_bytes_max {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "log_bytes_max = {bytes}");
+        }
+        for (id, address) in &member.founders {
             // Writing to a string does not fail.
             let _ = write!(text, "[[cluster.members]]\nid = {id}\naddress = \"{address}\"\n");
         }

@@ -117,16 +117,29 @@ pub struct Connection {
     read: Vec<u8>,
     /// Answers have no body, whatever length they state (RFC 9110 §9.3.2).
     asks_for_heads: bool,
+    /// Whether the last response stated that the connection ends after it.
+    is_last: bool,
 }
 
 impl Connection {
     pub fn over(io: Box<dyn Io>) -> Self {
-        Self { io, read: Vec::with_capacity(4096), asks_for_heads: false }
+        Self { io, read: Vec::with_capacity(4096), asks_for_heads: false, is_last: false }
     }
 
     /// The stream itself, without the read buffer.
     pub fn into_io(self) -> Box<dyn Io> {
         self.io
+    }
+
+    /// Whether the node has closed it, or announced that.
+    pub async fn is_closed(&mut self) -> bool {
+        let is_open = tokio::select! {
+            biased;
+            // Without a request there is nothing to read but the end.
+            _ = self.io.read_buf(&mut self.read) => false,
+            () = std::future::ready(()) => true,
+        };
+        !is_open || self.is_last
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -149,7 +162,8 @@ impl Connection {
     }
 
     pub async fn answer(&mut self) -> io::Result<Response> {
-        let (status, head, end, _) = self.next().await?;
+        let (status, head, end, is_last) = self.next().await?;
+        self.is_last = is_last;
         Ok(Response { status, bytes: self.read.drain(..end).collect(), head })
     }
 

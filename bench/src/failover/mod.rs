@@ -2,35 +2,27 @@
 //! partitioned.
 //!
 //! Open loop: a request is due whether or not those before it were answered. Its latency counts from its due
-//! time, over all tries. [`history::Gap`] defines the gap of a fault.
+//! time, over all tries. [`crate::traffic::history::Gap`] defines the gap of a fault.
 
 mod conduct;
-mod history;
 mod page;
 mod result;
 mod seconds;
-mod traffic;
 mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use crate::health::{Health, View};
 use crate::members::ClusterArgs;
-use history::Kind;
+use crate::traffic::history::Kind;
+use crate::traffic::under_load::UnderLoad;
+use crate::traffic::{Rates, Traffic, findings};
 use seconds::{Cell, Second};
-use traffic::{Rates, Traffic};
-
-/// Maximum wait for all nodes to be healthy, at the start and after each fault.
-pub const READY_TIMEOUT: Duration = Duration::from_secs(90);
-/// Duration of the load before the first and after the last fault.
-const CALM: Duration = Duration::from_secs(3);
 
 /// Fault of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,55 +66,18 @@ pub struct Plan {
 }
 
 pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
-    let mut members = place.members()?;
-    let health = Health::of(&members).await?;
-    let traffic = Arc::new(Traffic::new(&members, plan.rates)?);
-    traffic.prepare().await?;
-
-    let (stop, stopped) = watch::channel(false);
+    let members = place.members()?;
+    let all = (0..members.count()).collect();
+    let mut cluster = UnderLoad::start(members, plan.rates, all).await?;
     let (told, round) = watch::channel(String::new());
-    let mut beside = JoinSet::new();
-    beside.spawn(record_leaders(Arc::clone(&traffic), health.changes()));
-    beside.spawn(show(Arc::clone(&traffic), round));
-    let load = tokio::spawn(Arc::clone(&traffic).run(stopped));
-
-    tokio::time::sleep(CALM).await;
-    let conducted = conduct::rounds(plan, &mut members, &health, &traffic, &told).await;
-    tokio::time::sleep(CALM).await;
-    {
-        let end = traffic.now();
-        let mut history = traffic.history();
-        history.end = end;
-        for fault in &mut history.faults {
-            fault.well_at = fault.well_at.min(end);
-        }
-    }
-    stop.send(true).context("the load has ended early")?;
-    load.await??;
-    drop(beside);
-
+    cluster.beside(show(Arc::clone(&cluster.traffic), round));
+    let conducted = conduct::rounds(plan, &mut cluster, &told).await;
+    let (members, traffic) = cluster.end().await?;
     let looked = match conducted {
-        Ok(()) => result::look(&health, &traffic).await,
+        Ok(()) => findings::look(&traffic).await,
         Err(error) => Err(error),
     };
-    members.still_run()?;
     result::write(plan, members.count(), &traffic, looked)
-}
-
-async fn record_leaders(traffic: Arc<Traffic>, mut views: watch::Receiver<View>) {
-    loop {
-        let leader = views.borrow_and_update().leader();
-        let now = traffic.now();
-        {
-            let mut history = traffic.history();
-            if history.leaders.last().is_none_or(|(_, last)| *last != leader) {
-                history.leaders.push((now, leader));
-            }
-        }
-        if views.changed().await.is_err() {
-            return;
-        }
-    }
 }
 
 async fn show(traffic: Arc<Traffic>, round: watch::Receiver<String>) {

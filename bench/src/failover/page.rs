@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::history::{History, Kind, Micros};
 use super::result::Figures;
 use super::seconds::{Cell, Second};
 use crate::load::as_f64;
+use crate::traffic::history::{History, Kind, Micros};
 
 /// Width of the charts, without their labels.
 const WIDTH: f64 = 1000.0;

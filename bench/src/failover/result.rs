@@ -6,35 +6,16 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::history::{Gap, History, Kind, Lost, Micros, Outcome, name, quantile};
 use super::seconds::{self, Second};
-use super::traffic::Traffic;
-use super::{FaultKind, Plan, READY_TIMEOUT, page};
-use crate::health::{Health, View};
+use super::{FaultKind, Plan, page};
 use crate::load::as_f64;
 use crate::report::Report;
+use crate::traffic::Traffic;
+use crate::traffic::findings::{Findings, counted, millis, ms, quantiles, write_promises, write_requests};
+use crate::traffic::history::{Gap, History, Kind, Micros, quantile};
 
 /// Targets for failed writes after a kill of the leader: percentile and seconds.
 const WRITE_GAP_SECS: [(usize, f64); 3] = [(50, 0.6), (99, 1.5), (100, 3.0)];
-
-/// Observations after the load.
-pub struct Observations {
-    lost: Vec<Lost>,
-    /// Tools of the run on each node.
-    tools: Vec<usize>,
-}
-
-/// Reads everything acknowledged from every node.
-pub async fn look(health: &Health, traffic: &Traffic) -> Result<Observations> {
-    health.until("not all nodes were well at the end", READY_TIMEOUT, View::is_ready).await?;
-    traffic.check_revoked().await;
-    let mut nodes = Vec::new();
-    for node in 0..health.now().0.len() {
-        nodes.push(traffic.tools_at(node).await?);
-    }
-    let lost = traffic.history().lost(&nodes, |number| traffic.entry(number));
-    Ok(Observations { lost, tools: nodes.iter().map(BTreeMap::len).collect() })
-}
 
 /// Figures of a run.
 pub struct Figures {
@@ -46,7 +27,7 @@ pub struct Figures {
 
 /// Prints, writes the files, and returns whether there was no violation. An unfinished run is reported as far
 /// as it went.
-pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Observations>) -> Result<bool> {
+pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Findings>) -> Result<bool> {
     let history = traffic.history();
     let gaps: BTreeMap<_, _> = Kind::ALL.map(|kind| (kind, history.gaps(kind))).into();
     let seconds = seconds::seconds(&history);
@@ -85,38 +66,6 @@ pub fn write(plan: &Plan, nodes: usize, traffic: &Traffic, looked: Result<Observ
     let is_good = report.finish(plan.output.as_deref())?;
     looked?;
     Ok(is_good)
-}
-
-fn write_requests(report: &mut Report, history: &History) {
-    report.table(&["requests", "due", "good", "outcome unknown", "errors", "p50", "p99", "max"]);
-    for kind in Kind::ALL {
-        let of_kind = || history.requests.iter().filter(|request| request.kind == kind);
-        let mut errors = BTreeMap::<String, u64>::new();
-        let mut waits = Vec::new();
-        let mut unknown = 0_u64;
-        for request in of_kind() {
-            match request.outcome {
-                Outcome::Good => waits.push(request.done.saturating_sub(request.due)),
-                Outcome::Unknown => unknown += 1,
-                other => *errors.entry(name(other)).or_default() += 1,
-            }
-            if matches!(request.outcome, Outcome::Wrong(_)) {
-                report.fail(1);
-            }
-        }
-        waits.sort_unstable();
-        let [p50, p99, max] = quantiles(&waits);
-        report.row(&[
-            kind.name().to_owned(),
-            of_kind().count().to_string(),
-            waits.len().to_string(),
-            unknown.to_string(),
-            counted(&errors),
-            p50,
-            p99,
-            max,
-        ]);
-    }
 }
 
 fn write_gaps(report: &mut Report, plan: &Plan, history: &History, gaps: &BTreeMap<Kind, Vec<Gap>>) {
@@ -173,47 +122,11 @@ fn write_elsewhere(report: &mut Report, history: &History) {
     }
 }
 
-fn write_promises(report: &mut Report, history: &History, looked: Option<&Observations>) {
-    let stale = history.stale();
-    let after = history
-        .checks
-        .iter()
-        .filter(|check| history.revoked.get(&check.subject).is_some_and(|at| check.begun > *at))
-        .count();
-    report.line("");
-    match looked {
-        Some(looked) => {
-            let tools: Vec<_> = looked.tools.iter().map(usize::to_string).collect();
-            report.line(&format!(
-                "- lost acknowledged writes: {} of {} (tools on the nodes: {})",
-                looked.lost.len(),
-                history.written.len(),
-                tools.join(", ")
-            ));
-            for lost in looked.lost.iter().take(10) {
-                let how = if lost.is_other { "has other content" } else { "is not there" };
-                report.line(&format!("  - node {}: tool {} {how}", lost.node + 1, lost.number));
-            }
-            report.fail(looked.lost.len() as u64);
-        }
-        None => report.line("- lost acknowledged writes: not checked, the run was not finished"),
-    }
-    report.line(&format!(
-        "- stale accepts: {} of {after} verifications begun after the 202 of their subject's revocation ({} were revoked)",
-        stale.len(),
-        history.revoked.len(),
-    ));
-    for check in stale.iter().take(10) {
-        report.line(&format!("  - node {}: workload {}", check.node + 1, check.subject));
-    }
-    report.fail(stale.len() as u64);
-}
-
 fn as_json(
     history: &History,
     seconds: &[Second],
     gaps: &BTreeMap<Kind, Vec<Gap>>,
-    looked: Option<&Observations>,
+    looked: Option<&Findings>,
 ) -> Value {
     let faults: Vec<_> = history
         .faults
@@ -257,25 +170,4 @@ fn as_json(
         "stale_accepts": history.stale().len(),
         "odd_answers": history.odd,
     })
-}
-
-/// Median, 99th percentile and maximum, in milliseconds.
-fn quantiles(sorted: &[Micros]) -> [String; 3] {
-    [50, 99, 100].map(|percent| ms(quantile(sorted, percent)))
-}
-
-fn counted(errors: &BTreeMap<String, u64>) -> String {
-    if errors.is_empty() {
-        return "0".to_owned();
-    }
-    let each: Vec<_> = errors.iter().map(|(name, count)| format!("{name}: {count}")).collect();
-    each.join(", ")
-}
-
-fn millis(micros: Micros) -> f64 {
-    as_f64(micros) / 1000.0
-}
-
-fn ms(micros: Option<Micros>) -> String {
-    micros.map_or_else(|| "-".to_owned(), |micros| format!("{:.1}", millis(micros)))
 }

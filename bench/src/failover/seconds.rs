@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::history::{History, Kind, Micros, Outcome, Request, quantile};
 use crate::load::as_f64;
+use crate::traffic::history::{History, Kind, Micros, Outcome, Request, quantile};
 
 /// Microseconds per second.
 const SECOND: Micros = 1_000_000;
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_request_belongs_to_the_second_in_which_it_was_due() {
-        let request = |due, done, outcome| Request { kind: Kind::Verify, due, done, outcome };
+        let request = |due, done, outcome| Request { kind: Kind::Verify, due, done, first: outcome, outcome };
         let history = History {
             requests: vec![
                 request(10, 2_000_010, Outcome::Good),

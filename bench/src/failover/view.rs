@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
-use super::history::Kind;
 use super::seconds::Second;
+use crate::traffic::history::Kind;
 
 /// Seconds of the sparklines.
 const PICTURE_SECS: usize = 60;

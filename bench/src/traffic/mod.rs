@@ -1,8 +1,14 @@
 //! The load: a fixed rate of each kind of request to all nodes, by clients that try the next node at once
 //! after a failure.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+mod clients;
+pub mod findings;
+pub mod history;
+mod tokens;
+pub mod under_load;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
@@ -11,9 +17,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{sleep_until, timeout};
 
-use super::history::{Check, History, Kind, Micros, Outcome, Request, Try};
+use self::clients::{is_final, outcome_of};
+use self::history::{Check, History, Kind, Micros, Outcome, Request, Try};
+use self::tokens::{Token, Tokens, Verdict, keep};
 use crate::certificates::TRUST_DOMAIN;
 use crate::client;
 use crate::credentials::{self, AUDIENCE, FABRIC, Issuer};
@@ -21,19 +29,8 @@ use crate::load::as_f64;
 use crate::members::Members;
 use crate::registry::write_verification;
 use crate::settings::SIGNAL_ISSUER;
-use crate::wire::{self, Connection, Response, Target};
+use crate::wire::{self, Connection, Target};
 
-/// First and longest pause of a client after a failure of all nodes.
-const PAUSE: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Maximum age of a used token; its lifetime is five minutes.
-const TOKEN_AGE_MAX: Duration = Duration::from_secs(200);
-/// Maximum retained tokens of each state.
-const TOKENS_MAX: usize = 64;
-/// Of so many verifications, one is of a revoked token and one of a token that is being revoked.
-const REVOKED_EVERY: u64 = 4;
-/// Maximum retained odd answers.
-const ODD_MAX: usize = 20;
 /// Tools per page of the final check.
 const PAGE: usize = 1000;
 
@@ -58,9 +55,42 @@ pub struct Rates {
     /// Seconds after which a client abandons a request
     #[arg(long, default_value_t = 30)]
     pub patience: u64,
+    /// Maximum tries of a request, each on another node
+    #[arg(skip = usize::MAX)]
+    pub tries_max: usize,
 }
 
 impl Rates {
+    /// So many requests per second in all: 56 % verifications, 20 % exchanges, 20 % tool registrations, 4 %
+    /// signals. A client tries a second node once.
+    pub fn mixed(rate: f64) -> Self {
+        Self {
+            exchange_rate: rate * 0.2,
+            verify_rate: rate * 0.56,
+            signal_rate: rate * 0.04,
+            write_rate: rate * 0.2,
+            tries_max: 2,
+            ..Self::patient()
+        }
+    }
+
+    /// Tool registrations only, tried until they succeed.
+    pub fn writes(rate: f64) -> Self {
+        Self { write_rate: rate, ..Self::patient() }
+    }
+
+    const fn patient() -> Self {
+        Self {
+            exchange_rate: 0.0,
+            verify_rate: 0.0,
+            signal_rate: 0.0,
+            write_rate: 0.0,
+            try_timeout: 3000,
+            patience: 30,
+            tries_max: usize::MAX,
+        }
+    }
+
     /// Requests of this kind per second.
     pub const fn of(&self, kind: Kind) -> f64 {
         match kind {
@@ -82,53 +112,23 @@ pub struct Traffic {
     /// By kind and node.
     targets: [Vec<Target>; 4],
     idle: [Vec<Mutex<Vec<Connection>>>; 4],
+    /// The nodes to which requests are sent.
+    in_use: Mutex<Vec<usize>>,
     history: Mutex<History>,
     tokens: Mutex<Tokens>,
 }
 
-#[derive(Clone)]
-struct Token {
-    subject: u64,
-    text: Arc<str>,
-    minted: Instant,
+/// Outcomes of the first and the last try of a request.
+#[derive(Clone, Copy)]
+struct Ends {
+    first: Outcome,
+    last: Outcome,
 }
 
-/// Tokens by state of their workload: unrevoked, waiting for revocation, in revocation, revoked.
-#[derive(Default)]
-struct Tokens {
-    living: VecDeque<Token>,
-    waiting: VecDeque<Token>,
-    revoking: VecDeque<Token>,
-    revoked: VecDeque<Token>,
-}
-
-impl Tokens {
-    /// A fresh token and its expected verdict. The tokens of a state take turns.
-    fn draw(&mut self, number: u64) -> Option<(Token, Verdict)> {
-        let first = match number % REVOKED_EVERY {
-            0 => Some((&mut self.revoked, Verdict::Refused)),
-            1 => Some((&mut self.revoking, Verdict::Either)),
-            _ => None,
-        };
-        for (list, verdict) in first.into_iter().chain([(&mut self.living, Verdict::Accepted)]) {
-            while let Some(token) = list.pop_back() {
-                if token.minted.elapsed() < TOKEN_AGE_MAX {
-                    list.push_front(token.clone());
-                    return Some((token, verdict));
-                }
-            }
-        }
-        None
+impl Ends {
+    const fn of(only: Outcome) -> Self {
+        Self { first: only, last: only }
     }
-}
-
-/// Expected verdict of a verification.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Accepted,
-    Refused,
-    /// The revocation is in flight.
-    Either,
 }
 
 impl Traffic {
@@ -144,6 +144,7 @@ impl Traffic {
             issuer: Arc::clone(&members.issuer),
             targets,
             idle: std::array::from_fn(|_| (0..count).map(|_| Mutex::default()).collect()),
+            in_use: Mutex::new((0..count).collect()),
             history: Mutex::default(),
             tokens: Mutex::default(),
         })
@@ -151,11 +152,21 @@ impl Traffic {
 
     /// Records so far.
     pub fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tokens(&self) -> MutexGuard<'_, Tokens> {
-        self.tokens.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends requests to these nodes only, from now on.
+    pub fn send_to(&self, nodes: Vec<usize>) {
+        *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+    }
+
+    /// The nodes to which requests are sent.
+    pub fn in_use(&self) -> Vec<usize> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn now(&self) -> Micros {
@@ -170,8 +181,9 @@ impl Traffic {
                 0 => self.call(Kind::Write, 0, &self.post(Kind::Write, "/v1/tools", &entry)).await.0,
                 _ => self.exchange(u64::MAX - number).await,
             };
+            let outcome = outcome.last;
             if outcome != Outcome::Good {
-                bail!("before the load, a request is answered: {}", super::history::name(outcome));
+                bail!("before the load, a request is answered: {}", history::name(outcome));
             }
         }
         let mut history = self.history();
@@ -220,18 +232,19 @@ impl Traffic {
         };
         let due = u64::try_from((due - self.begun).as_micros()).unwrap_or_default();
         let done = self.now();
-        self.history().requests.push(Request { kind, due, done, outcome });
+        let Ends { first, last: outcome } = outcome;
+        self.history().requests.push(Request { kind, due, done, first, outcome });
     }
 
-    async fn exchange(&self, number: u64) -> Outcome {
+    async fn exchange(&self, number: u64) -> Ends {
         let Ok(credential) = self.issuer.credential_of(&self.account(number), number) else {
-            return Outcome::None;
+            return Ends::of(Outcome::None);
         };
         let body = credentials::exchange(&credential);
         let request = self.post(Kind::Exchange, "/v1/exchange/token", &body);
         let (outcome, answer) = self.call(Kind::Exchange, number, &request).await;
         let answer = answer.and_then(|answer| serde_json::from_slice::<Value>(answer.body()).ok());
-        if let (Outcome::Good, Some(answer)) = (outcome, answer)
+        if let (Outcome::Good, Some(answer)) = (outcome.last, answer)
             && let Some(text) = answer["access_token"].as_str()
         {
             let token = Token { subject: number, text: text.into(), minted: Instant::now() };
@@ -242,20 +255,22 @@ impl Traffic {
         outcome
     }
 
-    async fn verify(&self, number: u64) -> Outcome {
+    async fn verify(&self, number: u64) -> Ends {
         let drawn = self.tokens().draw(number);
-        let Some((token, verdict)) = drawn else { return Outcome::None };
+        let Some((token, verdict)) = drawn else { return Ends::of(Outcome::None) };
         let request = self.verification(&token, number);
         let begun = Instant::now();
-        let mut node = self.first(number);
-        for turn in 0.. {
-            let (outcome, accepted) = self.verify_at(node, &request, &token, verdict).await;
-            if is_final(outcome) || accepted.is_some() || begun.elapsed() > self.patience() {
-                return outcome;
+        let (mut node, mut first) = (self.first(number), None);
+        let mut turn = 0;
+        loop {
+            let (last, accepted) = self.verify_at(node, &request, &token, verdict).await;
+            let ends = Ends { first: *first.get_or_insert(last), last };
+            if is_final(last) || accepted.is_some() || self.gives_up(begun, turn) {
+                return ends;
             }
             node = self.next(node, turn).await;
+            turn += 1;
         }
-        Outcome::None
     }
 
     /// One verification at one node, and its verdict, if there was one.
@@ -292,7 +307,7 @@ impl Traffic {
         (outcome, accepted)
     }
 
-    async fn signal(self: &Arc<Self>, number: u64) -> Outcome {
+    async fn signal(self: &Arc<Self>, number: u64) -> Ends {
         let token = {
             let mut tokens = self.tokens();
             let token = tokens.waiting.pop_front();
@@ -313,15 +328,15 @@ impl Traffic {
         {
             let mut tokens = self.tokens();
             tokens.revoking.retain(|revoking| revoking.subject != token.subject);
-            if outcome == Outcome::Good {
+            if outcome.last == Outcome::Good {
                 keep(&mut tokens.revoked, token.clone());
             }
         }
-        if outcome == Outcome::Good {
+        if outcome.last == Outcome::Good {
             self.history().revoked.insert(token.subject, acknowledged);
             let request = self.verification(&token, number);
             let mut asking = JoinSet::new();
-            for node in 0..self.nodes() {
+            for node in self.in_use() {
                 let (traffic, request, token) = (Arc::clone(self), request.clone(), token.clone());
                 asking.spawn(async move {
                     traffic.verify_at(node, &request, &token, Verdict::Refused).await;
@@ -347,11 +362,11 @@ impl Traffic {
         .to_string()
     }
 
-    async fn register(&self, number: u64) -> Outcome {
+    async fn register(&self, number: u64) -> Ends {
         let body = self.entry(number).to_string();
         let request = self.post(Kind::Write, "/v1/tools", &body);
         let (outcome, _) = self.call(Kind::Write, number, &request).await;
-        if outcome == Outcome::Good {
+        if outcome.last == Outcome::Good {
             self.history().written.insert(number);
         }
         outcome
@@ -408,102 +423,10 @@ impl Traffic {
         let tokens: Vec<_> = self.tokens().revoked.iter().cloned().collect();
         for (number, token) in tokens.iter().enumerate() {
             let request = self.verification(token, number as u64 | 1 << 62);
-            for node in 0..self.nodes() {
+            for node in self.in_use() {
                 self.verify_at(node, &request, token, Verdict::Refused).await;
             }
         }
-    }
-
-    // --- how it is sent ----------------------------------------------------------------------
-
-    /// Tries one node after the other until one succeeds or fails finally.
-    async fn call(&self, kind: Kind, number: u64, request: &[u8]) -> (Outcome, Option<Response>) {
-        let begun = Instant::now();
-        let mut node = self.first(number);
-        let good: &[u16] = match kind {
-            Kind::Exchange | Kind::Verify => &[200],
-            Kind::Signal => &[202],
-            Kind::Write => &[200, 201],
-        };
-        let mut turn = 0;
-        loop {
-            let started = self.now();
-            let (sent, answer) = self.once(kind, node, request).await.unzip();
-            let (outcome, sent) = (outcome_of(answer.as_ref(), good), sent.unwrap_or(started));
-            let done = self.now();
-            self.note(Try { kind, node, sent, done, outcome }, answer.as_ref());
-            if is_final(outcome) || begun.elapsed() > self.patience() {
-                return (outcome, answer);
-            }
-            node = self.next(node, turn).await;
-            turn += 1;
-        }
-    }
-
-    /// Records a try, and its response if it is odd.
-    fn note(&self, one: Try, answer: Option<&Response>) {
-        let mut history = self.history();
-        if let (Outcome::Wrong(status), Some(answer)) = (one.outcome, answer)
-            && history.odd.len() < ODD_MAX
-        {
-            let body = String::from_utf8_lossy(answer.body()).into_owned();
-            let at = as_f64(one.sent) / 1e6;
-            history.odd.push(format!(
-                "{} at {at:.3} s, node {}: {status} {body}",
-                one.kind.name(),
-                one.node + 1
-            ));
-        }
-        history.tries.push(one);
-    }
-
-    /// One request to one node; the time of sending, and the response. Replaces a connection that the node has
-    /// closed.
-    async fn once(&self, kind: Kind, node: usize, request: &[u8]) -> Option<(Micros, Response)> {
-        let target = &self.targets[kind.place()][node];
-        let idle = || self.idle[kind.place()][node].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let asking = async {
-            loop {
-                let kept = idle().pop();
-                let is_kept = kept.is_some();
-                let mut connection = match kept {
-                    Some(connection) => connection,
-                    None => target.connect().await.ok()?,
-                };
-                let sent = self.now();
-                match connection.call(request).await {
-                    Ok(answer) => {
-                        idle().push(connection);
-                        return Some((sent, answer));
-                    }
-                    Err(_) if is_kept => {}
-                    Err(_) => return None,
-                }
-            }
-        };
-        timeout(Duration::from_millis(self.rates.try_timeout), asking).await.ok().flatten()
-    }
-
-    /// The first node, in turns.
-    fn first(&self, number: u64) -> usize {
-        usize::try_from(number % self.nodes() as u64).unwrap_or_default()
-    }
-
-    /// The next node; after all nodes, a pause.
-    async fn next(&self, node: usize, turn: usize) -> usize {
-        let round = turn / self.nodes();
-        if turn % self.nodes() == self.nodes() - 1 {
-            sleep(
-                (PAUSE * 2_u32.saturating_pow(u32::try_from(round).unwrap_or(u32::MAX).min(8)))
-                    .min(PAUSE_MAX),
-            )
-            .await;
-        }
-        (node + 1) % self.nodes()
-    }
-
-    fn nodes(&self) -> usize {
-        self.targets[0].len()
     }
 
     const fn patience(&self) -> Duration {
@@ -525,45 +448,5 @@ impl Traffic {
         let tool = format!("run-{}-base", self.run);
         write_verification(&mut request, host, &tool, &token.text, number);
         request
-    }
-}
-
-fn keep(list: &mut VecDeque<Token>, token: Token) {
-    if list.len() >= TOKENS_MAX {
-        list.pop_front();
-    }
-    list.push_back(token);
-}
-
-/// Whether no other node has to be tried.
-const fn is_final(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Good | Outcome::Wrong(_))
-}
-
-fn outcome_of(answer: Option<&Response>, good: &[u16]) -> Outcome {
-    let Some(answer) = answer else { return Outcome::None };
-    match answer.status {
-        status if good.contains(&status) => Outcome::Good,
-        503 if wire::find(answer.body(), b"outcome").is_some() => Outcome::Unknown,
-        503 | 429 => Outcome::NotNow,
-        other => Outcome::Wrong(other),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unknown_outcome_differs_from_an_orderly_refusal() {
-        let answer = |status, body: &str| Response { status, bytes: body.as_bytes().to_vec(), head: 0 };
-        let of = |status, body| outcome_of(Some(&answer(status, body)), &[200, 201]);
-        assert_eq!(of(201, ""), Outcome::Good);
-        assert_eq!(of(503, r#"{"error_description":"its outcome is unknown"}"#), Outcome::Unknown);
-        assert_eq!(of(503, r#"{"error_description":"no leader"}"#), Outcome::NotNow);
-        assert_eq!(of(429, ""), Outcome::NotNow);
-        assert_eq!(of(409, ""), Outcome::Wrong(409));
-        assert_eq!(of(500, ""), Outcome::Wrong(500));
-        assert_eq!(outcome_of(None, &[200]), Outcome::None);
     }
 }

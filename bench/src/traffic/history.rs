@@ -68,6 +68,8 @@ pub struct Request {
     pub kind: Kind,
     pub due: Micros,
     pub done: Micros,
+    /// Outcome of its first try.
+    pub first: Outcome,
     /// Outcome of its last try.
     pub outcome: Outcome,
 }
@@ -109,6 +111,8 @@ pub struct History {
     pub leaders: Vec<(Micros, Option<usize>)>,
     /// First answers that were neither good nor an orderly refusal.
     pub odd: Vec<String>,
+    /// Connections that failed, by how.
+    pub broken: BTreeMap<&'static str, u64>,
     /// Due time of the last request.
     pub end: Micros,
 }
@@ -145,6 +149,14 @@ impl History {
             let end = self.faults.get(place + 1).map_or(self.end, |next| next.at);
             (fault, fault.at..end.max(fault.at))
         })
+    }
+
+    /// The longest time between two good responses of one kind.
+    pub fn longest_silence(&self, kind: Kind) -> Micros {
+        let is_good = |request: &&Request| request.kind == kind && request.outcome == Outcome::Good;
+        let mut done: Vec<_> = self.requests.iter().filter(is_good).map(|request| request.done).collect();
+        done.sort_unstable();
+        done.windows(2).map(|two| two[1] - two[0]).max().unwrap_or_default()
     }
 
     /// Gaps of all faults for one kind.
@@ -261,7 +273,7 @@ mod tests {
     use super::*;
 
     fn good(due: Micros, done: Micros) -> Request {
-        Request { kind: Kind::Write, due, done, outcome: Outcome::Good }
+        Request { kind: Kind::Write, due, done, first: Outcome::Good, outcome: Outcome::Good }
     }
 
     fn fault(at: Micros) -> Fault {
@@ -301,6 +313,16 @@ mod tests {
             ..History::default()
         };
         assert_eq!(history.gaps(Kind::Write), [Gap { silence: 310, wait: 300, has_ended: true }]);
+    }
+
+    #[test]
+    fn longest_silence_is_between_two_good_responses() {
+        let history = History {
+            requests: vec![good(90, 500), good(10, 20), Request { outcome: Outcome::NotNow, ..good(0, 200) }],
+            ..History::default()
+        };
+        assert_eq!(history.longest_silence(Kind::Write), 480);
+        assert_eq!(history.longest_silence(Kind::Verify), 0);
     }
 
     #[test]
