@@ -329,21 +329,21 @@ fn recorded(before: Option<&Node>, member: &MemberEntry, index: u64) -> Node {
     }
 }
 
-/// Deletes every node but the founder of a new cluster, which is its voter. Ids above that of the founder are allocated
-/// again: a node of the earlier cluster states another cluster id.
+/// Deletes every node but the founder of a new cluster. Ids above its own are allocated again.
 pub fn found(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<(), Corrupt> {
     let mut nodes = read(tables)?;
     let founder = nodes.remove(&node_id).filter(|node| node.stage() == NodeStage::Voter);
-    let Node { address, disk_id, .. } =
-        founder.ok_or_else(|| Corrupt::row("the founder of a restored cluster is no voter"))?;
-    nodes.keys().for_each(|other| delete(tables, *other));
+    let founder = founder.ok_or_else(|| Corrupt::row("the founder of a restored cluster is no voter"))?;
+    for other in nodes.into_keys() {
+        delete(tables, other);
+    }
     let (stage, wanted) = (NodeStage::Voter.into(), NodeRole::Voter.into());
     let founder = Node {
         node_id,
         stage,
         wanted,
-        address,
-        disk_id,
+        address: founder.address,
+        disk_id: founder.disk_id,
         created_index: index,
         joined_index: index,
         ..Node::default()
