@@ -175,7 +175,7 @@ async fn recover(
     (front, listener): (Front, &mut JoinSet<()>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
-    until_disk_has_space(&data, shutdown).await?;
+    until_disk_has_space(&data, &stop.requested).await?;
     let mut replica = start_replica(&config, &clock, metrics).await?;
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();
