@@ -160,8 +160,7 @@ pub(crate) async fn start<M: Machine>(
         identities.clone(),
         initial_members,
         (database, opened.disk_records, open),
-        FeatureLevels::of(Arc::clone(&machine)),
-        &clock,
+        (FeatureLevels::of(Arc::clone(&machine)), &clock),
     )?;
     check_has_cluster(&local, (tls.is_some(), end))?;
 

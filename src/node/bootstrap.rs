@@ -97,7 +97,7 @@ pub(super) async fn keep_version_recorded(state: State) {
 }
 
 /// Bootstraps the cluster unless that is done: its incarnation, and its first policy. Concurrent attempts of other nodes
-/// are fine. The policy is read only if there is none.
+/// are fine. The policy is read only if there is none. Between the two, the version of this program is recorded.
 pub(super) async fn bootstrap<P>(state: &State, first_policy: impl Fn() -> P) -> Result<(), Error>
 where
     P: Future<Output = Result<policy::Bundle, Error>>,
@@ -114,6 +114,7 @@ where
             Err(error) => return Err(error.into()),
         }
     }
+    state.record_version().await?;
     if !state.index().policy.is_empty() {
         return Ok(());
     }

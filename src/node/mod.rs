@@ -188,6 +188,7 @@ async fn recover(
     };
     match assembled {
         Ok(app) => {
+            replica.background.spawn(keep_version_recorded(replica.state.clone()));
             open_admin_socket(&data, app.clone(), &mut replica);
             front.begin(app);
             Ok(replica)
@@ -217,7 +218,6 @@ async fn assemble(
     let workers = policy_workers(compiler);
     let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
     despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
-    despite_elections(&state, patience, || async { Ok(state.record_version().await?) }).await?;
     let transmits = config.transmitter.is_some();
     let keyring = open_keyring(&config, &state).await?;
     replica.background.spawn(keyring.clone().run());
@@ -226,7 +226,6 @@ async fn assemble(
     policy.current().ok_or(Error::NoPolicy)?;
     replica.background.spawn(policy.clone().follow());
     replica.background.spawn(compare_state_hashes(state.clone()));
-    replica.background.spawn(keep_version_recorded(state.clone()));
     let audit = replica.start_audit(&config, &clock, metrics)?;
     // With a lease, the node is ready from its first connection on.
     if let Err(error) = state.fresh().await {

@@ -26,6 +26,9 @@ use super::{FABRIC, IDP, Issuers, MIGRATE, Minted, NOW_SECS, OTHER_IDP, Response
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
+/// Creates a data directory at the path.
+pub type CreateData = Box<dyn FnOnce(&Path)>;
+
 /// Deviations from the usual node.
 #[derive(Default)]
 pub struct Setup {
@@ -42,7 +45,7 @@ pub struct Setup {
     /// TLS and a table of callers, as in production, instead of development mode.
     pub is_secure: bool,
     /// Creates the data directory, before the node starts.
-    pub data: Option<Box<dyn FnOnce(&Path)>>,
+    pub data: Option<CreateData>,
     /// Continues to serve when its Raft instance has stopped, as a partitioned node does.
     pub survives_replica: bool,
 }

@@ -120,8 +120,7 @@ impl LocalNode {
         identities: Option<NodeIdentities>,
         initial_members: InitialMembers,
         (database, disk_records, open): (Arc<DB>, Arc<DiskRecords>, DatabaseGuard),
-        feature_levels: FeatureLevels,
-        clock: &Clock,
+        (feature_levels, clock): (FeatureLevels, &Clock),
     ) -> Result<Self, Corrupt> {
         disk_records.record_own_life((node_id, disk_id), &life);
         let cluster_id = OnceLock::new();

@@ -90,19 +90,6 @@ pub fn recorded_version(_: &Node) -> Option<(&str, u32)> {
     None
 }
 
-/// The command that records this program as that of a member.
-#[cfg(not(feature = "level-0"))]
-fn of_this_program(node_id: u64) -> Option<Command> {
-    let (version, feature_level) = (env!("CARGO_PKG_VERSION").to_owned(), *SUPPORTED.end());
-    let version = Some(MemberVersion { version, feature_level });
-    Some(Command::RecordVersion(RecordVersion { node_id, version }))
-}
-
-#[cfg(feature = "level-0")]
-fn of_this_program(_: u64) -> Option<Command> {
-    None
-}
-
 /// The level to which the cluster can be raised by these reports.
 ///
 /// # Errors
@@ -152,11 +139,21 @@ impl State {
     ///
     /// # Errors
     /// [`Error::Write`].
+    #[cfg(not(feature = "level-0"))]
     pub async fn record_version(&self) -> Result<(), Error> {
-        match of_this_program(self.cluster.node_id()).filter(|_| self.owes_version()) {
-            Some(command) => self.as_node().propose(command).await.map(drop),
-            None => Ok(()),
+        if !self.owes_version() {
+            return Ok(());
         }
+        let (version, feature_level) = (env!("CARGO_PKG_VERSION").to_owned(), *SUPPORTED.end());
+        let version = Some(MemberVersion { version, feature_level });
+        let command = RecordVersion { node_id: self.cluster.node_id(), version };
+        self.as_node().propose(Command::RecordVersion(command)).await.map(drop)
+    }
+
+    /// Feature level 0 records none.
+    #[cfg(feature = "level-0")]
+    pub async fn record_version(&self) -> Result<(), Error> {
+        Ok(())
     }
 }
 

@@ -246,9 +246,9 @@ impl Site {
         let disk_records = Arc::new(DiskRecords::decode(None).expect("records"));
         let opened = (database, disk_records, open);
         let clock = Clock::system();
+        let levels = (FeatureLevels::of(Arc::new(Rows)), &clock);
         let members = InitialMembers::new();
-        let levels = FeatureLevels::of(Arc::new(Rows));
-        let local = LocalNode::open((from, from_disk, life), identities, members, opened, levels, &clock)
+        let local = LocalNode::open((from, from_disk, life), identities, members, opened, levels)
             .expect("local node");
         if let Some(id) = cluster_id {
             local.join(id).expect("joined");
