@@ -297,10 +297,8 @@ impl Machine for Replicated {
         if index.incarnation.is_some() {
             feature_level::check(index.feature_level, &feature_level::SUPPORTED)?;
         }
-        let ends = Ends {
-            outbox: Some(Span::at(view, outbox::SPAN)?.end),
-            feed: Some(Span::at(view, feed::SPAN)?.end),
-        };
+        let end = |span: &'static [u8]| Span::at(view, span).map(|span| Some(span.end));
+        let ends = Ends { outbox: end(outbox::SPAN)?, feed: end(feed::SPAN)? };
         self.row_cache.rebuild(view)?;
         self.revocations.replace(revocations);
         self.replace_index(index, ends);
