@@ -14,6 +14,7 @@ use rocksdb::{
     IteratorMode, LruCacheOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 
+use super::directory::Directory;
 use crate::cluster::type_config::{LogId, StoredMembership};
 use crate::cluster::{Corrupt, Row, View, Write, codec, durable_file, record, torn_tail};
 use crate::limits;
@@ -46,6 +47,8 @@ pub type StateHash = [u8; 32];
 pub(crate) struct Database {
     db: DB,
     tables: &'static [&'static str],
+    /// Dropped after the database, which is closed by then.
+    directory: Directory,
 }
 
 /// The applied entry, stored in the same write batch as its rows.
@@ -234,7 +237,7 @@ impl Database {
         torn_tail::check_for(directory, Corrupt::state)?;
         let db = DB::open_cf_descriptors(&options(), directory, families(tables))
             .map_err(|error| Corrupt::unopened(&error, Corrupt::state(directory, &error)))?;
-        let database = Self { db, tables };
+        let database = Self { db, tables, directory: Directory::new(directory.to_owned(), true) };
         database.verify(later)?;
         Ok(database)
     }
@@ -248,7 +251,12 @@ impl Database {
         let families = families(tables).filter(|family| there.iter().any(|name| name == family.name()));
         let db =
             DB::open_cf_descriptors_read_only(&options(), directory, families, false).map_err(unopened)?;
-        Ok(Self { db, tables })
+        Ok(Self { db, tables, directory: Directory::new(directory.to_owned(), true) })
+    }
+
+    /// Removes its directory once it is closed: another generation has taken its place.
+    pub(crate) fn discard(&self) {
+        self.directory.discard();
     }
 
     /// Verifies every row of every table that is there.

@@ -4,13 +4,14 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openraft::RaftSnapshotBuilder;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 
 use super::database::Database;
+use super::directory::{Directory, remove_if_there};
 use crate::cluster::Corrupt;
 use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::type_config::TypeConfig;
@@ -19,36 +20,18 @@ use crate::limits;
 /// Prefix of a complete snapshot's directory; its number follows, and the newest has the largest.
 const COMPLETE: &str = "complete-";
 
-/// A directory that is removed with its last owner, unless it is retained.
-#[derive(Debug)]
-struct Directory {
-    path: PathBuf,
-    is_kept: AtomicBool,
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if !self.is_kept.load(Ordering::Relaxed)
-            && let Err(error) = remove_if_there(&self.path)
-        {
-            // It is removed at the next start.
-            tracing::warn!(%error, path = %self.path.display(), "failed to remove an obsolete snapshot");
-        }
-    }
-}
-
 /// The files of a snapshot, read-only. They exist as long as this value.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotFiles(Arc<Directory>);
 
 impl SnapshotFiles {
     fn in_directory(path: PathBuf, is_kept: bool) -> Self {
-        Self(Arc::new(Directory { path, is_kept: AtomicBool::new(is_kept) }))
+        Self(Arc::new(Directory::new(path, is_kept)))
     }
 
     /// Directory of the files.
     pub(crate) fn directory(&self) -> &Path {
-        &self.0.path
+        self.0.path()
     }
 }
 
@@ -164,7 +147,7 @@ impl Snapshots {
         fs::File::open(&self.root)?.sync_all()?;
         let snapshot = Snapshot { meta, snapshot: SnapshotFiles::in_directory(complete, true) };
         if let Some(replaced) = current.replace(snapshot.clone()) {
-            replaced.snapshot.0.is_kept.store(false, Ordering::Relaxed);
+            replaced.snapshot.0.discard();
         }
         drop(current);
         // After the lock: this may be the last owner, and removing the files takes a while.
@@ -220,13 +203,6 @@ pub(crate) fn is_file_name(name: &str) -> bool {
     name.len() <= limits::SNAPSHOT_NAME_BYTES_MAX
         && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
         && name.bytes().all(is_inner)
-}
-
-fn remove_if_there(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

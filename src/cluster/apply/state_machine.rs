@@ -235,7 +235,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         let database = Arc::new(database);
         self.membership = database.membership().map_err(io::Error::other)?;
         // The order of apply: rows first, then memory, because the rebuild wakes readers, which read the rows.
-        self.shared.database.store(Arc::clone(&database));
+        self.shared.database.swap(Arc::clone(&database)).discard();
         self.shared.record_applied(self.clock.boot());
         self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
         let index = meta.last_log_id.map_or(0, |last| last.index);

@@ -280,13 +280,18 @@ async fn goes_on_with(mut nodes: Vec<Node>, back: Node, last: u64) {
     stop_all(nodes).await;
 }
 
-/// A follower whose next entry is purged receives a snapshot.
+/// A follower whose next entry is purged receives a snapshot. Regression: its earlier state remained on the disk until
+/// the next start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_behind_the_purged_log_gets_a_snapshot() {
     let site = Site::new(3);
     let (nodes, away, last) = with_one_away(&site).await;
     let back = site.node(away).await;
     goes_on_with(nodes, back, last).await;
+    let state = site.data(away).join("state");
+    let generations = fs::read_dir(&state).expect("state").map(|item| item.expect("item").file_name());
+    let generations: Vec<_> = generations.filter(|name| name != "CURRENT").collect();
+    assert_eq!(generations, ["2"]);
 }
 
 /// Copies the files of a snapshot.
