@@ -106,13 +106,14 @@ impl Traffic {
     }
 
     async fn connected(&self, kind: Kind, node: usize) -> Option<Connection> {
-        match self.targets[kind.place()][node].connect().await {
+        let error = match self.targets[kind.place()][node].connect().await {
             Ok(connection) => return Some(connection),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                self.broke("connection refused")
-            }
-            Err(_) => self.broke("connection closed during the handshake"),
-        }
+            Err(error) => error,
+        };
+        self.broke(match error.kind() {
+            io::ErrorKind::ConnectionRefused => "connection refused",
+            _ => "connection closed during the handshake",
+        });
         None
     }
 
