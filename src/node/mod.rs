@@ -218,7 +218,6 @@ async fn assemble(
     let workers = policy_workers(compiler);
     let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
     despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
-    let transmits = config.transmitter.is_some();
     let keyring = open_keyring(&config, &state).await?;
     replica.background.spawn(keyring.clone().run());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
@@ -274,7 +273,7 @@ async fn assemble(
     replica.background.spawn(broadcaster.run());
     replica.background.spawn(gatherer.run());
     let sets = SetBuilder::new(config.fabric.issuer.clone(), keyring.clone(), state.clone());
-    if transmits {
+    if config.transmitter.is_some() {
         let transmitter = transmitter(&config, sets.clone(), outbound.clone(), &state, &clock, metrics)?;
         replica.background.spawn(transmitter.run());
     }
