@@ -316,6 +316,8 @@ fn places(directory: &Path, per_file: u64) -> Vec<(String, usize)> {
             (0..steps).map(|step| (name.clone(), usize::try_from(step * length / steps).expect("small"))),
         );
     }
+    // Tables first: once a harmless one was installed, none is installed again.
+    places.sort_by_key(|(name, _)| !name.contains(".sst"));
     places
 }
 
