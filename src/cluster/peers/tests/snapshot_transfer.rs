@@ -328,7 +328,7 @@ async fn snapshot_of_a_damaged_disk_is_refused() {
     let (nodes, away, last) = with_one_away(&site).await;
     let leads = leader(&nodes);
     let (from, disk, cluster_id) = (leads.handle.node_id(), leads.disk_id(), leads.handle.cluster_id());
-    let vote = leads.handle.raft.metrics().borrow_watched().vote.clone();
+    let vote = leads.handle.raft.metrics().borrow_watched().vote;
     let sent = leads.handle.raft.get_snapshot().await.expect("runs").expect("a snapshot");
     let hash = leads.handle.state_hash().expect("hash").1;
     let made = tempfile::tempdir().expect("directory");
