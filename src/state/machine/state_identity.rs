@@ -1,6 +1,6 @@
 //! Identity of a state: its cluster, incarnation, feature level and log time.
 
-use super::{read_incarnation, read_time};
+use super::index::{read_incarnation, read_time};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::Incarnation;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::cluster::Machine as _;
-use crate::state::command::{self, Bootstrap, encode_once};
+use crate::state::command::{self, Bootstrap, Command, encode_once};
 use crate::state::testing::{StateHarness, TestNode};
-use crate::state::{Replicated, feature_level};
+use crate::state::{Error, Replicated, feature_level};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const EXPIRED: Timestamp = Timestamp::from_secs(1_800_000_600);
