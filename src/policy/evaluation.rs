@@ -17,6 +17,9 @@ use serde_json::Value as Json;
 use super::{Error, Source, builtins, call_graph};
 use crate::{json, limits};
 
+/// Begin of the text of [`LimitError::TimeLimitExceeded`].
+const TIME_LIMIT: &str = "execution exceeded time limit";
+
 thread_local! {
     /// The engine of the last program on this thread, warm after its first decision. Keeping one only releases the
     /// engines of replaced bundles.
@@ -120,6 +123,8 @@ pub(super) fn value_of(engine: &mut Engine, rule: &str) -> Result<Json, Evaluati
     let value =
         engine.eval_rule(rule.to_owned()).map_err(|error| match error.downcast_ref::<LimitError>() {
             Some(LimitError::TimeLimitExceeded { .. }) => EvaluationError::TimedOut,
+            // The engine passes on an error inside a function as text.
+            _ if error.to_string().contains(TIME_LIMIT) => EvaluationError::TimedOut,
             _ => EvaluationError::Failed(error.to_string()),
         })?;
     match value {

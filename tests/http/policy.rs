@@ -161,9 +161,11 @@ async fn malformed_decision_denies() {
 async fn policy_timeout_denies_with_503_and_can_be_retried() {
     let loops: String = (0..9).map(|at| [" some n", &at.to_string(), " in digits\n"].concat()).collect();
     let file = |point: &str| {
+        // Regression: an error inside a function was a failure, not a timeout.
+        let decision = if point == "signals" { "decision := slow(1)\nslow(_)" } else { "decision" };
         let text = format!(
             "package svc.{point}\nimport rego.v1\ndigits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n\
-             decision := count([1 |\n{loops} n0 + n1 + n2 > 100\n])\n"
+             {decision} := count([1 |\n{loops} n0 + n1 + n2 > 100\n])\n"
         );
         json!({"path": format!("{point}.rego"), "text": text})
     };
