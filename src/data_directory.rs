@@ -93,6 +93,12 @@ pub enum Error {
         /// The command to repeat.
         command: String,
     },
+    /// Another restore is running.
+    #[error("data directory {}: another restore is running on it", path.display())]
+    Restoring {
+        /// Path of the directory.
+        path: PathBuf,
+    },
     /// It is not empty.
     #[error("data directory {}: not empty, it contains {found}; a backup is restored into an empty directory", path.display())]
     Used {
@@ -123,10 +129,29 @@ pub enum Error {
 /// it is refused.
 pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
     create(path)?;
-    if let Some(command) = unfinished(path)? {
-        return Err(Error::Unfinished { path: path.to_owned(), command });
-    }
+    check_restored(path)?;
     check_mode(path, mode)
+}
+
+/// Refuses a directory with an unfinished restore.
+pub fn check_restored(path: &Path) -> Result<(), Error> {
+    match unfinished(path)? {
+        Some(command) => Err(Error::Unfinished { path: path.to_owned(), command }),
+        None => Ok(()),
+    }
+}
+
+/// Locks the directory against another restore until the file is dropped.
+pub fn lock_for_restore(path: &Path) -> Result<fs::File, Error> {
+    let unusable = |source| Error::Unusable { path: path.to_owned(), source };
+    create(path)?;
+    let directory = fs::File::open(path).map_err(unusable)?;
+    let locked = rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    match locked {
+        Ok(()) => Ok(directory),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Restoring { path: path.to_owned() }),
+        Err(error) => Err(unusable(error.into())),
+    }
 }
 
 /// Prepares an empty directory for the restore of a backup, and marks it as unfinished. The remains of an interrupted one
@@ -264,6 +289,17 @@ mod tests {
             let refused = prepare(&path, second).expect_err("the other mode");
             assert!(matches!(refused, Error::OtherMode { .. }), "{refused}");
         }
+    }
+
+    /// Regression: a second restore cleared the directory under the first one.
+    #[test]
+    fn directory_has_one_restore_at_a_time() {
+        let (_outer, path) = directory();
+        let first = lock_for_restore(&path).expect("free");
+        let refused = lock_for_restore(&path).expect_err("locked");
+        assert!(matches!(refused, Error::Restoring { .. }), "{refused}");
+        drop(first);
+        lock_for_restore(&path).expect("free again");
     }
 
     #[test]

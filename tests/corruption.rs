@@ -209,13 +209,13 @@ async fn flip_everywhere(count: usize, masks: &[u8]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_byte_stops_the_node_or_is_harmless() {
-    flip_everywhere(FLIPS, &[0x01, 0x04, 0x80, 0xff]).await;
+    Box::pin(flip_everywhere(FLIPS, &[0x01, 0x04, 0x80, 0xff])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "fifteen hundred positions take minutes; part of `make proof`"]
 async fn a_flipped_byte_anywhere_stops_the_node_or_is_harmless() {
-    flip_everywhere(1500, &[0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff]).await;
+    Box::pin(flip_everywhere(1500, &[0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff])).await;
 }
 
 fn newest(data: &Path, folder: &str, extension: &str) -> PathBuf {

@@ -72,6 +72,7 @@ fn restore(file: &Path, config: &Config, arguments: &Arguments, out: &mut dyn Wr
     let opened = open(file)?;
     check_origin(&verify_digest(file, &opened)?, config)?;
     let data = &config.node.data_dir;
+    let _lock = data_directory::lock_for_restore(data).map_err(node::Error::from)?;
     data_directory::begin_restore(data, node::mode(config)).map_err(node::Error::from)?;
     let restored = restore_into(data, file, &opened, config, address);
     if restored.is_err() {
@@ -130,6 +131,7 @@ fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write
     let data = &config.node.data_dir;
     let may_be_ahead =
         data_directory::prepare_new_cluster(data, node::mode(config)).map_err(node::Error::from)?;
+    let _lock = data_directory::lock_for_restore(data).map_err(node::Error::from)?;
     let address = match (&config.cluster.peers, &arguments.address) {
         (Some(peers), Some(address)) => Some(peer_address(config, peers, Some(address))?),
         // The other nodes reached it at the address of its state.

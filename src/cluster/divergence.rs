@@ -90,7 +90,7 @@ impl Divergence {
         let mut is_disputed = false;
         let is_new = self.disputes.send_if_modified(|disputes| {
             is_disputed = index > disputes.agreed;
-            let is_new = is_disputed && disputes.open.is_none() && !disputes.is_closed;
+            let is_new = is_disputed && disputes.open.is_none();
             if is_new {
                 disputes.open = Some(index);
                 self.is_open.store(true, Ordering::Release);

@@ -167,7 +167,8 @@ pub(crate) async fn start<M: Machine>(
     let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(local), tls.clone()));
     let clocks = Arc::new(Clocks::new(clock.clone(), node_id));
-    let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks) };
+    let is_disputed = shared.divergence.is_open();
+    let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks), is_disputed };
     let log_reader = opened.store.reader();
     let raft = openraft::Raft::new(node_id, config, network, opened.store, state)
         .await

@@ -13,11 +13,11 @@ use super::{Error, draw};
 use crate::clock::Clock;
 use crate::cluster::{self, ProposerId, Space, Transport};
 use crate::config::Config;
-use crate::limits;
 use crate::state::{Replicated, State};
 use crate::telemetry::Metrics;
 use crate::tls::{RemoteEnd, Tls};
 use crate::tools::audit::{self, Audit};
+use crate::{data_directory, limits};
 
 /// The replica with its tasks and threads.
 pub(super) struct Replica {
@@ -130,6 +130,8 @@ pub(super) async fn start_replica(
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
     lock(&data)?;
+    // A restore may have begun while this node waited for disk space.
+    data_directory::check_restored(&data)?;
     let options = cluster::Options {
         data,
         node_id: config.node.id,

@@ -216,8 +216,8 @@ pub fn is_proposable(command: &[u8]) -> bool {
     body.is_some_and(|body| !matches!(body, Command::Restore(_)))
 }
 
-/// Whether a command adds data that stays until it is removed: tools, agents, encryption keys, streams, policies and
-/// invitations. The rows of the others expire, are few, or free space.
+/// Whether a command adds data that stays for longer than minutes: tools, agents, encryption keys, streams, policies,
+/// invitations, and the nonces of execution scopes. The rows of the others expire, are few, or free space.
 #[must_use]
 pub fn adds_data(command: &[u8]) -> bool {
     match proto::Command::decode(command).ok().and_then(|command| command.body) {
@@ -227,7 +227,8 @@ pub fn adds_data(command: &[u8]) -> bool {
             | Command::IssueAgent(_)
             | Command::RegisterEncryptionKey(_)
             | Command::CreateStream(_)
-            | Command::AllocateNode(_),
+            | Command::AllocateNode(_)
+            | Command::RecordExchange(_),
         ) => true,
         _ => false,
     }
@@ -323,6 +324,7 @@ mod tests {
             Command::CreateStream(CreateStream::default()),
             Command::AllocateNode(AllocateNode::default()),
             Command::PutPolicy(PutPolicy::default()),
+            Command::RecordExchange(RecordExchange::default()),
         ];
         let others = [
             Command::PutPolicy(PutPolicy { is_seed: true, ..Default::default() }),
@@ -341,7 +343,6 @@ mod tests {
             Command::AdvanceStream(AdvanceStream::default()),
             Command::AppendAuditBlock(AppendAuditBlock::default()),
             Command::CheckStateHash(CheckStateHash::default()),
-            Command::RecordExchange(RecordExchange::default()),
             Command::SpendToken(SpendToken::default()),
             Command::WantRole(WantRole::default()),
             Command::JoinNode(JoinNode::default()),

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker, ready};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Network {
     pub(crate) channels: Arc<Channels>,
     /// Receives the clock readings of responses.
     pub(crate) clocks: Arc<Clocks>,
+    /// Whether the state of this node is in dispute: it must not spread as a snapshot.
+    pub(crate) is_disputed: Arc<AtomicBool>,
 }
 
 /// The connection to one node for one purpose.
@@ -46,13 +49,15 @@ pub(crate) struct RaftConnection {
     is_for_heartbeats: bool,
     local: Arc<LocalNode>,
     clocks: Arc<Clocks>,
+    is_disputed: Arc<AtomicBool>,
 }
 
 impl Network {
     fn connection(&self, target: u64, node: &MemberRecord, is_for_heartbeats: bool) -> RaftConnection {
         let client = self.channels.own(target, &node.address, Some(node.disk_id));
         let (local, clocks) = (Arc::clone(&self.channels.local), Arc::clone(&self.clocks));
-        RaftConnection { client, to: target, is_for_heartbeats, local, clocks }
+        let is_disputed = Arc::clone(&self.is_disputed);
+        RaftConnection { client, to: target, is_for_heartbeats, local, clocks, is_disputed }
     }
 }
 
@@ -347,6 +352,10 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let client = self.client()?;
+        if self.is_disputed.load(Ordering::Acquire) {
+            let disputed = NetworkError::from_string("the state of this node is in dispute");
+            return Err(StreamingError::Network(disputed));
+        }
         let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
         let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
         let outcome = tokio::select! {

@@ -286,11 +286,12 @@ impl LocalNode {
         }
         self.check_cluster(call)?;
         self.check_membership(call, kind, members, removed_at)?;
-        if let Some(known) = &call.known {
+        let is_known = members.is_empty() || members.has_disk(&(call.from, call.from_disk));
+        if let Some(known) = call.known.as_ref().filter(|_| is_known) {
             self.verify_own(known, call.from)?;
         }
         self.verify_life(call, members)?;
-        self.check_feature_level(call)?;
+        self.check_feature_level(call, is_known)?;
         match *self.contradiction.borrow() {
             Some(ours) => Err(CallRejection::Contradiction(ours, self.node_id)),
             None => Ok(()),
@@ -309,13 +310,16 @@ impl LocalNode {
     }
 
     /// This node supports the feature level that the caller has applied; otherwise it stops: it could not apply the log.
-    fn check_feature_level(&self, call: &CallMetadata) -> Result<(), CallRejection> {
+    /// A caller that it does not know is rejected only.
+    fn check_feature_level(&self, call: &CallMetadata, is_known: bool) -> Result<(), CallRejection> {
         let (cluster, newest) = (call.feature_level, self.feature_levels.newest);
         if cluster <= newest {
             return Ok(());
         }
         let rejection = CallRejection::FeatureLevel { node: self.node_id, cluster, newest };
-        self.stop(rejection.to_string());
+        if is_known {
+            self.stop(rejection.to_string());
+        }
         Err(rejection)
     }
 

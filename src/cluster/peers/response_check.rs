@@ -66,6 +66,11 @@ fn life(headers: &HeaderMap) -> Option<Life> {
     codec::life_from_proto(&codec::proto::Life::decode(bytes).ok()?).ok()
 }
 
+/// The reason in the details of a rejection.
+fn reason(status: &Status) -> Option<proto::refused::Why> {
+    proto::Refused::decode(status.details()).unwrap_or_default().why
+}
+
 /// A channel whose responses are verified.
 #[derive(Clone)]
 pub(crate) struct VerifiedChannel {
@@ -79,8 +84,10 @@ impl VerifiedChannel {
     /// Verifies the life in response headers. Skipped while the disk of the node is unknown, as in `Hello`.
     fn verify_life(&self, headers: &HeaderMap) -> Result<(), Status> {
         let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok);
+        // Another node at the address of a member rejects the call without a reason of these.
+        let is_called = status.as_ref().is_none_or(|status| reason(status).is_some());
         match (life(headers), self.to_disk) {
-            (Some(life), Some(disk_id)) => {
+            (Some(life), Some(disk_id)) if is_called => {
                 self.local.disk_records.record_life((self.to, disk_id), &life).map_err(|why| {
                     let rejection = CallRejection::DiskRollback { node: self.to, why };
                     self.local.failures.responses.failed(&self.to, &rejection);
@@ -103,8 +110,7 @@ impl VerifiedChannel {
 
     fn handle_rejection(&self, status: &Status) {
         use proto::refused::Why;
-        let refused = proto::Refused::decode(status.details()).unwrap_or_default();
-        match (refused.why, self.to_disk) {
+        match (reason(status), self.to_disk) {
             (Some(Why::SetBack(_)), _) => {
                 let reason = format!("rejected by node {}: {}; {REPLACE_ADVICE}", self.to, status.message());
                 self.local.stop_for_good(reason);

@@ -26,6 +26,7 @@ use super::snapshot_transfer::{self, Digests, Unfinished};
 use super::wire::{self, MessageContext};
 use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
 use crate::cluster::disk_rollback::DiskKey;
+use crate::cluster::disk_space::Space;
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
@@ -159,6 +160,19 @@ impl<M: Machine> Peers<M> {
             Err(Status::unavailable("the disk of this node hangs"))
         } else {
             Ok(())
+        }
+    }
+
+    /// Rejects a snapshot that would take the space of the log: it is received, and then copied.
+    fn check_snapshot_space(&self, head: &proto::SnapshotHead) -> Result<(), Status> {
+        let bytes = head.files.iter().map(|file| file.bytes).fold(0_u64, u64::saturating_add);
+        match self.local.disk_space() {
+            Some(Space { free, .. }) if bytes.saturating_mul(2) > free => {
+                Err(Status::resource_exhausted(format!(
+                    "the snapshot has {bytes} bytes, and the disk of this node {free} bytes free: it needs twice the size"
+                )))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -321,6 +335,7 @@ impl<M: Machine> Peer for Peers<M> {
         };
         let head = snapshot_transfer::head(&mut parts).await.map_err(|refused| reject(&refused))?;
         let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
+        self.check_snapshot_space(&head)?;
         // It stays there if this call is cancelled.
         let unfinished = receiving.get_or_insert_with(|| Unfinished {
             files: self.snapshots.receiving(),

@@ -95,12 +95,15 @@ pub(crate) async fn read(
     }
     for file in files {
         let path = directory.join(&file.name);
-        let is_held = match held.get(&file.name) {
-            Some(held) => read_file(&path, file.bytes, None).await?.as_ref() == Some(held),
-            None => false,
+        let read = match held.get(&file.name) {
+            Some(held) => read_file(&path, file.bytes, None).await?.filter(|digest| digest == held),
+            None => None,
         };
-        let sending = if is_held { None } else { Some(&parts) };
-        let Some(digest) = read_file(&path, file.bytes, sending).await? else { return Ok(()) };
+        let read = match read {
+            Some(digest) => Some(digest),
+            None => read_file(&path, file.bytes, Some(&parts)).await?,
+        };
+        let Some(digest) = read else { return Ok(()) };
         if parts.send(SnapshotPart { part: Some(Part::Digest(digest)) }).await.is_err() {
             return Ok(());
         }
@@ -292,6 +295,8 @@ async fn receive_file(
     if context.finish().as_ref() != digest.as_ref() {
         return Err(SnapshotError::Digest(file.name.clone()));
     }
+    // The error of the last write is reported here.
+    written.flush().await?;
     written.sync_all().await?;
     Ok(digest)
 }

@@ -14,11 +14,12 @@ use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::state::command::{
-    Agent, AgentIssued, AgentRow, Command, Fact, IssueAgent, Refusal, Reply, RevokeAgent,
+    Agent, AgentIssued, AgentRow, Command, Fact, FloorRow, IssueAgent, Refusal, Reply, RevokeAgent,
 };
 use crate::state::tables::quotas::Quota;
 use crate::state::tables::{
-    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, Tables, decode, eight_bytes, time_key,
+    AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, FLOOR, META, Tables, decode,
+    eight_bytes, time_key,
 };
 use crate::state::{Error, Idempotency, OnBehalf, State};
 use crate::token::lineage::{self, canonical_name};
@@ -230,11 +231,17 @@ fn status(tables: &Tables<'_>, now: Timestamp, agent: &IssuedAgent) -> Result<Ag
     }
     Ok(if agent.revoked_at.is_some() || is_issuer_revoked(tables, agent)? {
         AgentStatus::Revoked
-    } else if now >= agent.ends_at {
+    } else if now >= agent.ends_at || is_before_restore(tables, agent)? {
         AgentStatus::Ended
     } else {
         AgentStatus::Active
     })
+}
+
+/// Whether it was issued before a restore, which may have lost its revocation.
+fn is_before_restore(tables: &Tables<'_>, agent: &IssuedAgent) -> Result<bool, Corrupt> {
+    let floor = tables.message::<FloorRow>(META, FLOOR)?;
+    Ok(floor.is_some_and(|floor| agent.issued_index < floor.index))
 }
 
 /// Whether one of its issuers was revoked after its issue. An agent issued by the revoking entry itself counts as

@@ -14,6 +14,7 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::Incarnation;
 use crate::state::command::{self, Command, FloorRow, Replied, Reply, Restore};
+use crate::state::machine::idempotency;
 use crate::state::tables::{
     BOOTSTRAPPED_AT, CLUSTER_ID, EntryTime, FLOOR, INCARNATION, META, Tables, decode,
 };
@@ -45,6 +46,8 @@ pub fn begin_incarnation(
     nodes::found(tables, command.node_id, index)?;
     signing_keys::delete_all(tables)?;
     encryption_keys::delete_all(tables);
+    // Their outcomes name agents, keys and nodes that are gone.
+    idempotency::KEYS.delete_all(tables);
     let subject = &cluster_id.to_string();
     feed::append(
         tables,

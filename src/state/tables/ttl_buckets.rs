@@ -68,6 +68,11 @@ impl TtlBuckets {
         Ok(())
     }
 
+    /// Deletes every row.
+    pub fn delete_all(&self, tables: &mut Tables<'_>) {
+        tables.delete_range(self.table, 0_u64.to_be_bytes().to_vec(), u64::MAX.to_be_bytes().to_vec());
+    }
+
     /// Whether one more row of `owner` fits into the limits.
     pub fn has_capacity(
         &self,

@@ -11,9 +11,10 @@ use crate::state::command::{
     Agent, Bootstrap, Caller, IssueAgent, PublishSigningKey, Refusal, RegisterEncryptionKey, Registrar,
     SpendToken, encode, encode_for,
 };
+use crate::state::resources::agents;
 use crate::state::resources::revoked_fact::fact_row;
 use crate::state::tables::{
-    ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, NODES, OWNED, SIGNING_KEY,
+    ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, IDEMPOTENCY, NODES, OWNED, SIGNING_KEY,
 };
 use crate::state::testing::StateHarness;
 use crate::token::lineage::Fact;
@@ -147,6 +148,29 @@ fn blocks_revocations_and_agents_survive() {
     assert!(harness.machine.revocations().covers(epoch, &[stolen.digest()], None, START.plus(HOUR)));
     assert_eq!(harness.machine.index().revocations, 1);
     assert!(harness.rows.0.keys().any(|(_, key)| key == id.as_bytes()));
+}
+
+/// Regression: an issue that was repeated under its `Idempotency-Key` returned an agent whose revocation the backup
+/// lacked, and minted for it; children of such an agent were issued.
+#[test]
+fn agent_of_before_has_ended_and_outcomes_are_gone() {
+    let mut harness = cluster();
+    let id = "wimse://a.example/agent/mcp/1";
+    let agent = Agent { agent_id: id.to_owned(), ..Agent::default() };
+    let issue = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: String::new() });
+    let [key, request, owner] = [1, 2, 3].map(|byte| vec![byte; 16].into());
+    let key = command::Idempotency { key, request, owner };
+    let issued = harness.encoded(START, vec![encode_for(issue, Some(key), None)]).remove(0);
+    assert!(matches!(issued, Reply::Agent(_)), "{issued:?}");
+    let active = |harness: &StateHarness| {
+        agents::find_active(&Tables::new(&harness.rows), START, id).expect("readable").map(|_| ())
+    };
+    assert_eq!(active(&harness), Ok(()));
+    assert!(harness.rows.0.keys().any(|(table, _)| table == IDEMPOTENCY));
+    harness.members(&[member(2)]);
+    assert_eq!(harness.one(START, restore(5, 2)), DONE);
+    assert_eq!(active(&harness), Err(Refusal::AgentEnded));
+    assert!(!harness.rows.0.keys().any(|(table, _)| table == IDEMPOTENCY));
 }
 
 /// A command of a caller whose token is of before waits in a queue of another node.
