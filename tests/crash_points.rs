@@ -308,11 +308,11 @@ async fn kill_at(stride: usize, first: usize) -> String {
 
 #[tokio::test]
 async fn a_node_killed_between_steps_retains_acknowledged_writes() {
-    kill_at(0, 1).await;
+    Box::pin(kill_at(0, 1)).await;
 }
 
 #[tokio::test]
 #[ignore = "kills before every single step, which takes ten minutes; part of `make proof`"]
 async fn a_node_killed_before_any_step_retains_acknowledged_writes() {
-    kill_at(1, 1).await;
+    Box::pin(kill_at(1, 1)).await;
 }

@@ -4,7 +4,10 @@
 //! has diverged learns of it from its followers. A node that has diverged stops for good; if no majority has the same
 //! hash, as in a cluster of two, every node stops that has another hash than some other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 
 use super::apply::database::StateHash;
 use super::divergence::{Verdict, decide};
@@ -45,9 +48,21 @@ impl<M: Machine> Handle<M> {
         // Absent on a node that has not applied the entry again after a crash.
         let Ok(Some(ours)) = self.hash_at(index) else { return Verdict::Open };
         let voters: BTreeSet<u64> = self.known_members().effective.voter_ids().collect();
-        let others = voters.iter().filter(|voter| **voter != self.node_id);
-        let hashes = futures::future::join_all(others.map(|voter| self.hash_of(*voter, index, ours))).await;
-        decide(ours, voters.contains(&self.node_id), &hashes)
+        let others = voters.iter().copied().filter(|voter| *voter != self.node_id);
+        let mut hashes: BTreeMap<u64, Option<StateHash>> =
+            others.clone().map(|voter| (voter, None)).collect();
+        let ask = async |voter| (voter, self.hash_of(voter, index, ours).await);
+        let mut answers: FuturesUnordered<_> = others.map(ask).collect();
+        loop {
+            let known: Vec<_> = hashes.values().copied().collect();
+            let verdict = decide(ours, voters.contains(&self.node_id), &known);
+            // A majority need not wait for a voter that does not answer.
+            if verdict != Verdict::Open {
+                return verdict;
+            }
+            let Some((voter, hash)) = answers.next().await else { return verdict };
+            hashes.insert(voter, hash);
+        }
     }
 
     /// The state hash of another voter; `None` if it does not answer, or has none at that index yet.

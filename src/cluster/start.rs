@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::errors::{InitializeError, RaftError};
@@ -143,15 +144,16 @@ pub(crate) async fn start<M: Machine>(
     )?;
     let applied = shared.database.load().applied()?;
     let installed = installed_before_the_log(&opened.store, &shared, applied, failed)?;
-    let removed = opened.purged.max(installed);
-    let snapshot = current_snapshot(&snapshots, &shared, removed)?;
+    let snapshot = current_snapshot(&snapshots, &shared, opened.purged.max(installed))?;
     // openraft installs a snapshot that is ahead of the state.
     if applied.max(snapshot) < opened.purged {
         return Err(failed(&"the state is older than the first entry of the log"));
     }
     let watchdog = opened.watchdog.with_heartbeat(heartbeat);
     run_writer(opened.writer).map_err(|error| failed(&error))?;
-    opened.store.follow_on(applied, installed).await.map_err(|error| failed(&error))?;
+    let is_disputed = shared.divergence.is_open();
+    let aligned = opened.store.follow_on(applied, installed, is_disputed.load(Ordering::Acquire)).await;
+    aligned.map_err(|error| failed(&error))?;
     let end = installed.or(opened.last).max(snapshot);
     let life =
         disk_identity::record_start(&database, *options.drawn_proposer_id.as_bytes(), opened.vote, end)?;
@@ -167,12 +169,10 @@ pub(crate) async fn start<M: Machine>(
     let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(local), tls.clone()));
     let clocks = Arc::new(Clocks::new(clock.clone(), node_id));
-    let is_disputed = shared.divergence.is_open();
     let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks), is_disputed };
     let log_reader = opened.store.reader();
-    let raft = openraft::Raft::new(node_id, config, network, opened.store, state)
-        .await
-        .map_err(|error| failed(&error))?;
+    let raft = openraft::Raft::new(node_id, config, network, opened.store, state).await;
+    let raft = raft.map_err(|error| failed(&error))?;
 
     let freshness = Freshness::new(clock.clone(), options.freshness, shared.divergence.is_open());
     let stamps = Stamps::new(raft.clone(), &clocks, &machine, &shared);
