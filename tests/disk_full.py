@@ -293,7 +293,7 @@ def all_full(stage, findings):
     ended, answers = set(), {}
 
     def have_ended():
-        # Each may be refused: its audit entry needs space too. What is acknowledged must stay.
+        # Each may be refused: its audit entry needs space too. An acknowledged write must stay.
         if stage.prepared:
             one = stage.prepared.pop()
             status, answer = stage.revocation(1 + len(stage.prepared) % 3, one)

@@ -17,7 +17,7 @@ use crate::traffic::under_load::UnderLoad;
 /// Targets for the gap of writes: percentile and milliseconds.
 const GAP_MS: [(usize, Micros); 2] = [(50, 50), (100, 300)];
 
-/// What happens in each third of the rounds.
+/// The event of each third of the rounds.
 const KINDS: [&str; 3] =
     ["SIGTERM of the leader, restart", "`cluster transfer`", "no change: `cluster members`"];
 

@@ -1,7 +1,7 @@
 //! `trust-fabric cluster …`
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Read as _, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trust_fabric_client::{Method, NodeClient, Request};
 
 use super::Error;
-use super::confirmation::is_confirmed;
+use super::confirmation::may_go_on;
 use super::endpoint::{Connection, ServerArguments};
 use super::output::{self, Format, Output, printable, text};
 use crate::api::admin_socket::ADMIN_SOCKET;
@@ -361,8 +361,7 @@ fn apply(change: &Change, request: &Request<'_>, out: &mut dyn Write) -> Result<
 fn finalize(arguments: &Finalize, out: &mut dyn Write) -> Result<(), Error> {
     const QUESTION: &str = "Raise the feature level of the cluster? No member can return to an older version afterwards, \
                             and no backup can be restored by one. [y/N] ";
-    let is_confirmed = arguments.yes || (io::stdin().is_terminal() && is_confirmed(QUESTION)?);
-    if !is_confirmed {
+    if !may_go_on(arguments.yes, QUESTION)? {
         return Err(Error::NotFinalized);
     }
     let path = [&CLUSTER[..], &["finalize"]].concat();

@@ -1,13 +1,14 @@
 //! `trust-fabric restore …`
 
 use std::fs;
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::backup::{open, unpack, verify_digest};
 use super::cluster::peer_address;
+use super::confirmation::may_go_on;
 use super::output::printable;
 use super::{Error, wait_for};
 use crate::backup::Manifest;
@@ -18,8 +19,12 @@ use crate::data_directory::{self, Restore};
 use crate::node::{self, Founded, Founding};
 use crate::state::Replicated;
 
-/// Maximum bytes of an answer on the terminal.
-const ANSWER_BYTES_MAX: u64 = 64;
+const QUESTION: &str = "\
+found a new cluster of this node alone?
+  acknowledged writes that only other nodes have are lost
+  every token, and every credential issued until now, is refused
+  the other nodes of the old cluster must never start again with their data
+cannot be undone; found it? [y/N] ";
 
 const EXPLANATION: &str = "\
 With FILE, it verifies the backup, unpacks it into the empty data directory of a stopped node, and founds a new cluster
@@ -147,7 +152,7 @@ fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write
         return Err(Error::LaterEnd(reason));
     }
     out.flush()?;
-    if !arguments.yes && !is_confirmed()? {
+    if !may_go_on(arguments.yes, QUESTION)? {
         return Err(Error::NotForced);
     }
     let founding = Founding { address, may_be_ahead };
@@ -187,24 +192,6 @@ fn reason_to_refuse(remains: &Remains) -> Option<String> {
     }
     let (node_id, end) = remains.ahead.last()?;
     Some(format!("the log of node {node_id} had a later end, {end}"))
-}
-
-/// Asks on a terminal. Without one, only `--yes` confirms.
-fn is_confirmed() -> Result<bool, Error> {
-    if !io::stdin().is_terminal() {
-        return Ok(false);
-    }
-    write!(
-        io::stderr(),
-        "found a new cluster of this node alone?\n  \
-         acknowledged writes that only other nodes have are lost\n  \
-         every token, and every credential issued until now, is refused\n  \
-         the other nodes of the old cluster must never start again with their data\n\
-         cannot be undone; found it? [y/N] "
-    )?;
-    let mut answer = String::new();
-    io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn write_founded(out: &mut dyn Write, founded: &Founded, config: &Config) -> io::Result<()> {

@@ -80,7 +80,7 @@ fn encryption_key(workload_id: &str) -> Value {
     json!({"workload_id": workload_id, "key": key})
 }
 
-/// What workloads hold at one time.
+/// The credentials and tokens of workloads at one time.
 struct Held {
     credential: String,
     own: Minted,
