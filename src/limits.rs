@@ -885,8 +885,8 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum time for them to end while the disk of the log hangs.
 pub const STOP_WITH_HUNG_DISK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum of `listen.shutdown_delay`: the time for which a node that stops still accepts connections, although it
-/// is not ready. With the limits of the other steps of a shutdown it is less than 45 s, the `TimeoutStopSec` of the
-/// systemd unit.
+/// is not ready. The longest stop takes this, [`DRAIN_TIMEOUT`] and [`STOP_TIMEOUT`]: less than the 45 s after which the
+/// systemd unit (`TimeoutStopSec`) and `docker-compose.yml` (`stop_grace_period`) kill the process.
 /// Metric: `svc_http_connections_closed_total{reason="shutdown"}`.
 pub const SHUTDOWN_DELAY_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for requests in flight to finish at a graceful shutdown.

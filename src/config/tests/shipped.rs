@@ -10,12 +10,16 @@ const MACHINE: [&str; 3] = [
     include_str!("../../../cluster/node-3.toml"),
 ];
 const CONTAINERS: &str = include_str!("../../../cluster/compose.toml");
+const COMPOSE: &str = include_str!("../../../docker-compose.yml");
+const UNIT: &str = include_str!("../../../packaging/trust-fabric.service");
 const PRODUCTION: &str = include_str!("../../../cluster/production.example.toml");
+
+/// For the end of the process itself.
+const MARGIN: Duration = Duration::from_secs(5);
 
 /// Environment of node `id` in `docker-compose.yml`.
 fn environment_in_compose(id: u64) -> Vec<(String, String)> {
-    let compose = include_str!("../../../docker-compose.yml");
-    let (_, service) = compose.split_once(&format!("\n  node-{id}:\n")).expect("the service");
+    let (_, service) = COMPOSE.split_once(&format!("\n  node-{id}:\n")).expect("the service");
     let (_, environment) = service.split_once("environment:\n").expect("its environment");
     let lines = environment.lines().take_while(|line| line.trim_start().starts_with("TRUST_FABRIC__"));
     let pair = |line: &str| {
@@ -95,4 +99,21 @@ fn production_example_is_a_node_of_three() {
     let peers = config.cluster.peers.expect("others");
     assert_eq!(peers.members.len(), 3);
     assert!(config.tls.is_some() && peers.members.contains_key(&config.node.id));
+}
+
+/// Regression: containers were killed after 20 s. A killed node has not handed leadership over, and loses requests.
+#[test]
+fn supervisors_wait_longer_than_the_longest_stop() {
+    let served = limits::SHUTDOWN_DELAY_MAX.max(limits::HAND_OVER_TIMEOUT);
+    let longest = served + limits::DRAIN_TIMEOUT + limits::STOP_TIMEOUT;
+    for (text, setting) in [(COMPOSE, "stop_grace_period: "), (UNIT, "TimeoutStopSec=")] {
+        let values: Vec<&str> =
+            text.lines().filter_map(|line| line.trim_start().strip_prefix(setting)).collect();
+        let [value] = values[..] else { panic!("{setting}{values:?}") };
+        let secs = value.strip_suffix('s').and_then(|secs| secs.parse().ok()).expect("seconds");
+        assert!(
+            Duration::from_secs(secs) >= longest + MARGIN,
+            "{setting}{value}, a stop takes up to {longest:?}"
+        );
+    }
 }
