@@ -11,8 +11,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use node_under_test::{Process, Site, client, exchange, files};
+use node_under_test::{Process, Site, client, exchange, files, is_ready};
 use rustix::process::{Pid, Signal, kill_process};
+use trust_fabric::clock::Clock;
+use trust_fabric::limits;
 
 const BEFORE: u32 = 20;
 
@@ -140,4 +142,26 @@ async fn a_full_disk_under_the_state_stops_the_node() {
     let node = site.spawn().expect("comes back");
     assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 400);
     node.kill();
+}
+
+/// Regression: the node waited for the end of the delay, and exited with 0.
+#[tokio::test]
+async fn failed_disk_ends_a_stopping_node_at_once() {
+    let site = Site::new();
+    let credential = site.credential();
+    let delay = format!("{}s", limits::SHUTDOWN_DELAY_MAX.as_secs());
+    let node = site.spawn_with(&[("TRUST_FABRIC__LISTEN__SHUTDOWN_DELAY", &delay)]).expect("starts");
+    assert_eq!(spend(&node, &credential, 0).await.expect("answer"), 200);
+    let mut strace = break_disk(&node, "write,pwrite64", "error=EIO", Some(&open_log(&site)));
+    let clock = Clock::system();
+    let begun = clock.boot();
+    kill_process(Pid::from_child(&node.child), Signal::TERM).expect("signalled");
+    while is_ready(node.address) {}
+    let answer = spend(&node, &credential, 1).await;
+    assert!(!matches!(answer, Ok(200)), "acknowledged before durable");
+    let (status, printed) = node.wait_for_exit();
+    strace.wait().expect("strace ends");
+    assert_eq!(status.code(), Some(70), "{printed}");
+    assert!(printed.contains("replica has failed") && !printed.contains("panicked"), "{printed}");
+    assert!(clock.boot().saturating_sub(begun) < limits::SHUTDOWN_DELAY_MAX, "it waited for the delay");
 }

@@ -59,7 +59,7 @@ impl Running {
     /// [`Error::ReplicaFailed`], [`Error::TaskFailed`], [`Error::NotStopped`].
     pub async fn until_stopped(mut self) -> Result<(), Error> {
         let cluster = self.state.cluster().clone();
-        let ended = tokio::select! {
+        let mut ended = tokio::select! {
             failure = cluster.until_failed() => Err(Error::ReplicaFailed(failure)),
             () = self.stop.requested.cancelled() => Ok(()),
             ended = self.listener.join_next() => match ended {
@@ -78,20 +78,31 @@ impl Running {
         self.stop.requested.cancel();
         tracing::info!(failure = ended.as_ref().err().map(tracing::field::display), "stopping");
         if ended.is_ok() {
-            let delayed = tokio::time::sleep(self.stop.delay);
-            let (is_handed_over, ()) = tokio::join!(cluster.transfer_leadership(), delayed);
-            if !is_handed_over {
-                tracing::debug!("leadership was not handed over");
-            }
-        } else {
+            ended = tokio::select! {
+                biased;
+                failure = cluster.until_failed() => Err(Error::ReplicaFailed(failure)),
+                () = self.drain() => Ok(()),
+            };
+        }
+        if ended.is_err() {
             // A failed node answers no request.
             self.listener.shutdown().await;
         }
         self.stop.drain.cancel();
-        // Each listener ends once its own requests are answered.
-        while self.listener.join_next().await.is_some() {}
         drop((cluster, self.state, self.listener));
         stopped_after(ended, self.replica.stop().await)
+    }
+
+    /// Hands leadership over while it serves, then accepts no more connections and answers the requests in flight.
+    async fn drain(&mut self) {
+        let delayed = tokio::time::sleep(self.stop.delay);
+        let (is_handed_over, ()) = tokio::join!(self.state.cluster().transfer_leadership(), delayed);
+        if !is_handed_over {
+            tracing::debug!("leadership was not handed over");
+        }
+        self.stop.drain.cancel();
+        // Each listener ends once its own requests are answered.
+        while self.listener.join_next().await.is_some() {}
     }
 }
 

@@ -115,8 +115,13 @@ impl Site {
 
     /// Starts a node as a process and waits until it is ready; on failure returns its log.
     pub fn spawn(&self) -> Result<Process, String> {
+        self.spawn_with(&[])
+    }
+
+    /// The same, with these variables of the environment.
+    pub fn spawn_with(&self, environment: &[(&str, &str)]) -> Result<Process, String> {
         let mut command = Command::new(PROGRAM);
-        command.arg("serve").arg("--config").arg(self.config_file());
+        command.envs(environment.iter().copied()).arg("serve").arg("--config").arg(self.config_file());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
         let log = BufReader::new(child.stderr.take().expect("log"));
         let mut process = Process { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log };
@@ -158,7 +163,7 @@ impl Site {
     }
 }
 
-fn is_ready(address: SocketAddr) -> bool {
+pub fn is_ready(address: SocketAddr) -> bool {
     let mut answer = String::new();
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let asked = stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
