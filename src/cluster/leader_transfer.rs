@@ -90,7 +90,7 @@ impl<M: Machine> Handle<M> {
         let transferred = async {
             for successor in successors.into_iter().cycle() {
                 tracing::info!(successor, "transferring leadership");
-                if self.raft.trigger().transfer_leader(successor).await.is_err() {
+                if self.unless_failed(self.raft.trigger().transfer_leader(successor)).await.is_err() {
                     return;
                 }
                 let elected = async {

@@ -177,7 +177,8 @@ impl<M: Machine> Handle<M> {
         if self.disk.hangs() {
             return None;
         }
-        let confirmed = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
+        let confirmed =
+            self.unless_failed(self.raft.get_read_linearizer(ReadPolicy::ReadIndex)).await.ok()?;
         self.record_leading();
         Some(confirmed.read_log_id().index())
     }

@@ -14,6 +14,7 @@ mod backup;
 mod clock_agreement;
 mod clocks;
 mod codec;
+mod core_failure;
 mod corrupt;
 mod database_guard;
 mod disk_identity;
@@ -49,7 +50,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
-use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::watch;
 
 pub use apply::database::StateHash;
@@ -455,45 +455,11 @@ impl<M: Machine> Handle<M> {
         recovered.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Waits for a fatal error of Raft or its storage and returns the reason. The process must then exit.
-    pub(crate) async fn until_failed(&self) -> String {
-        let mut metrics = self.raft.metrics();
-        let mut stops = self.channels.local.stops();
-        loop {
-            let running = metrics.borrow_watched().running_state.clone();
-            if let Err(fatal) = running {
-                return fatal.to_string();
-            }
-            if let Some(reason) = stops.borrow().clone() {
-                return reason;
-            }
-            tokio::select! {
-                changed = metrics.changed() => if changed.is_err() {
-                    return "Raft has stopped".to_owned();
-                },
-                Ok(()) = stops.changed() => {}
-            }
-        }
-    }
-
     /// Triggers a snapshot.
     ///
     /// # Errors
     /// If Raft has stopped.
     pub async fn snapshot(&self) -> Result<(), String> {
-        self.raft.trigger().snapshot().await.map_err(|error| error.to_string())
-    }
-
-    /// Stops Raft. Acknowledged writes are durable already.
-    ///
-    /// # Errors
-    /// If it did not stop cleanly.
-    pub async fn shutdown(&self) -> Result<(), String> {
-        self.shared.divergence.close();
-        // openraft panics here if a caller was dropped while it waited for the end of a core that failed.
-        if self.raft.metrics().borrow_watched().running_state.is_err() {
-            return Ok(());
-        }
-        self.raft.shutdown().await.map_err(|error| error.to_string())
+        self.unless_failed(self.raft.trigger().snapshot()).await
     }
 }

@@ -46,6 +46,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["peers"],
             &[
                 "backup",
+                "core_failure",
                 "divergence_task",
                 "joining",
                 "leader_transfer",

@@ -140,7 +140,8 @@ impl<M: Machine> Peers<M> {
             return Err(Status::invalid_argument("the snapshot contradicts applied entries of this node"));
         }
         let snapshot = SnapshotOf::<TypeConfig, SnapshotFiles> { meta, snapshot };
-        self.handle.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)
+        let installed = self.handle.raft.install_full_snapshot(vote, snapshot);
+        self.handle.unless_failed(installed).await.map_err(stopped)
     }
 
     /// Decodes a vote or pre-vote request.
@@ -246,7 +247,7 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::VoteResponse>, Status> {
         let vote = self.vote_request(request)?;
         self.check_disk()?;
-        let answer = self.handle.raft.vote(vote).await.map_err(stopped)?;
+        let answer = self.handle.unless_failed(self.handle.raft.vote(vote)).await.map_err(stopped)?;
         let wall_millis = Some(self.wall_millis());
         Ok(Response::new(proto::VoteResponse { wall_millis, ..wire::vote_response_to_proto(&answer) }))
     }
@@ -257,7 +258,7 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::VoteResponse>, Status> {
         let vote = self.vote_request(request)?;
         self.check_disk()?;
-        let answer = self.handle.raft.pre_vote(vote).await.map_err(stopped)?;
+        let answer = self.handle.unless_failed(self.handle.raft.pre_vote(vote)).await.map_err(stopped)?;
         Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
 
@@ -279,7 +280,8 @@ impl<M: Machine> Peer for Peers<M> {
         self.discard_unfinished_snapshot();
         let prev = append.prev_log_id;
         let last = append.entries.last().map(|entry| entry.log_id).or(prev);
-        let answer = self.handle.raft.append_entries(append).await.map_err(stopped)?;
+        let answer =
+            self.handle.unless_failed(self.handle.raft.append_entries(append)).await.map_err(stopped)?;
         let result = match answer {
             AppendEntriesResponse::Success => Ok(last),
             AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
@@ -308,11 +310,9 @@ impl<M: Machine> Peer for Peers<M> {
             let refuse = |status| *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
             futures::future::ready(append.map_err(refuse).ok())
         });
-        let answers = self.handle.raft.stream_append(appends);
-        let answers = answers.map(|answer| match answer {
-            Ok(result) => Ok(wire::append_response_to_proto(&result)),
-            Err(fatal) => Err(stopped(fatal)),
-        });
+        let answers = self.handle.stream_append(appends);
+        let answers = answers
+            .map(|answer| answer.map(|result| wire::append_response_to_proto(&result)).map_err(stopped));
         let last = futures::stream::poll_fn(move |_| {
             let status = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
             std::task::Poll::Ready(status.map(Err))
@@ -421,7 +421,8 @@ impl<M: Machine> Peer for Peers<M> {
         if is_successor && self.handle.space.is_full() {
             return Err(Status::unavailable("the disk of this node is full"));
         }
-        match self.handle.raft.handle_transfer_leader(transfer).await.map_err(stopped)? {
+        let taken_over = self.handle.raft.handle_transfer_leader(transfer);
+        match self.handle.unless_failed(taken_over).await.map_err(stopped)? {
             Ok(()) => Ok(Response::new(proto::TransferLeaderResponse {})),
             Err(refused) => Err(Status::aborted(refused.to_string())),
         }

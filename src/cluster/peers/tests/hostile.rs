@@ -8,15 +8,15 @@ use tonic::Request;
 use super::*;
 use crate::cluster::codec::proto as log_proto;
 
-fn log_id(term: u64, node_id: u64, index: u64) -> log_proto::LogId {
+pub(super) fn log_id(term: u64, node_id: u64, index: u64) -> log_proto::LogId {
     log_proto::LogId { leader: Some(log_proto::LeaderId { term, node_id }), index }
 }
 
-fn vote(term: u64, node_id: u64, committed: bool) -> log_proto::Vote {
+pub(super) fn vote(term: u64, node_id: u64, committed: bool) -> log_proto::Vote {
     log_proto::Vote { leader: Some(log_proto::LeaderId { term, node_id }), committed }
 }
 
-fn candidate(term: u64, node_id: u64) -> proto::VoteRequest {
+pub(super) fn candidate(term: u64, node_id: u64) -> proto::VoteRequest {
     let last_log_id = Some(log_id(term.saturating_sub(1), node_id, 1_000));
     proto::VoteRequest { vote: Some(vote(term, node_id, false)), last_log_id, leadership_transfer: false }
 }
@@ -38,7 +38,7 @@ pub(super) struct Played {
     /// Calls in the name of the played follower.
     caller: Caller,
     victim: u64,
-    node_id: u64,
+    pub(super) node_id: u64,
 }
 
 impl Played {

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod checked;
 mod clocks;
+mod core_failure;
 mod disk_rollback;
 mod disk_space;
 mod divergence;
