@@ -589,7 +589,8 @@ pub const DISK_LOW_BYTES_MIN: u64 = 64 * 1024 * 1024;
 /// Minimum free space of the data directory on a large file system; below it: writes that add data are refused.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_LOW_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// Part of that space that is the reserve; with less free, the node gives up leadership and is not ready.
+/// Part of that space that is the reserve; with less free, the node gives up leadership and is not ready while another
+/// voter has space.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_RESERVE_PART: u64 = 4;
 /// Part of a limit of free space that must be free beyond it until the limit counts as kept again.

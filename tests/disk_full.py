@@ -284,6 +284,34 @@ def all_low(stage, findings):
     findings.check(stage.supervisor.restarts == 0, "a process ended")
 
 
+def all_reserve(stage, findings):
+    """The reserve of every disk is touched: a load balancer still finds nodes that are ready, and revocations are taken."""
+    for disk in stage.disks.values():
+        disk.fill(RESERVE_MIB - 6)
+
+    def are_full():
+        _, answer = stage.cluster.attempt("operator", 1, "GET", "/v1/sys/cluster")
+        return all(member.get("report", {}).get("disk_is_full") for member in answer["members"])
+
+    until("full disks", are_full, 15)
+    leader = leader_of(stage)
+    until("refusals", lambda: all(stage.refused_for_space(node, r"\d") for node in stage.cluster.nodes), 15)
+    until("ready nodes", lambda: all(stage.cluster.nodes[node].is_ready() for node in stage.cluster.nodes), 10)
+    took = []
+    for _ in range(4):
+        for node in stage.cluster.nodes:
+            took.append(stage.revoke(node, findings, "all reserve"))
+            health = stage.health(node)
+            findings.check(health.get("status") == "warn" and "disk space" in health.get("missing", []), f"health: {health}")
+            findings.check(stage.cluster.nodes[node].is_ready(), f"node {node} is not ready")
+    findings.figure("slowest revocation s", max(took))
+    findings.check(leader_of(stage) == leader, "leadership was handed over")
+    for disk in stage.disks.values():
+        disk.release()
+    stage.until_recovered(findings)
+    findings.check(stage.supervisor.restarts == 0, "a process ended")
+
+
 def all_full(stage, findings):
     """No byte is left on any disk: what is acknowledged is durable, and the cluster comes back with space."""
     for node in list(stage.cluster.nodes) * 2:
@@ -314,7 +342,8 @@ def all_full(stage, findings):
     stage.until_recovered(findings)
 
 
-SCENARIOS = {scenario.__name__.replace("_", "-"): scenario for scenario in (one_low, one_reserve, one_full, all_low, all_full)}
+SCENARIOS = {scenario.__name__.replace("_", "-"): scenario for scenario in (
+    one_low, one_reserve, one_full, all_low, all_reserve, all_full)}
 
 
 def main():

@@ -10,7 +10,8 @@
 //! - a wall clock apart from the others': only credentials of other issuers are refused
 //! - no signing key of sufficient age: a node that joined mints nothing until then (contract §3)
 //!
-//! Low disk space makes health warn and leaves the node ready: it refuses only writes that add data.
+//! Low disk space makes health warn and leaves the node ready: it refuses only writes that add data. A full disk makes
+//! the node not ready while another voter has space. While none has, revocations must still reach a node.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +41,8 @@ pub struct Health {
     /// The name of the node.
     unit_id: String,
     /// `pass`; `warn`: the node was told to stop, it has no freshness lease and requests wait for it, its signing key is
-    /// not old enough to mint, its clock disagrees and credentials of other issuers are refused, or its disk space is
-    /// low and writes that add data are refused; `fail`
+    /// not old enough to mint, its clock disagrees and credentials of other issuers are refused, or its disk is short of
+    /// space and writes that add data are refused; `fail`
     #[schema(value_type = values::HealthStatus)]
     status: &'static str,
     /// Unmet conditions; absent for anonymous callers, unless the node starts.
@@ -93,7 +94,7 @@ const LEASE: &str = "freshness lease";
 const AGREEMENT: &str = "agreement on committed entries";
 /// Unmet: another member has another state.
 const STATE: &str = "agreement on the state";
-/// The node should not lead, or refuses writes that add data, for lack of disk space.
+/// The node refuses writes that add data for lack of disk space. Unmet only if another node has space.
 const SPACE: &str = "disk space";
 /// Unmet: the node cannot mint.
 const SIGNING_KEY: &str = "signing key";
@@ -119,7 +120,7 @@ pub(super) fn missing(app: &App) -> Vec<&'static str> {
         (app.policy.is_outdated(), "policy"),
         (!cluster.contradictions().is_empty(), AGREEMENT),
         (cluster.disputed_index().is_some(), STATE),
-        (cluster.disk_space().1 == SpaceState::Full, SPACE),
+        (cluster.is_spared(), SPACE),
         (!cluster.freshness().is_held, LEASE),
         (clock == ClockVerdict::Apart, CLOCK),
         (clock == ClockVerdict::FarApart, RIGHT_CLOCK),
@@ -143,26 +144,32 @@ pub(super) fn starting(unit_id: &str, initialized: bool, missing: Vec<&'static s
     answer(health, true)
 }
 
+/// `status` with these unmet conditions, on a disk that is short of space or not.
+fn status(missing: &[&str], is_short: bool) -> &'static str {
+    match missing {
+        [] if is_short => "warn",
+        [] => "pass",
+        some if some.iter().all(|what| [CONTINUED, LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
+        _ => "fail",
+    }
+}
+
 /// Health, and whether the node is ready.
 fn health(app: &App) -> (Health, bool) {
     let initialized = app.state.position().is_some();
     let locked = is_locked(app);
     let leader = app.state.cluster().confirmed_leader();
     let mut missing = missing(app);
-    let status = match missing.as_slice() {
-        [] => "pass",
-        some if some.iter().all(|what| [CONTINUED, LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
-        _ => "fail",
-    };
     let is_ready = missing.is_empty();
-    let is_low = app.state.cluster().disk_space().1 == SpaceState::Low;
-    missing.extend(is_low.then_some(SPACE));
+    let is_short = app.state.cluster().disk_space().1 != SpaceState::Enough;
+    let status = status(&missing, is_short);
+    missing.extend((is_short && !missing.contains(&SPACE)).then_some(SPACE));
     let health = Health {
         initialized,
         locked,
         version: env!("CARGO_PKG_VERSION"),
         unit_id: app.unit_id.clone(),
-        status: if is_ready && is_low { "warn" } else { status },
+        status,
         missing: Some(missing),
         role: leader
             .map(|leader| if leader == app.state.cluster().node_id() { "leader" } else { "follower" }),
@@ -239,4 +246,23 @@ pub async fn live(_caller: Caller<caller::Health>) -> Json<Live> {
 /// Liveness of a node that starts.
 pub(super) fn live_response() -> Response {
     Json(Live { status: "pass" }).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_disk_warns_unless_another_node_has_space() {
+        let cases: [(&[&str], bool, &str); 5] = [
+            (&[], false, "pass"),
+            (&[], true, "warn"),
+            (&[SPACE], true, "fail"),
+            (&[LEASE], true, "warn"),
+            (&["leader"], true, "fail"),
+        ];
+        for (missing, is_short, expected) in cases {
+            assert_eq!(status(missing, is_short), expected, "{missing:?} {is_short}");
+        }
+    }
 }

@@ -18,7 +18,7 @@ pub enum SpaceState {
     Enough,
     /// Commands that add data are refused.
     Low,
-    /// This node should not lead either, and is not ready.
+    /// This node should not lead either, and is not ready while another voter has space.
     Full,
 }
 
@@ -84,6 +84,8 @@ const fn regained(limit: u64) -> u64 {
 #[derive(Default)]
 pub(crate) struct DiskSpace {
     measured: watch::Sender<(Space, SpaceState)>,
+    /// Whether another voter has reported space since this disk is full.
+    pub(crate) others_have_space: watch::Sender<bool>,
     /// Measured instead, while a test sets it.
     #[cfg(test)]
     pub(crate) pretended: std::sync::Mutex<Option<Space>>,
@@ -122,12 +124,15 @@ impl DiskSpace {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Measures the free space, and transfers leadership while it is almost gone. Runs for ever.
+    /// Measures the free space, and transfers leadership to a voter that has space while it is almost gone. If there is
+    /// none, this node goes on: revocations are durable as long as its writes succeed. Runs for ever.
     pub(super) async fn watch_disk_space(self) {
         loop {
             self.measure_disk_space();
-            if self.space.is_full() && self.known_leader() == Some(self.node_id) {
-                self.transfer_to_space().await;
+            let voters = if self.space.is_full() { self.voters_with_space().await } else { Vec::new() };
+            self.space.others_have_space.send_replace(!voters.is_empty());
+            if self.known_leader() == Some(self.node_id) {
+                self.transfer_to_one_of(voters).await;
             }
             tokio::time::sleep(limits::DISK_SPACE_CHECK_INTERVAL).await;
         }
@@ -143,15 +148,26 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// Transfers leadership to a voter that has space. If there is none, this node goes on: revocations are durable as
-    /// long as its writes succeed.
-    async fn transfer_to_space(&self) {
-        for (voter, report) in self.other_voters().await {
-            let has_space = report.is_ok_and(|report| !report.disk_is_full && !report.disk_hangs);
-            if has_space && self.transfer_leadership_to(Some(voter)).await {
+    async fn voters_with_space(&self) -> Vec<u64> {
+        let reports = self.other_voters().await.into_iter();
+        let with_space = reports.filter(|(_, report)| {
+            report.as_ref().is_ok_and(|report| !report.disk_is_full && !report.disk_hangs)
+        });
+        with_space.map(|(voter, _)| voter).collect()
+    }
+
+    async fn transfer_to_one_of(&self, voters: Vec<u64>) {
+        for voter in voters {
+            if self.transfer_leadership_to(Some(voter)).await {
                 return;
             }
         }
+    }
+
+    /// Whether callers should use another node, because the space of this one is almost gone and that of another voter
+    /// is not. While every disk is full, each node takes revocations.
+    pub(crate) fn is_spared(&self) -> bool {
+        self.space.is_full() && *self.space.others_have_space.borrow()
     }
 
     /// Refuses a command that adds data while the disk of this node is short of space.

@@ -70,6 +70,12 @@ async fn full_leader_hands_over_to_a_voter_with_space() {
         timeout(LONG, led).await.expect("the one with space leads");
     }
     other.add().await.expect("it has space");
+    for node in [&old, &full] {
+        let mut others_have_space = node.handle.space.others_have_space.subscribe();
+        timeout(LONG, others_have_space.wait_for(|has| *has)).await.expect("in time").expect("a report");
+        assert!(node.handle.is_spared(), "callers use the other one");
+    }
+    assert!(!other.handle.is_spared());
     old.put("revoked").await;
     old.handle.fresh().await.expect("its state is as fresh as before");
     assert!(other.handle.change_leader(Some(full.handle.node_id())).await.is_err(), "a full disk takes over");
@@ -96,6 +102,9 @@ async fn leader_stays_while_every_disk_is_full() {
     }
     assert_eq!((leader.handle.leader(), leader.handle.term()), (Some(leader.handle.node_id()), term));
     assert_eq!(leader.handle.disk_space().1, SpaceState::Full);
+    for node in nodes.iter().map(|(node, _)| node).chain([&leader]) {
+        assert!(!node.handle.is_spared(), "no node is better than it");
+    }
     for node in nodes.iter().map(|(node, _)| node).chain([&leader]) {
         node.pretend(ENOUGH);
     }
