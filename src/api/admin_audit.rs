@@ -73,7 +73,10 @@ impl Act {
         let recorded = open.record(|draft| (draft.decision, draft.notes) = (decision, notes)).await;
         match (recorded, outcome) {
             (Err(error), Ok(_)) => {
-                let text = format!("{what}: done, but not audited; send the same request again");
+                let text = format!(
+                    "{what}: done, but not audited, because this node cannot write its audit journal; send the same \
+                     request again, to another node or to this one once its disk has space: it is audited then"
+                );
                 Err(Error::unavailable(text).with_detail(error))
             }
             (_, outcome) => outcome,
