@@ -15,7 +15,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::openapi::values;
 use crate::clock::Timestamp;
 use crate::cluster::{self, NodeReport, Status};
-use crate::state::{Node, NodeRole, NodeStage, recorded_version};
+use crate::state::{Node, NodeRole, NodeStage, SigningKeyRecord, minting_key, recorded_version};
 use crate::text;
 
 /// The cluster as the answering node sees it.
@@ -79,6 +79,11 @@ pub struct ClusterMember {
     /// Its program at its last start, as the state records it from feature level 1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded: Option<RecordedVersion>,
+    /// Whether its signing key is old enough to mint tokens.
+    can_mint: bool,
+    /// The time from which it is. RFC 3339, UTC; absent without a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mints_from: Option<String>,
 }
 
 /// The program of a member.
@@ -105,6 +110,8 @@ impl ClusterMember {
             report: None,
             unreachable: None,
             recorded: None,
+            can_mint: false,
+            mints_from: None,
         }
     }
 
@@ -151,6 +158,11 @@ impl ClusterMember {
         };
         self.replaces = node.replaces.filter(|_| self.wanted.is_some());
     }
+
+    fn add_key(&mut self, key: Option<&SigningKeyRecord>, elapsed: Timestamp) {
+        self.can_mint = key.is_some_and(|key| key.usable_from <= elapsed);
+        self.mints_from = key.map(|key| key.usable_at().to_rfc3339());
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an offset of so many years is exact enough")]
@@ -174,12 +186,14 @@ pub(super) async fn status(app: &App) -> Response {
     let Status { node_id, leader, leader_is_confirmed, members } = app.state.cluster().status().await;
     let members = members.into_iter().map(|member| ClusterMember::of_member(member, leader));
     let mut members: BTreeMap<u64, ClusterMember> = members.map(|member| (member.node_id, member)).collect();
-    for node in app.state.index().nodes.values() {
+    let index = app.state.index();
+    for node in index.nodes.values() {
         if matches!(node.stage(), NodeStage::Invited | NodeStage::Joining) {
             members.entry(node.node_id).or_insert_with(|| ClusterMember::new(node.node_id));
         }
         if let Some(member) = members.get_mut(&node.node_id) {
             member.add_row(node);
+            member.add_key(minting_key(&index.signing_keys, node.node_id), app.key_time());
         }
     }
     add_leaders_view(&mut members, leader);
@@ -187,7 +201,7 @@ pub(super) async fn status(app: &App) -> Response {
         unit_id: app.unit_id.clone(),
         node_id,
         cluster_id: app.state.cluster().cluster_id().map(|id| text::hex(&id)),
-        feature_level: app.state.index().feature_level,
+        feature_level: index.feature_level,
         leader,
         leader_is_confirmed,
         members: members.into_values().collect(),

@@ -4,8 +4,8 @@
 //! it for a while, and names the reason if the change still waits then.
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -18,10 +18,10 @@ use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
 use super::error::{self, Code, Error};
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
-use super::{App, body, idempotency};
+use super::{App, body, idempotency, paging};
 use crate::clock::Timestamp;
 use crate::cluster::TransferError;
-use crate::state::{JoinToken, Joiner, NodeRole, NodeStage};
+use crate::state::{Index, JoinToken, Joiner, NodeRole, NodeStage, minting_key};
 use crate::{json, limits, text};
 
 /// A request for a join token.
@@ -33,6 +33,9 @@ pub struct NewJoinToken {
     role: JoiningRole,
     /// The voter that it replaces, which must be stopped: it is removed in the change that makes the new node a voter.
     replaces: Option<u64>,
+    /// Replaces it also if no other member can mint tokens yet.
+    #[serde(default)]
+    force: bool,
 }
 
 /// The role of a new node.
@@ -122,7 +125,7 @@ pub struct Leader {
     params(IdempotencyKey),
     responses(
         (status = 201, description = "The token", body = CreatedJoinToken),
-        (status = 409, description = "A limit is reached; or the node to be replaced is no voter; or a voter has no address for other nodes; or the `Idempotency-Key` was used before, whose token is shown only once", body = error::Body),
+        (status = 409, description = "A limit is reached; or the node to be replaced is no voter, or no other member can mint tokens yet; or a voter has no address for other nodes; or the `Idempotency-Key` was used before, whose token is shown only once", body = error::Body),
     )
 )]
 pub async fn invite(
@@ -132,7 +135,7 @@ pub async fn invite(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    let NewJoinToken { role, replaces } = json::read(&bytes)?;
+    let NewJoinToken { role, replaces, force } = json::read(&bytes)?;
     let role = match role {
         JoiningRole::Voter => NodeRole::Voter,
         JoiningRole::Learner if replaces.is_some() => {
@@ -140,6 +143,9 @@ pub async fn invite(
         }
         JoiningRole::Learner => NodeRole::Learner,
     };
+    if let Some(replaced) = replaces.filter(|_| !force) {
+        check_minters(&app.state.index(), replaced, app.key_time())?;
+    }
     let cluster_id =
         app.state.cluster().cluster_id().ok_or_else(|| Error::unavailable("not bootstrapped"))?;
     let mut secret = [0; 32];
@@ -244,21 +250,55 @@ pub async fn promote(
     delete,
     path = "/v1/sys/cluster/members/{node_id}",
     operation_id = "removeMember",
-    params(("node_id" = u64, Path, description = "The node"), IdempotencyKey),
+    params(
+        ("node_id" = u64, Path, description = "The node"),
+        ("force" = Option<bool>, Query, description = "Removes it also if no other member can mint tokens yet"),
+        IdempotencyKey,
+    ),
     responses(
         (status = 200, description = "The node is removed", body = MemberChange),
         (status = 202, description = "The node is being removed; `waits_for` names the reason for the delay", body = MemberChange),
         (status = 404, description = "There is no such node", body = error::Body),
-        (status = 409, description = "It is the last voter", body = error::Body),
+        (status = 409, description = "It is the last voter, or no other member can mint tokens yet", body = error::Body),
     )
 )]
 pub async fn remove(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     node_id: Result<Path<u64>, PathRejection>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
 ) -> Result<Response, Error> {
+    let is_forced = paging::QueryParams::read(query, &["force"])?.flag("force")?;
+    if let (Ok(Path(node_id)), false) = (&node_id, is_forced) {
+        check_minters(&app.state.index(), *node_id, app.key_time())?;
+    }
     change(&app, &caller, node_id, NodeRole::Removed, request.into_parts().0).await
+}
+
+/// Refuses to take the only member away that can mint tokens: exchanges would be answered 503 until the signing key of
+/// another one is old enough.
+fn check_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), Error> {
+    let key_of = |node_id| minting_key(&index.signing_keys, node_id);
+    let can_mint = |node_id| key_of(node_id).is_some_and(|key| key.usable_from <= elapsed);
+    let is_member = |stage| matches!(stage, NodeStage::Voter | NodeStage::Learner);
+    let others = index.nodes.values().filter(|node| {
+        node.node_id != leaving && is_member(node.stage()) && node.wanted() != NodeRole::Removed
+    });
+    let others: Vec<u64> = others.map(|node| node.node_id).collect();
+    if others.is_empty() || !can_mint(leaving) || others.iter().any(|node_id| can_mint(*node_id)) {
+        return Ok(());
+    }
+    let next = others.iter().filter_map(|node_id| Some((key_of(*node_id)?.usable_at(), *node_id))).min();
+    let until = next.map_or_else(
+        || "another member has a signing key that is old enough".to_owned(),
+        |(at, node_id)| format!("{}, when node {node_id} can", at.to_rfc3339()),
+    );
+    let description = format!(
+        "node {leaving} is the only member that can mint tokens: without it exchanges are answered 503 until {until}; keep \
+         it until then, or set force"
+    );
+    Err(Error::new(StatusCode::CONFLICT, Code::InvalidRequest, description))
 }
 
 async fn change(
@@ -329,5 +369,87 @@ impl From<TransferError> for Error {
             TransferError::NoOtherVoter => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
             TransferError::NoLeader | TransferError::Failed(_) => Self::unavailable(description),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::state::{Node, SigningKeyRecord};
+    use crate::token::signing_key::SigningAlgorithm;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn key(node_id: u64, usable_from: Timestamp) -> SigningKeyRecord {
+        SigningKeyRecord {
+            kid: format!("key of {node_id}"),
+            node_id,
+            jwk: String::new(),
+            algorithm: SigningAlgorithm::Es256,
+            published_at: usable_from,
+            retired_at: None,
+            tainted_at: None,
+            published_passed: usable_from,
+            usable_from,
+            ended_passed: None,
+        }
+    }
+
+    fn index(keys: Vec<SigningKeyRecord>) -> Index {
+        let node = |node_id| {
+            let (stage, wanted) = (NodeStage::Voter.into(), NodeRole::Voter.into());
+            (node_id, Arc::new(Node { node_id, stage, wanted, ..Node::default() }))
+        };
+        Index {
+            nodes: Arc::new((1..=3).map(node).collect()),
+            signing_keys: Arc::new(keys.into_iter().map(|key| (key.kid.clone(), key)).collect()),
+            ..Index::default()
+        }
+    }
+
+    fn refusal(index: &Index, leaving: u64) -> Option<String> {
+        check_minters(index, leaving, NOW).err().map(|error| error.description().to_owned())
+    }
+
+    /// Regression: after all nodes were replaced within ten minutes, none could mint.
+    #[test]
+    fn only_member_that_can_mint_is_kept() {
+        let (soon, later) = (NOW.plus(limits::MEMBERSHIP_ANSWER_WAIT), NOW.plus(limits::KEY_PUBLISH_AHEAD));
+        let young = index(vec![key(1, NOW), key(2, later), key(3, soon)]);
+        let refused = refusal(&young, 1).expect("refused");
+        assert!(refused.contains("node 1 is the only member that can mint tokens"), "{refused}");
+        assert!(refused.contains(&format!("until {}, when node 3 can", soon.to_rfc3339())), "{refused}");
+        assert_eq!(refusal(&young, 2), None, "node 1 goes on");
+        assert_eq!(refusal(&index(vec![key(1, NOW), key(2, NOW), key(3, soon)]), 1), None);
+        assert_eq!(refusal(&index(vec![key(1, soon), key(2, soon)]), 1), None, "it cannot mint either");
+        let refused = refusal(&index(vec![key(1, NOW)]), 1).expect("refused");
+        assert!(refused.contains("until another member has a signing key"), "{refused}");
+    }
+
+    #[test]
+    fn keys_that_ended_and_nodes_that_leave_mint_nothing() {
+        let retired = SigningKeyRecord { retired_at: Some(NOW), ..key(2, NOW) };
+        let of_events = SigningKeyRecord { algorithm: SigningAlgorithm::Rs256, ..key(3, NOW) };
+        assert!(refusal(&index(vec![key(1, NOW), retired, of_events]), 1).is_some());
+        for (stage, wanted) in [
+            (NodeStage::Voter, NodeRole::Removed),
+            (NodeStage::Joining, NodeRole::Voter),
+            (NodeStage::Removed, NodeRole::Removed),
+        ] {
+            let mut index = index(vec![key(1, NOW), key(2, NOW)]);
+            let mut nodes = BTreeMap::clone(&index.nodes);
+            let node = Node { node_id: 2, stage: stage.into(), wanted: wanted.into(), ..Node::default() };
+            nodes.insert(2, Arc::new(node));
+            index.nodes = Arc::new(nodes);
+            assert!(refusal(&index, 1).is_some(), "{stage:?}");
+        }
+        let mut alone = index(vec![key(1, NOW)]);
+        let mut nodes = BTreeMap::clone(&alone.nodes);
+        nodes.retain(|node_id, _| *node_id == 1);
+        alone.nodes = Arc::new(nodes);
+        assert_eq!(refusal(&alone, 1), None, "the last voter has its own refusal");
     }
 }

@@ -45,6 +45,18 @@ impl QueryParams {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// Whether a parameter is true; by default it is false.
+    ///
+    /// # Errors
+    /// 400 if it is neither true nor false.
+    pub fn flag(&self, name: &str) -> Result<bool, Error> {
+        match self.value(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Error::invalid_request(format!("{name}: must be true or false"))),
+        }
+    }
+
     /// The page that `limit` and `cursor` name.
     ///
     /// # Errors

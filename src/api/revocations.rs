@@ -140,11 +140,7 @@ pub async fn revoke(
 
 /// Pagination is for a dry run only, so that a request that was meant as one revokes nothing.
 fn is_dry_run(query: &paging::QueryParams) -> Result<bool, Error> {
-    let is_dry_run = match query.value("dry_run") {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Error::invalid_request("dry_run: must be true or false")),
-    };
+    let is_dry_run = query.flag("dry_run")?;
     match ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         Some(name) if !is_dry_run => {
             Err(Error::invalid_request(format!("{name}: is for a dry run only (dry_run=true)")))

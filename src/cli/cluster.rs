@@ -37,7 +37,7 @@ pub(super) enum Command {
     /// Make a learner a voter, once it has caught up.
     Promote(Change),
     /// Remove a member for ever: its id is not used again. Stop the node first.
-    Remove(Change),
+    Remove(Remove),
     /// Transfer leadership.
     Transfer(Transfer),
     /// End an upgrade: raise the feature level of the cluster to the newest that every member supports. It cannot be
@@ -71,6 +71,9 @@ pub(super) struct Invite {
 pub(super) struct Replace {
     /// Node id of the voter, which must be stopped.
     node_id: u64,
+    /// Replace it also if no other member can mint tokens yet.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     server: ServerArguments,
     #[command(flatten)]
@@ -103,6 +106,15 @@ pub(super) struct Change {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Remove {
+    #[command(flatten)]
+    change: Change,
+    /// Remove it also if no other member can mint tokens yet.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Transfer {
     /// Node id of the voter that shall lead; by default any but the leader.
     node_id: Option<u64>,
@@ -127,8 +139,8 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let role = if learner { "learner" } else { "voter" };
             invite(&server, output, &json!({ "role": role }), out)
         }
-        Command::Replace(Replace { node_id, server, output }) => {
-            invite(&server, output, &json!({ "replaces": node_id }), out)
+        Command::Replace(Replace { node_id, force, server, output }) => {
+            invite(&server, output, &json!({ "replaces": node_id, "force": force }), out)
         }
         Command::Join(arguments) => join(&arguments, out),
         Command::Promote(change) => {
@@ -136,10 +148,11 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let path = [&CLUSTER[..], &["members", &id, "promote"]].concat();
             apply(&change, &Request { method: Method::POST, ..Request::get(&path) }, out)
         }
-        Command::Remove(change) => {
+        Command::Remove(Remove { change, force }) => {
             let id = change.node_id.to_string();
             let path = [&CLUSTER[..], &["members", &id]].concat();
-            apply(&change, &Request { method: Method::DELETE, ..Request::get(&path) }, out)
+            let query: &[(&str, &str)] = if force { &[("force", "true")] } else { &[] };
+            apply(&change, &Request { method: Method::DELETE, query, ..Request::get(&path) }, out)
         }
         Command::Transfer(Transfer { node_id, server }) => {
             let path = [&CLUSTER[..], &["leader"]].concat();
@@ -209,7 +222,9 @@ fn status_row(member: &Value) -> Value {
         None if report["snapshot_total_bytes"].is_u64() => json!(snapshot(report)),
         None if is("disk_is_full") => json!("disk full"),
         None if is("disk_is_low") => json!("disk space low"),
-        None => member["waits_for"].clone(),
+        None if member["waits_for"].is_string() => member["waits_for"].clone(),
+        None if member["can_mint"] == false => json!(minting(member)),
+        None => Value::Null,
     };
     let (program, is_old) = if is_there { (report, "") } else { (&member["recorded"], " (recorded)") };
     let version = program["version"].as_str().map(|version| format!("{version}{is_old}"));
@@ -234,6 +249,11 @@ fn snapshot(report: &Value) -> String {
     let [received, total] =
         ["snapshot_received_bytes", "snapshot_total_bytes"].map(|name| number(report, name));
     format!("receives a snapshot: {} of {} MB", received / MEGABYTE, total / MEGABYTE)
+}
+
+fn minting(member: &Value) -> String {
+    let from = member["mints_from"].as_str();
+    from.map_or_else(|| "has no signing key yet".to_owned(), |from| format!("mints from {}", printable(from)))
 }
 
 fn lease(report: &Value) -> Value {
@@ -373,4 +393,20 @@ fn finalize(arguments: &Finalize, out: &mut dyn Write) -> Result<(), Error> {
 
 fn number(answer: &Value, name: &str) -> u64 {
     answer[name].as_u64().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_names_the_time_from_which_a_member_mints() {
+        let problem = |member: &Value| status_row(member)["problem"].clone();
+        let young = json!({"report": {}, "can_mint": false, "mints_from": "2026-11-24T22:10:00.000Z"});
+        assert_eq!(problem(&young), "mints from 2026-11-24T22:10:00.000Z");
+        assert_eq!(problem(&json!({"report": {}, "can_mint": false})), "has no signing key yet");
+        assert_eq!(problem(&json!({"report": {}, "can_mint": true})), Value::Null);
+        let waiting = json!({"report": {}, "can_mint": false, "waits_for": "the node lags"});
+        assert_eq!(problem(&waiting), "the node lags");
+    }
 }

@@ -41,7 +41,7 @@ pub use resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 pub(crate) use resources::revocations::{AppliedRevocation, Revoked};
 pub(crate) use resources::revoked_fact::RevokedFact;
 pub(crate) use resources::signals::{Effect, Signal};
-pub(crate) use resources::signing_keys::{SigningKeyRecord, SigningKeyState};
+pub(crate) use resources::signing_keys::{SigningKeyRecord, SigningKeyState, minting_key};
 pub use resources::streams::{
     Added, DeadLetter, InvalidStreamStatus, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus,
 };

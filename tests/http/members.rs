@@ -25,6 +25,7 @@ async fn cluster_shows_members_and_their_reports() {
     let member = &shown["members"][0];
     assert_eq!((&member["node_id"], &member["role"]), (&json!(1), &json!("leader")), "{shown}");
     assert!(member.get("address").is_none() && member.get("wanted").is_none(), "{shown}");
+    assert!(member["can_mint"] == json!(true) && member["mints_from"].is_string(), "{shown}");
     let report = &member["report"];
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert!(report["disk_total_bytes"].as_u64() > report["disk_free_bytes"].as_u64(), "{shown}");
@@ -40,6 +41,7 @@ async fn changes_of_members_are_validated() {
         ("join-tokens", json!({"role": "leader"}), 400, "role"),
         ("join-tokens", json!({"role": "learner", "replaces": 1}), 400, "role: must be voter"),
         ("join-tokens", json!({"more": 1}), 400, "more"),
+        ("join-tokens", json!({"replaces": 1, "force": "yes"}), 400, "force"),
         ("join", json!({"token": "x", "address": "a:1", "disk_id": ""}), 400, "token: "),
         ("leader", json!({"node_id": 9}), 400, "node 9 is not a voter"),
     ] {
@@ -49,8 +51,17 @@ async fn changes_of_members_are_validated() {
         post(&node, path, json!({})).await.is_refused(404, "not_found", "no ");
     }
     post(&node, "leader", json!({})).await.is_refused(409, "invalid_request", "no other voter");
-    let removal = node.call("DELETE", "/v1/sys/cluster/members/1", &[], "").await;
-    removal.is_refused(409, "invalid_request", "last voter");
+    for (query, status, reason) in [
+        ("", 409, "last voter"),
+        ("?force=true", 409, "last voter"),
+        ("?force=1", 400, "force: must be true or false"),
+        ("?accept_loss=true", 400, "the query parameters are force"),
+    ] {
+        let removal = node.call("DELETE", &format!("/v1/sys/cluster/members/1{query}"), &[], "").await;
+        removal.is_refused(status, "invalid_request", reason);
+    }
+    program::fail(&node, &["cluster", "remove", "1", "--force"], &["last voter"]);
+    program::fail(&node, &["cluster", "replace", "1", "--force"], &["started without cluster.listen"]);
     let promoted = post(&node, "members/1/promote", json!({})).await.json();
     assert_eq!(promoted, json!({"node_id": 1, "wanted": "voter", "done": true}));
     assert_eq!(post(&node, "leader", json!({"node_id": 1})).await.json(), json!({"leader": 1}));

@@ -3,6 +3,7 @@
 //! The log has the times at which a key was published, retired or tainted. Its state, its place in the JWK Set and its
 //! deletion follow from these and from elapsed time, so that a wrong wall clock ages no key.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -55,6 +56,13 @@ pub enum SigningKeyState {
     Dead,
     /// None of its signatures is accepted.
     Tainted,
+}
+
+/// The key with which a node mints tokens, now or once it is old enough: its oldest live one.
+pub fn minting_key(keys: &BTreeMap<String, SigningKeyRecord>, node_id: u64) -> Option<&SigningKeyRecord> {
+    let of_node =
+        |key: &&SigningKeyRecord| key.node_id == node_id && key.algorithm == SigningAlgorithm::Es256;
+    keys.values().filter(of_node).filter(|key| key.is_live()).min_by_key(|key| key.usable_from)
 }
 
 impl SigningKeyState {
