@@ -6,6 +6,8 @@
 mod joining;
 #[path = "members/restoring.rs"]
 mod restoring;
+#[path = "support/terminal.rs"]
+mod terminal;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use trust_fabric::state::feature_level;
 
-use crate::support::{Node, Response, program};
+use crate::support::{Node, Response, program, terminal};
 
 async fn cluster(node: &Node) -> Value {
     node.get("/v1/sys/cluster").await.json()
@@ -89,4 +89,25 @@ async fn confirmed_finalization_is_idempotent_and_audited() {
     assert!(out.contains(&format!(", feature level {newest}, leader node 1")), "{out}");
     let acts = node.get("/v1/audit").await.body;
     assert!(acts.contains(&format!("raise the feature level: feature level {newest}")), "{acts}");
+}
+
+#[tokio::test]
+async fn terminal_confirms_a_finalization() {
+    let node = Node::start().await;
+    let before = cluster(&node).await["feature_level"].clone();
+    let finalize = ["cluster", "finalize"];
+    // A long answer is cut.
+    let long = format!("{}\n", "y".repeat(200));
+    for typed in ["n\n", "\n", "yess\n", "finalize\n", &long, terminal::END] {
+        let (success, shown) = program::run_on_a_terminal(&node, typed, &finalize);
+        assert!(!success && shown.contains("Raise the feature level of the cluster?"), "{typed:?}: {shown}");
+        assert!(shown.contains("was not confirmed: --yes confirms it"), "{typed:?}: {shown}");
+        assert_eq!(cluster(&node).await["feature_level"], before);
+    }
+    for typed in ["y\n", "Y\n", "yes\n"] {
+        let (success, shown) = program::run_on_a_terminal(&node, typed, &finalize);
+        assert!(success && shown.contains("the cluster has feature level"), "{typed:?}: {shown}");
+    }
+    let (success, shown) = program::run_on_a_terminal(&node, "", &["cluster", "finalize", "--yes"]);
+    assert!(success && !shown.contains("[y/N]"), "{shown}");
 }

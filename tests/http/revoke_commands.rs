@@ -1,12 +1,11 @@
 //! `trust-fabric revoke`, `revocations` and `signals` against a node.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::program::{fail, run, succeed};
-use crate::support::python::python;
+use crate::support::program::{fail, run, run_on_a_terminal, succeed};
+use crate::support::terminal;
 use crate::support::{BAD_SUBJECT, FABRIC, JWT, Node, OWN, REPORTER, credential, with};
 
 fn json_of(text: &str) -> Value {
@@ -67,30 +66,12 @@ async fn an_agent_is_looked_at_revoked_and_listed_by_command() {
     );
 }
 
-/// The same on a terminal, with typed input.
-fn run_on_a_terminal(node: &Node, typed: &str, arguments: &[&str]) -> (bool, String) {
-    let mut child = Command::new(python())
-        .args(["-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"])
-        .arg(env!("CARGO_BIN_EXE_trust-fabric"))
-        .args(arguments)
-        .args(["--server", node.base()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("run python");
-    let mut keyboard = child.stdin.take().expect("standard input");
-    keyboard.write_all(typed.as_bytes()).expect("typed");
-    let output = child.wait_with_output().expect("an end");
-    drop(keyboard);
-    (output.status.success(), String::from_utf8(output.stdout).expect("UTF-8"))
-}
-
 #[tokio::test]
 async fn terminal_prompts_with_the_affected_agents() {
     let node = Node::start().await;
     let root = issue(&node, None).await;
     issue(&node, Some(&root)).await;
-    for typed in ["n\n", "\n", "yess\n", "\u{4}"] {
+    for typed in ["n\n", "\n", "yess\n", terminal::END] {
         let (success, printed) = run_on_a_terminal(&node, typed, &["revoke", &root]);
         assert!(!success && printed.contains("nothing was revoked"), "{typed:?}: {printed}");
         assert!(

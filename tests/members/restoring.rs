@@ -16,11 +16,16 @@ impl Site {
         self.directory.path().join(format!("node-{id}"))
     }
 
-    /// Runs `trust-fabric` with the configuration of a stopped node: exit code and output.
-    fn offline(&self, id: u64, arguments: &[&str]) -> (Option<i32>, String) {
+    /// `trust-fabric` with the configuration of a stopped node.
+    fn program(&self, id: u64, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
-        command.args(arguments).arg("--config").arg(self.configured(id)).stdin(Stdio::null());
-        let ran = command.output().expect("runs");
+        command.args(arguments).arg("--config").arg(self.configured(id));
+        command
+    }
+
+    /// Runs it without a terminal: exit code and output.
+    fn offline(&self, id: u64, arguments: &[&str]) -> (Option<i32>, String) {
+        let ran = self.program(id, arguments).stdin(Stdio::null()).output().expect("runs");
         (ran.status.code(), String::from_utf8([ran.stdout, ran.stderr].concat()).expect("text"))
     }
 
@@ -188,4 +193,79 @@ async fn running_node_and_directory_without_log_are_refused() {
     until_ready(&founder).await;
     let (code, text) = site.offline(1, &force);
     assert!(code == Some(1) && text.contains("another process is using it"), "{text}");
+}
+
+#[tokio::test]
+async fn founding_is_confirmed_on_the_terminal() {
+    let site = Site::founded_by(1);
+    let operator = site.operator();
+    let founder = site.start(1);
+    until_ready(&founder).await;
+    assert_eq!(register(&founder, &operator, 0).await, 201);
+    drop(founder);
+    let force = ["restore", "--force-new-cluster"];
+    let (code, text) = site.offline(1, &force);
+    assert!(code == Some(1) && !text.contains("[y/N]"), "nobody can answer: {text}");
+    assert!(text.contains("set --yes to confirm without a terminal"), "{text}");
+    for typed in ["n\n", "\n", "yess\n", "node 1\n", terminal::END] {
+        let (code, text) = terminal::run(site.program(1, &force), typed);
+        assert!(text.contains("found a new cluster of this node alone?"), "{typed:?}: {text}");
+        assert!(code == Some(1) && text.contains("not confirmed; nothing was changed"), "{typed:?}: {text}");
+    }
+    let cluster = async |member: &Member| {
+        let url = format!("{}/v1/sys/cluster", member.https);
+        call(&operator, Method::GET, url, None).await.1["cluster_id"].clone()
+    };
+    let founder = site.start(1);
+    until_ready(&founder).await;
+    let before = cluster(&founder).await;
+    drop(founder);
+    let (code, text) = terminal::run(site.program(1, &force), "yes\n");
+    assert!(code == Some(0) && text.contains("founded a new cluster"), "{text}");
+    let founder = site.start(1);
+    until_ready(&founder).await;
+    assert_ne!(cluster(&founder).await, before, "it is another cluster");
+    assert_eq!(tools(&founder, &operator).await, 1);
+}
+
+/// A follower whose disk was set back is the only survivor.
+#[tokio::test]
+async fn node_that_was_set_back_founds_only_with_accepted_loss() {
+    let site = Site::new();
+    let operator = site.operator();
+    let (mut members, leads) = ready(&site, &operator).await;
+    assert_eq!(register(&members[leads], &operator, 0).await, 201);
+    let at = (leads + 1) % 3;
+    let survivor = members.remove(at);
+    while tools(&survivor, &operator).await != 1 {}
+    let id = survivor.id;
+    survivor.stop();
+    let copy = site.directory.path().join("copy");
+    let copied = Command::new("cp").arg("-a").args([&site.data(id), &copy]).status().expect("cp");
+    assert!(copied.success());
+    let survivor = site.start(id);
+    until_ready(&survivor).await;
+    assert_eq!(register(&survivor, &operator, 1).await, 201);
+    drop(survivor);
+    fs::remove_dir_all(site.data(id)).expect("removed");
+    fs::rename(&copy, site.data(id)).expect("set back");
+    let mut refused = site.start(id);
+    let stopped = refused.wait_for_log("stopped");
+    assert_eq!(refused.child.wait().expect("end").code(), Some(70), "{stopped}");
+    drop(members);
+
+    let force = ["restore", "--force-new-cluster", "--yes"];
+    let (code, text) = site.offline(id, &force);
+    assert!(code == Some(1) && text.contains("this disk was rejected by its cluster: "), "{text}");
+    assert!(text.contains("acknowledged writes would be lost"), "{text}");
+    assert!(text.contains("set --accept-loss to lose its last writes"), "{text}");
+    let (code, text) = site.offline(id, &["restore", "--force-new-cluster", "--accept-loss"]);
+    assert!(code == Some(1) && text.contains("not confirmed; nothing was changed"), "{text}");
+    let (code, text) = site.offline(id, &[&force[..], &["--accept-loss"]].concat());
+    assert!(code == Some(0) && text.contains("founded a new cluster"), "{text}");
+    let survivor = site.start(id);
+    until_ready(&survivor).await;
+    assert_eq!(tools(&survivor, &operator).await, 1, "the later one is lost");
+    assert_eq!(register(&survivor, &operator, 2).await, 201);
+    until_voters(&survivor, &operator, &[id]).await;
 }

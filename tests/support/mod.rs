@@ -11,6 +11,7 @@ pub mod python;
 pub mod raw;
 mod response;
 mod signer;
+pub mod terminal;
 pub mod tool_server;
 
 pub use feed::{Event, Feed};

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::Node;
+use super::{Node, terminal};
 
 /// Runs a command without a terminal: whether it succeeded, its standard output and its standard error.
 pub fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
@@ -14,6 +14,14 @@ pub fn run(node: &Node, arguments: &[&str]) -> (bool, String, String) {
         .expect("run the program");
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
     (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs a command on a terminal with typed input: whether it succeeded, and everything that the terminal showed.
+pub fn run_on_a_terminal(node: &Node, typed: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+    command.args(arguments).args(["--server", node.base()]);
+    let (code, shown) = terminal::run(command, typed);
+    (code == Some(0), shown)
 }
 
 /// Standard output of a command that must succeed.
