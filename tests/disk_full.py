@@ -286,15 +286,17 @@ def all_low(stage, findings):
 
 def all_reserve(stage, findings):
     """The reserve of every disk is touched: a load balancer still finds nodes that are ready, and revocations are taken."""
-    for disk in stage.disks.values():
-        disk.fill(RESERVE_MIB - 6)
-
-    def are_full():
+    def are_full(nodes):
         _, answer = stage.cluster.attempt("operator", 1, "GET", "/v1/sys/cluster")
-        return all(member.get("report", {}).get("disk_is_full") for member in answer["members"])
+        reports = {member["node_id"]: member.get("report", {}) for member in answer["members"]}
+        return all(reports[node].get("disk_is_full") for node in nodes)
 
-    until("full disks", are_full, 15)
     leader = leader_of(stage)
+    # The others first: the leader would hand over to one that has space.
+    for nodes in ([node for node in stage.cluster.nodes if node != leader], [leader]):
+        for node in nodes:
+            stage.disks[node].fill(RESERVE_MIB - 6)
+        until("full disks", lambda nodes=nodes: are_full(nodes), 15)
     until("refusals", lambda: all(stage.refused_for_space(node, r"\d") for node in stage.cluster.nodes), 15)
     until("ready nodes", lambda: all(stage.cluster.nodes[node].is_ready() for node in stage.cluster.nodes), 10)
     took = []

@@ -138,7 +138,7 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    fn measure_disk_space(&self) {
+    pub(super) fn measure_disk_space(&self) {
         // A hung disk would block this call.
         let space = if self.disk.hangs() { None } else { self.channels.local.disk_space() };
         #[cfg(test)]

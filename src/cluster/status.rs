@@ -109,6 +109,8 @@ impl<M: Machine> Handle<M> {
         };
         let lease = self.freshness();
         let disk_hangs = self.disk.hangs();
+        // A leader hands over by this report, and a voter that is full by then refuses.
+        self.measure_disk_space();
         // A hung disk would block this call.
         let space = if disk_hangs { None } else { self.channels.local.disk_space() };
         let snapshot = self.channels.local.receiving.get();

@@ -111,3 +111,16 @@ async fn leader_stays_while_every_disk_is_full() {
     leader.add().await.expect("space again");
     stop_all(nodes.into_iter().map(|(node, _)| node).chain([leader]).collect()).await;
 }
+
+/// Regression: the report was up to a second old. A leader handed over to a voter that was full by then and refused, and
+/// nothing was written for 6 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn report_measures_the_disk() {
+    let site = Site::new(1);
+    let (node, _) = site.checked_cluster().await.remove(0);
+    for (free, is_full) in [(FULL, true), (ENOUGH, false), (FULL, true), (ENOUGH, false)] {
+        *node.handle.space.pretended.lock().expect("lock") = Some(Space { free, total: TOTAL });
+        assert_eq!(node.handle.report().disk_is_full, is_full);
+    }
+    node.stop().await;
+}
