@@ -195,12 +195,12 @@ fn node_hint(error: &node::Error) -> Option<&'static str> {
         node::Error::DataDirectory(data_directory::Error::Unusable { source, .. })
             if is_not_writable(source) =>
         {
-            Some("choose another directory with --data-dir")
+            Some("choose another data directory")
         }
         node::Error::DataDirectory(data_directory::Error::OtherMode { .. }) => {
-            Some("choose another directory with --data-dir, or change node.mode")
+            Some("choose another data directory, or change node.mode")
         }
-        node::Error::InUse { .. } => Some("stop that process, or choose another directory with --data-dir"),
+        node::Error::InUse { .. } => Some("stop that process, or choose another data directory"),
         _ => None,
     }
 }
