@@ -32,8 +32,8 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// Awaits a call of openraft, at most until its core fails. Every call that may be cancelled goes this way: a caller
-    /// that is cancelled while it waits for the end of a failed core makes openraft panic in the later ones.
+    /// Awaits a call of openraft, at most until its core fails. Every call that may be cancelled goes this way:
+    /// openraft panics in a call to a failed core once another one was cancelled that waited for the end of that core.
     ///
     /// # Errors
     /// That of the call, or the failure.

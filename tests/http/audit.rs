@@ -409,12 +409,16 @@ async fn revoking_agents_of_others_is_an_administrative_act() {
 #[tokio::test]
 async fn unaudited_revocation_holds_and_is_audited_when_repeated() {
     let node = Node::start().await;
-    let revocation = json!({"subject": "spiffe://trust.example/reporter"});
+    let revocation = json!({"subject": "spiffe://trust.example/reporter"}).to_string();
+    let json_body = ("content-type", "application/json");
+    let keyed = [json_body, ("idempotency-key", "the first attempt")];
+    let revoke =
+        async |headers: &[_]| node.call("POST", "/v1/revocations", headers, revocation.as_str()).await;
     let revoked = async || node.get("/v1/revocations").await.json().as_array().expect("a list").len();
     let audited = async || node.get("/v1/audit").await.body.matches(": log index ").count();
     let (journal, aside) = (node.directory.path().join("data/audit"), node.directory.path().join("aside"));
     std::fs::rename(&journal, &aside).expect("moved");
-    let answer = node.post("/v1/revocations", &revocation).await;
+    let answer = revoke(&keyed).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", answer.body);
     for text in ["done, but not audited", "send the same request again, to another node or to this one once"]
     {
@@ -422,8 +426,8 @@ async fn unaudited_revocation_holds_and_is_audited_when_repeated() {
     }
     assert_eq!((revoked().await, audited().await), (1, 0));
     std::fs::rename(&aside, &journal).expect("moved back");
-    for times in 1..=2 {
-        let answer = node.post("/v1/revocations", &revocation).await;
+    for (headers, times) in [(&keyed[..], 1), (&[json_body], 2)] {
+        let answer = revoke(headers).await;
         assert_eq!(answer.status, 202, "{}", answer.body);
         assert_eq!((revoked().await, audited().await), (1, times), "one revocation, each success audited");
     }
