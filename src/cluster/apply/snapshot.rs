@@ -53,6 +53,7 @@ pub(crate) struct Snapshots {
 }
 
 /// Turns a checkpoint into the current snapshot.
+#[derive(Clone)]
 pub(crate) struct Builder {
     checkpoint: SnapshotFiles,
     snapshots: Snapshots,
@@ -128,7 +129,9 @@ impl Snapshots {
     pub(crate) fn verify(&self, directory: &Path) -> io::Result<SnapshotMetaOf<TypeConfig>> {
         let database = Database::read(directory, self.tables).map_err(damaged)?;
         database.verify_all().map_err(damaged)?;
-        description(&database)
+        let meta = description(&database)?;
+        tracing::info!(index = meta.last_log_id.map(|last| last.index), "snapshot verified");
+        Ok(meta)
     }
 
     /// Replaces the current snapshot, unless it is newer. A crash leaves the old, the new, or both, never a part of
@@ -193,7 +196,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFiles;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        self.finish()
+        let builder = self.clone();
+        super::blocking(move || builder.finish()).await
     }
 }
 
@@ -313,6 +317,21 @@ mod tests {
         let current = reopened.current().expect("readable").expect("there");
         assert_eq!(current.meta.last_log_id.map(|last| last.index), Some(40));
         assert_eq!(fs::read_dir(&root).expect("directory").count(), 1);
+    }
+
+    /// Opening the checkpoint replays its write-ahead log: a thread that served requests was busy for seconds.
+    #[tokio::test]
+    async fn snapshot_is_built_beside_the_runtime() {
+        let place = tempfile::tempdir().expect("directory");
+        let database = Database::open(&place.path().join("state"), TABLES, &[]).expect("opens");
+        let snapshots = snapshots_in(place.path().join("snapshots"));
+        commit(&database, 1);
+        let mut builder = snapshots.begin(&database).expect("begun");
+        let current = snapshots.current.lock().expect("lock");
+        let mut building = Box::pin(builder.build_snapshot());
+        assert!(futures::poll!(building.as_mut()).is_pending(), "it waits for the lock on another thread");
+        drop(current);
+        assert_eq!(building.await.expect("built").meta.last_log_id.map(|last| last.index), Some(1));
     }
 
     #[test]

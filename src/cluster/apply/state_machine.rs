@@ -170,6 +170,33 @@ impl<M: Machine> StateMachine<M> {
     }
 }
 
+/// Everything that an installation changes.
+struct Installation<M> {
+    shared: Arc<Shared>,
+    machine: Arc<M>,
+    generations: Generations,
+    snapshots: Snapshots,
+    clock: Clock,
+}
+
+impl<M: Machine> Installation<M> {
+    /// Makes the files of a snapshot the state, in memory too, and a snapshot of this node. Returns the membership.
+    fn install(&self, last: Option<LogId>, files: &SnapshotFiles) -> io::Result<StoredMembership> {
+        let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
+        let database = Arc::new(self.generations.install(files.directory(), tables, later, last)?);
+        let membership = database.membership().map_err(io::Error::other)?;
+        // The order of apply: rows first, then memory, because the rebuild wakes readers, which read the rows.
+        self.shared.database.swap(Arc::clone(&database)).discard();
+        self.shared.record_applied(self.clock.boot());
+        self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
+        let index = last.map_or(0, |last| last.index);
+        self.shared.applied.send_replace(index);
+        tracing::info!(index, "snapshot installed");
+        self.snapshots.begin(&database)?.finish()?;
+        Ok(membership)
+    }
+}
+
 fn member_entries(membership: &Membership) -> Vec<MemberEntry> {
     let voters: BTreeSet<u64> = membership.voter_ids().collect();
     let entry = |(id, member): (&u64, &MemberRecord)| MemberEntry {
@@ -206,7 +233,8 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
     }
 
     async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
-        match self.snapshots.begin(&self.shared.database.load()) {
+        let (snapshots, database) = (self.snapshots.clone(), self.shared.database.load_full());
+        match super::blocking(move || snapshots.begin(&database)).await {
             Ok(builder) => Some(builder),
             Err(error) => {
                 // Only the size of the log depends on it; the next trigger retries.
@@ -230,19 +258,16 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         meta: &SnapshotMetaOf<TypeConfig>,
         snapshot: SnapshotFiles,
     ) -> io::Result<()> {
-        let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
-        let database = self.generations.install(snapshot.directory(), tables, later, meta.last_log_id)?;
-        let database = Arc::new(database);
-        self.membership = database.membership().map_err(io::Error::other)?;
-        // The order of apply: rows first, then memory, because the rebuild wakes readers, which read the rows.
-        self.shared.database.swap(Arc::clone(&database)).discard();
-        self.shared.record_applied(self.clock.boot());
-        self.machine.rebuild(&ReadOnce(&database)).map_err(io::Error::other)?;
-        let index = meta.last_log_id.map_or(0, |last| last.index);
-        self.shared.applied.send_replace(index);
-        tracing::info!(index, "snapshot installed");
-        let mut builder = self.snapshots.begin(&database)?;
-        openraft::RaftSnapshotBuilder::build_snapshot(&mut builder).await.map(drop)
+        let installation = Installation {
+            shared: Arc::clone(&self.shared),
+            machine: Arc::clone(&self.machine),
+            generations: self.generations.clone(),
+            snapshots: self.snapshots.clone(),
+            clock: self.clock.clone(),
+        };
+        let last = meta.last_log_id;
+        self.membership = super::blocking(move || installation.install(last, &snapshot)).await?;
+        Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
@@ -289,11 +314,12 @@ mod tests {
 
     const TABLE: &str = "table";
 
-    /// Records the row that a reader finds when it is woken by a rebuild.
+    /// Records the row that a reader finds when it is woken by a rebuild, which waits until a task has run.
     #[derive(Default)]
     struct Woken {
         shared: OnceLock<Arc<Shared>>,
         found: Mutex<Vec<Option<Vec<u8>>>>,
+        has_run: Mutex<Option<std::sync::mpsc::Receiver<()>>>,
     }
 
     impl Machine for Woken {
@@ -316,6 +342,10 @@ mod tests {
         }
 
         fn rebuild(&self, _view: &dyn View) -> Result<(), Corrupt> {
+            if let Some(has_run) = self.has_run.lock().expect("lock").take() {
+                let limit = Duration::from_secs(20);
+                has_run.recv_timeout(limit).map_err(|_| Corrupt::row("no task has run"))?;
+            }
             if let Some(shared) = self.shared.get() {
                 self.found.lock().expect("lock").push(shared.get(TABLE, b"key")?);
             }
@@ -323,7 +353,8 @@ mod tests {
         }
     }
 
-    /// A reader that was woken during the installation read the old rows and waited on.
+    /// A reader that was woken during the installation read the old rows and waited on. And the installation of a large
+    /// state kept a thread that serves requests busy for a minute.
     #[tokio::test]
     async fn reader_woken_by_a_snapshot_finds_its_rows() {
         let (data, (still_open, _closed)) = (tempfile::tempdir().expect("directory"), mpsc::channel(1));
@@ -349,7 +380,11 @@ mod tests {
         let database = leader.shared.database.load_full();
         database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("committed");
         let snapshot = leader.get_snapshot_builder().await.build_snapshot().await.expect("a snapshot");
-        follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.expect("installed");
+        let (task, has_run) = std::sync::mpsc::channel();
+        *woken.has_run.lock().expect("lock") = Some(has_run);
+        let installing = follower.install_snapshot(&snapshot.meta, snapshot.snapshot);
+        let (installed, ()) = tokio::join!(installing, async { task.send(()).expect("it waits") });
+        installed.expect("installed");
         assert_eq!(*woken.found.lock().expect("lock"), [Some(b"row".to_vec())]);
     }
 }
