@@ -6,6 +6,7 @@
 //! answer. A leader never proposes its own removal: it transfers leadership, and its successor removes it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use openraft::ChangeMembers;
 use openraft::Instant as _;
@@ -193,6 +194,17 @@ impl Cluster<'_> {
     }
 }
 
+/// Changes that wait for a reason of another kind than before: the lag of a node changes all the time.
+fn newly_waiting<'w>(
+    waiting: &'w WaitingChanges,
+    before: &WaitingChanges,
+) -> impl Iterator<Item = (&'w u64, &'w WaitReason)> {
+    let is_known = |id: &u64, reason: &WaitReason| {
+        before.get(id).is_some_and(|before| mem::discriminant(before) == mem::discriminant(reason))
+    };
+    waiting.iter().filter(move |(id, reason)| !is_known(id, reason))
+}
+
 /// Text for a node that is no longer a member.
 pub(super) fn removed(node_id: u64, index: u64) -> String {
     format!("node {node_id} was removed from the cluster at log index {index}; {RETURN_ADVICE}")
@@ -223,7 +235,7 @@ impl<M: Machine> Handle<M> {
     /// Takes the next step, as leader, and logs the changes that begin to wait. Returns whether a step was taken.
     async fn change_membership(&self, logged: &mut WaitingChanges) -> bool {
         let (step, waiting) = self.next_change();
-        for (node_id, reason) in waiting.iter().filter(|(id, reason)| logged.get(id) != Some(reason)) {
+        for (node_id, reason) in newly_waiting(&waiting, logged) {
             tracing::info!(node_id, %reason, "membership change waits");
         }
         *logged = waiting;
