@@ -163,7 +163,7 @@ impl Generations {
         if directory.exists() {
             fs::remove_dir_all(&directory)?;
         }
-        copy_files(files, &directory)?;
+        take_files(files, &directory)?;
         let database = Database::open(&directory, tables, later).map_err(io::Error::other)?;
         if database.applied().map_err(io::Error::other)? != expected {
             return Err(io::Error::other("the snapshot's files do not end at its last log id"));
@@ -211,13 +211,19 @@ fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamil
     })
 }
 
-/// Copies the files of a directory durably. Not linked: the source remains a database that others open.
-fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+/// Takes the durable files of a snapshot. RocksDB never changes a table file, so these are linked, which needs neither
+/// time nor space. The others are copied: the source remains a database that others open.
+fn take_files(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for item in fs::read_dir(from)? {
         let item = item?;
-        let target = to.join(item.file_name());
-        fs::copy(item.path(), &target)?;
+        let (source, target) = (item.path(), to.join(item.file_name()));
+        let is_table_file = source.extension().is_some_and(|extension| extension == "sst");
+        // On another file system it cannot be linked.
+        if is_table_file && fs::hard_link(&source, &target).is_ok() {
+            continue;
+        }
+        fs::copy(&source, &target)?;
         fs::File::open(&target)?.sync_all()?;
     }
     Ok(())
@@ -483,6 +489,8 @@ fn next_hash(previous: StateHash, index: u64, writes: &[Write]) -> StateHash {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use openraft::alias::CommittedLeaderIdOf;
     use openraft::vote::RaftLeaderId as _;
     use rocksdb::WaitForCompactOptions;
@@ -564,6 +572,35 @@ mod tests {
         let log_id = LogId::new(CommittedLeaderIdOf::<TypeConfig>::new(1, 1), index);
         let writes: Vec<Write> = rows.map(put).collect();
         database.commit(&writes, &AppliedEntry { log_id, membership: None }).expect("commits");
+    }
+
+    /// The installation of a large state copied all of it, and needed twice its space.
+    #[test]
+    fn installed_state_shares_the_table_files_of_the_snapshot() {
+        let place = tempfile::tempdir().expect("directory");
+        let made = Database::open(&place.path().join("made"), TABLES, &[]).expect("opens");
+        commit_rows(&made, 1, &[1]);
+        made.db.flush_cf(made.family("one").expect("family")).expect("flushed");
+        commit_rows(&made, 2, &[2]);
+        let files = place.path().join("files");
+        made.checkpoint(&files).expect("checkpoint");
+        let generations = Generations::new(place.path().join("state")).expect("state");
+        let last = made.applied().expect("mark");
+        let installed = generations.install(&files, TABLES, &[], last).expect("installed");
+
+        let tables = fs::read_dir(&files).expect("directory").map(|item| item.expect("item").path());
+        let tables: Vec<_> = tables.filter(|path| path.extension().is_some_and(|end| end == "sst")).collect();
+        let inode = |path: &Path| fs::metadata(path).expect("file").ino();
+        assert!(!tables.is_empty());
+        for table in tables {
+            let name = table.file_name().expect("name");
+            assert_eq!(inode(&table), inode(&installed.db.path().join(name)));
+        }
+        commit_rows(&installed, 3, &[3]);
+        let received = Database::read(&files, TABLES).expect("is read");
+        assert_eq!(received.applied().expect("mark"), last, "the received files stay as they are");
+        let has = |key: u8| received.get("one", &[key]).expect("reads").is_some();
+        assert_eq!([has(1), has(2), has(3)], [true, true, false]);
     }
 
     #[test]
