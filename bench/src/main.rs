@@ -17,6 +17,7 @@ mod good_client;
 mod handover;
 mod health;
 mod hosts;
+mod join;
 mod load;
 mod members;
 mod node;
@@ -200,6 +201,13 @@ enum Command {
         #[command(flatten)]
         plan: replace::Plan,
     },
+    /// A node with many tools and revocations is restored from a backup, and two nodes join it under load
+    Join {
+        #[command(flatten)]
+        place: members::ClusterArgs,
+        #[command(flatten)]
+        plan: join::Plan,
+    },
     /// Planned changes of the leader: the gap of acknowledged writes
     Handover {
         #[command(flatten)]
@@ -297,6 +305,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::Failover { place, plan } => clients()?.block_on(uninterrupted(failover::run(place, plan))),
         Command::Rolling { place, plan } => clients()?.block_on(uninterrupted(rolling::run(place, plan))),
         Command::Replace { place, plan } => clients()?.block_on(uninterrupted(replace::run(place, plan))),
+        Command::Join { place, plan } => clients()?.block_on(uninterrupted(join::run(place, plan))),
         Command::Handover { place, plan } => clients()?.block_on(uninterrupted(handover::run(place, plan))),
         Command::Snapshots { place, plan } => clients()?.block_on(uninterrupted(snapshots::run(place, plan))),
         Command::Resume { place, plan } => clients()?.block_on(uninterrupted(resume::run(place, plan))),

@@ -149,8 +149,8 @@ impl ClusterArgs {
                 fs::remove_dir_all(place.join("data"))?;
             }
             fs::create_dir_all(&place)?;
-            // A single node needs no peer listener.
-            let membership = (self.nodes > 1).then(|| Membership {
+            // A single node that no other joins needs no peer listener.
+            let membership = (self.nodes + self.joiners > 1).then(|| Membership {
                 id,
                 listen: peers,
                 founders: if id <= self.nodes { founders.clone() } else { Vec::new() },
@@ -286,12 +286,18 @@ impl Members {
 
     /// Runs `trust-fabric` as the operator at a node. Returns its output.
     pub async fn administer(&mut self, node: usize, arguments: &[&str]) -> Result<String> {
-        let url = format!("https://{}", self.node(node)?.https.address);
-        let mut command = Command::new(&self.local(node)?.program);
-        command.args(arguments).arg("--server").arg(url);
+        let mut all: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        all.extend(["--server".to_owned(), format!("https://{}", self.node(node)?.https.address)]);
         for (flag, file) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
-            command.arg(flag).arg(self.pki.join(file));
+            all.extend([flag.to_owned(), self.pki.join(file).display().to_string()]);
         }
+        self.offline(node, &all.iter().map(String::as_str).collect::<Vec<_>>()).await
+    }
+
+    /// Runs the program of a node without its address. Returns its output.
+    pub async fn offline(&mut self, node: usize, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.local(node)?.program);
+        command.args(arguments);
         let ran = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
         if !ran.status.success() {
             bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr).trim());

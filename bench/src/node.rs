@@ -150,17 +150,12 @@ impl Node {
 
     /// Current and peak resident memory, in KiB.
     pub fn memory_kib(&self) -> Result<(u64, u64)> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let field = |name: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such field")?;
-            Ok(line.trim_start_matches(':').trim_end_matches("kB").trim().parse()?)
-        };
-        Ok((field("VmRSS")?, field("VmHWM")?))
+        memory_kib(self.child.id())
     }
 
     /// Resets the peak to the current memory.
     pub fn reset_peak(&self) {
-        drop(fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5"));
+        reset_peak(self.child.id());
     }
 
     pub fn cpu_secs(&self) -> Result<f64> {
@@ -273,6 +268,21 @@ impl Drop for Node {
     }
 }
 
+/// Current and peak resident memory of a process, in KiB.
+pub fn memory_kib(process: u32) -> Result<(u64, u64)> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let field = |name: &str| -> Result<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such field")?;
+        Ok(line.trim_start_matches(':').trim_end_matches("kB").trim().parse()?)
+    };
+    Ok((field("VmRSS")?, field("VmHWM")?))
+}
+
+/// Resets the peak memory of a process to the current one.
+pub fn reset_peak(process: u32) {
+    drop(fs::write(format!("/proc/{process}/clear_refs"), "5"));
+}
+
 /// Processor time of a process (`self` or a number).
 pub fn cpu_secs(process: &str) -> Result<f64> {
     cpu_secs_in(&Path::new("/proc").join(process))
@@ -288,7 +298,8 @@ fn cpu_secs_in(directory: &Path) -> Result<f64> {
     Ok((next()? + next()?) / TICKS_PER_SEC)
 }
 
-fn bytes_below(directory: &Path) -> Result<u64> {
+/// The size of all files below a directory.
+pub fn bytes_below(directory: &Path) -> Result<u64> {
     let mut bytes = 0;
     for item in fs::read_dir(directory)? {
         let item = item?;

@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 96;
 /// Pause before a request that was answered 503 is retried.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Maximum failed tries of a registration.
-const TRIES_MAX: u32 = 200;
+const TRIES_MAX: u32 = 2000;
 /// Registrations between two progress messages.
 const PROGRESS_EVERY: u64 = 50_000;
 

@@ -44,7 +44,7 @@ pub struct Plan {
 }
 
 /// One command, and its duration.
-type Step = (String, Duration);
+pub type Step = (String, Duration);
 
 pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let founders = usize::try_from(place.nodes)?;
@@ -57,7 +57,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     }
     let rates = Rates { tries_max: usize::MAX, ..Rates::mixed(plan.rate) };
     let cluster = UnderLoad::start(members, rates, nodes.clone()).await?;
-    let mut change = Change { cluster, nodes, steps: Vec::new(), until_ready: plan.until_ready };
+    let mut change = Change { until_ready: plan.until_ready, ..Change::of(cluster, nodes) };
     for dead in 0..founders {
         change.replace(dead, founders + dead).await.with_context(|| format!("replace node {}", dead + 1))?;
     }
@@ -87,16 +87,21 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-struct Change {
-    cluster: UnderLoad,
+/// A cluster whose members change.
+pub struct Change {
+    pub cluster: UnderLoad,
     /// Places of the voters.
-    nodes: Vec<usize>,
-    steps: Vec<Step>,
+    pub nodes: Vec<usize>,
+    pub steps: Vec<Step>,
     until_ready: bool,
 }
 
 impl Change {
-    fn done(&mut self, name: String, begun: Instant) {
+    pub const fn of(cluster: UnderLoad, nodes: Vec<usize>) -> Self {
+        Self { cluster, nodes, steps: Vec::new(), until_ready: false }
+    }
+
+    pub fn done(&mut self, name: String, begun: Instant) {
         eprintln!("{name}: {:.2} s", begun.elapsed().as_secs_f64());
         self.steps.push((name, begun.elapsed()));
     }
@@ -149,7 +154,7 @@ impl Change {
     }
 
     /// Writes a join token for a new node.
-    async fn token(&mut self, arguments: &[&str], new: usize) -> Result<()> {
+    pub async fn token(&mut self, arguments: &[&str], new: usize) -> Result<()> {
         let begun = Instant::now();
         let via = self.nodes[0];
         let arguments = [arguments, &["--output", "json"]].concat();
@@ -164,7 +169,8 @@ impl Change {
         Ok(())
     }
 
-    async fn join(&mut self, new: usize) -> Result<()> {
+    /// Runs `cluster join` for a new node, and starts it.
+    pub async fn join(&mut self, new: usize) -> Result<()> {
         let begun = Instant::now();
         let place = self.cluster.members.place(new)?;
         let [token, config] = ["token", "node.toml"].map(|name| place.join(name).display().to_string());
@@ -214,7 +220,7 @@ impl Change {
     }
 
     /// Uses a new voter, and waits until it serves, or is ready.
-    async fn settle(&mut self, new: usize) -> Result<()> {
+    pub async fn settle(&mut self, new: usize) -> Result<()> {
         let begun = Instant::now();
         let answers =
             |view: &View| view.0.get(new).is_some_and(|said| said.is_some_and(|said| said.leader.is_some()));

@@ -18,7 +18,7 @@ use crate::node::{Node, Start};
 use crate::overload::Cores;
 use crate::registry::{self, Draws};
 use crate::report::{Report, mib, ms};
-use crate::settings::SIGNAL_ISSUER;
+use crate::settings::BULK_ISSUER;
 use crate::signals;
 use crate::window::{Window, median};
 use crate::wire::{self, Connection, RESPONSE_TIMEOUT, Target};
@@ -70,7 +70,8 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let first = start_timed(&empty, core, false).await?.0;
     let mut filled = start_timed(&full, core, false).await?.0;
     let none = filled.memory_kib()?.0;
-    let took = fill(&filled, size.revocations).await?;
+    let callers = (filled.target("operator")?, filled.target("transmitter")?);
+    let took = fill(callers, size.revocations).await?;
     let quiet = filled.until_quiet().await?;
     filled.still_runs()?;
     row(&mut report, "memory before, MiB", [mib(first.memory_kib()?.0), mib(none)]);
@@ -157,9 +158,8 @@ impl Side {
 }
 
 /// Revokes so many subjects. Returns the duration.
-async fn fill(node: &Node, revocations: u64) -> Result<Duration> {
-    allow(&node.target("operator")?, revocations).await?;
-    let target = node.target("transmitter")?;
+pub async fn fill((operator, target): (Target, Target), revocations: u64) -> Result<Duration> {
+    allow(&operator, revocations).await?;
     let (next, signals) = (Arc::new(AtomicU64::new(0)), revocations.div_ceil(SUBJECTS));
     let mut senders = JoinSet::<Result<()>>::new();
     let begun = Instant::now();
@@ -174,7 +174,7 @@ async fn fill(node: &Node, revocations: u64) -> Result<Duration> {
                 }
                 let subjects = (number * SUBJECTS..revocations.min((number + 1) * SUBJECTS))
                     .map(|subject| format!("user-{subject:012}"));
-                let body = signals::session_revoked(&number.to_string(), subjects);
+                let body = signals::session_revoked(BULK_ISSUER, &number.to_string(), subjects);
                 send(&target, &mut connection, &signals::request(&target.host, &body)).await?;
                 if number > 0 && number.is_multiple_of(PROGRESS_EVERY) {
                     let per_sec = as_f64(number * SUBJECTS) / begun.elapsed().as_secs_f64();
@@ -191,7 +191,7 @@ async fn fill(node: &Node, revocations: u64) -> Result<Duration> {
 
 /// Raises the quota as an operator.
 async fn allow(target: &Target, more: u64) -> Result<()> {
-    let body = json!({"issuer": SIGNAL_ISSUER, "more": more}).to_string();
+    let body = json!({"issuer": BULK_ISSUER, "more": more}).to_string();
     let request = wire::request_with("POST", "/v1/sys/signals/allowance", &target.host, "", body.as_bytes());
     let answer = target.call(&request).await?;
     if answer.status != 200 {

@@ -8,17 +8,24 @@ use crate::certificates::TRUST_DOMAIN;
 use crate::credentials::{FABRIC, ISSUER};
 
 /// Callers with a certificate and an entry, and their capabilities. `steady` is the well-behaved client.
-pub const CALLERS: [(&str, &str); 6] = [
+pub const CALLERS: [(&str, &str); 7] = [
     ("operator", r#""cluster.admin", "metrics.read""#),
     ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
+    (REGISTRAR, r#""tools.manage", "tools.read", "tools.verify""#),
     ("workload", r#""exchange""#),
     ("steady", r#""exchange""#),
     (TRANSMITTER, r#""signals.send""#),
     ("receiver", r#""streams.manage", "streams.read""#),
 ];
+/// A second gateway: the tools of one caller are limited, and those that fill a registry must leave room for those of the
+/// load.
+pub const REGISTRAR: &str = "registrar";
 /// The caller that sends signals as their issuer.
 const TRANSMITTER: &str = "transmitter";
 pub const SIGNAL_ISSUER: &str = "https://events.example";
+/// A second issuer of signals, of the same caller: the revocations of one are limited, and those that fill an index must
+/// leave room for those of the load.
+pub const BULK_ISSUER: &str = "https://archive.example";
 
 /// Paths and addresses of one node.
 pub struct Settings<'a> {
@@ -73,7 +80,7 @@ directory = "{policies}"
 [limits]
 requests_per_second_per_caller = 1000000
 [log]
-filter = "warn,trust_fabric::cluster::log::purge=info,trust_fabric::cluster::apply=info"
+filter = "warn,trust_fabric::cluster::log::purge=info,trust_fabric::cluster::apply=info,trust_fabric::cluster::peers::server=info,trust_fabric::cluster::membership=info"
 {cluster}[[issuers]]
 issuer = "{ISSUER}"
 subject = "kubernetes"
@@ -118,16 +125,23 @@ trust_domains = ["{TRUST_DOMAIN}"]
         let file = |name: &str| pki.join(name).display().to_string();
         let mut text = format!(
             "[transmitter]\nbase_url = \"https://{https}\"\nallow_loopback_push = true\n\
-             [[issuers]]\nissuer = \"{SIGNAL_ISSUER}\"\nsubject = \"opaque\"\n\
-             keys_url = \"{SIGNAL_ISSUER}/keys\"\ntrust_domains = [\"events.example\"]\n\
-             [[signals]]\nissuer = \"{SIGNAL_ISSUER}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
-             trust_domains = [\"{TRUST_DOMAIN}\"]\nrevocations_per_minute = 1000000\n\
              [tls]\ncertificate = \"{certificate}\"\nprivate_key = \"{key}\"\nclient_ca = \"{ca}\"\n",
             https = self.https,
             certificate = file("node.pem"),
             key = file("node-key.pem"),
             ca = file("ca.pem"),
         );
+        for issuer in [SIGNAL_ISSUER, BULK_ISSUER] {
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "[[issuers]]\nissuer = \"{issuer}\"\nsubject = \"opaque\"\nkeys_url = \"{issuer}/keys\"\n\
+                 trust_domains = [\"{domain}\"]\n\
+                 [[signals]]\nissuer = \"{issuer}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
+                 trust_domains = [\"{TRUST_DOMAIN}\"]\nrevocations_per_minute = 1000000\n",
+                domain = issuer.trim_start_matches("https://"),
+            );
+        }
         for (name, capabilities) in CALLERS {
             // Writing to a string does not fail.
             let _ = write!(

@@ -27,12 +27,12 @@ const SYNCS: usize = 200;
 /// Bytes per sync: one page.
 const SYNC_BYTES: usize = 4096;
 
-/// The body of a signal that revokes every session of these subjects of its issuer.
-pub fn session_revoked(jti: &str, subjects: impl Iterator<Item = String>) -> String {
+/// The body of a signal of this issuer that revokes every session of these of its subjects.
+pub fn session_revoked(issuer: &str, jti: &str, subjects: impl Iterator<Item = String>) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let subject = |sub: String| json!({"format": "iss_sub", "iss": SIGNAL_ISSUER, "sub": sub});
+    let subject = |sub: String| json!({"format": "iss_sub", "iss": issuer, "sub": sub});
     let set = json!({
-        "iss": SIGNAL_ISSUER,
+        "iss": issuer,
         "jti": jti,
         "iat": now,
         "aud": FABRIC,
@@ -63,8 +63,8 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64, rate: f64) -> Result
         let synced = sync_times(&start.dir)?;
         let host = host.clone();
         let write: Write = Arc::new(move |number, buffer| {
-            let body =
-                session_revoked(&format!("{round}-{number}"), [format!("u{round}-{number}")].into_iter());
+            let subject = [format!("u{round}-{number}")].into_iter();
+            let body = session_revoked(SIGNAL_ISSUER, &format!("{round}-{number}"), subject);
             *buffer = request(&host, &body);
         });
         let window =
