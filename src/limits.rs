@@ -558,11 +558,20 @@ pub const REPLIES_REMOVED_PER_ENTRY: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
 /// Default of `cluster.log_bytes_max`: the size of the Raft log beyond which it is purged up to a snapshot; half of it
 /// stays.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// Minimum of `cluster.log_bytes_max`. Half of the log must hold what is written while a snapshot is transferred:
-/// otherwise a member that lags never catches up.
-pub const LOG_LIMIT_BYTES_MIN: u64 = 1024 * 1024;
+/// Minimum of `cluster.log_bytes_max`. A node takes a snapshot for each half of it that is written.
+pub const LOG_LIMIT_BYTES_MIN: u64 = 64 * 1024;
 /// Maximum of `cluster.log_bytes_max`. A node reads its whole log when it starts.
 pub const LOG_LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
+/// Bytes by which the log of a leader may exceed `cluster.log_bytes_max` while a member that answers lacks its oldest
+/// entries: as many as that setting, but at least these; beyond it: the log is purged, and the member needs a snapshot.
+pub const LOG_HELD_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Time after the last answer of a member until the log is no longer held for it.
+pub const LOG_HELD_FOR_SILENT: Duration = Duration::from_secs(10);
+/// Interval at which a leader checks whether a member still lacks entries that it is to purge.
+pub const LOG_HELD_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum wait for an entry to be applied, and for a snapshot, before a purge; beyond it: the next entry repeats the
+/// attempt.
+pub const LOG_PURGE_WAIT: Duration = Duration::from_secs(60);
 /// Maximum time without a freshness lease for which health reports the last known leader.
 /// Metric: `svc_raft_is_leader`.
 pub const LEADER_UNCONFIRMED_MAX: Duration = Duration::from_secs(2);

@@ -138,7 +138,8 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    pub(super) fn measure_disk_space(&self) {
+    /// Measures the free space; `None` if it cannot be measured.
+    pub(super) fn measure_disk_space(&self) -> Option<Space> {
         // A hung disk would block this call.
         let space = if self.disk.hangs() { None } else { self.channels.local.disk_space() };
         #[cfg(test)]
@@ -146,6 +147,7 @@ impl<M: Machine> Handle<M> {
         if let Some(space) = space {
             self.space.record(space);
         }
+        space
     }
 
     async fn voters_with_space(&self) -> Vec<u64> {

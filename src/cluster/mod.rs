@@ -31,6 +31,7 @@ mod known_members;
 mod leader_transfer;
 mod leadership;
 mod log;
+mod log_keeper;
 mod membership;
 mod peers;
 mod propose;

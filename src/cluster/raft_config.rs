@@ -16,9 +16,9 @@ pub(crate) fn raft_config(heartbeat: Duration) -> Result<Arc<openraft::Config>, 
         election_timeout_max: heartbeat_millis * 6,
         // The default, 200 ms, also bounds the transfer of a whole snapshot.
         install_snapshot_timeout: 600_000,
-        // Followers should catch up from the log. And a purge of entries that are not applied yet, after a snapshot,
-        // has taken whole clusters down.
-        max_in_snapshot_log_to_keep: 500_000,
+        // Followers should catch up from the log, and openraft regards neither bytes nor followers: `log_keeper` purges.
+        // Besides, a purge after a snapshot of entries that are not applied yet stops openraft (issue 2116).
+        max_in_snapshot_log_to_keep: u64::MAX,
         snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(100_000),
         enable_pre_vote: Some(true),
         // A restarted leader must win an election before it leads again.

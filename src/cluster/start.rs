@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use openraft::errors::{InitializeError, RaftError};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
 use super::apply::database::Generations;
 use super::apply::snapshot::Snapshots;
@@ -22,7 +22,7 @@ use super::database_guard::Closed;
 use super::disk_space::DiskSpace;
 use super::disk_watch::Watchdog;
 use super::divergence::Divergence;
-use super::log::purge;
+use super::log::purge::Surplus;
 use super::membership::removed;
 use super::peers::{
     Channels, FeatureLevels, InitialMembers, LocalNode, Network, NodeIdentities, Peers, bootstrap,
@@ -89,8 +89,12 @@ pub struct Started<M: Machine> {
     pub(crate) closed: Closed,
 }
 
-/// The loops that renew the lease and monitor members, disk and clock.
-fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [Work; 10] {
+/// The loops that renew the lease, monitor members, disk and clock, and keep the log within its limit.
+fn watches<M: Machine>(
+    handle: &Handle<M>,
+    read_index_task: ReadIndexTask,
+    surplus: watch::Receiver<Option<Surplus>>,
+) -> [Work; 11] {
     [
         Box::pin(handle.clone().renew_lease()),
         Box::pin(handle.clone().poll_members()),
@@ -102,6 +106,7 @@ fn watches<M: Machine>(handle: &Handle<M>, read_index_task: ReadIndexTask) -> [W
         Box::pin(handle.clone().log_leader_changes()),
         Box::pin(handle.clone().manage_membership()),
         Box::pin(handle.clone().serve_read_index(read_index_task)),
+        Box::pin(handle.clone().keep_log_within_limit(surplus)),
     ]
 }
 
@@ -179,7 +184,6 @@ pub(crate) async fn start<M: Machine>(
     let (batcher, batching) = Batcher::new(stamps);
     let (forwarder, forwarding) = Forwarder::new(Arc::clone(&channels), clock.clone());
     let sequences = Arc::new(SequenceAllocator::new(options.drawn_proposer_id));
-    let log_keeper = purge::keep_within_limit(raft.clone(), opened.surplus);
     let (reads, read_index_task) = ReadIndex::new(reads_max(options.freshness));
     let handle = Handle {
         raft,
@@ -204,10 +208,9 @@ pub(crate) async fn start<M: Machine>(
     let mut work: Vec<Work> = vec![
         Box::pin(batching),
         Box::pin(forwarding),
-        Box::pin(log_keeper),
         Box::pin(handle.clone().update_disk_records(opened.jobs)),
     ];
-    work.extend(watches(&handle, read_index_task));
+    work.extend(watches(&handle, read_index_task, opened.surplus));
     match (tls, listener, identities) {
         (Some(tls), Some(listener), Some(identities)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;

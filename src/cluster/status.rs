@@ -110,9 +110,7 @@ impl<M: Machine> Handle<M> {
         let lease = self.freshness();
         let disk_hangs = self.disk.hangs();
         // A leader hands over by this report, and a voter that is full by then refuses.
-        self.measure_disk_space();
-        // A hung disk would block this call.
-        let space = if disk_hangs { None } else { self.channels.local.disk_space() };
+        let space = self.measure_disk_space();
         let snapshot = self.channels.local.receiving.get();
         let certificate_expires_at = self.channels.certificate_expires_at();
         NodeReport {

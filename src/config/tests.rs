@@ -181,7 +181,7 @@ fn value_beyond_its_rule_is_refused() {
         ("[listen]\nhttp = \"localhost:8693\"", "listen.http"),
         ("[listen]\nshutdown_delay = \"11s\"", "listen.shutdown_delay"),
         ("[cluster]\nheartbeat = \"19ms\"", "cluster.heartbeat"),
-        ("[cluster]\nlog_bytes_max = 1048575", "cluster.log_bytes_max"),
+        ("[cluster]\nlog_bytes_max = 65535", "cluster.log_bytes_max"),
         ("[cluster]\nlog_bytes_max = 68719476737", "cluster.log_bytes_max"),
         ("[cluster]\nheartbeat = \"5001ms\"", "cluster.heartbeat"),
         ("[cluster]\nheartbeat = \"100\"", "cluster.heartbeat"),

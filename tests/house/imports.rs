@@ -51,6 +51,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
                 "joining",
                 "leader_transfer",
                 "leadership",
+                "log_keeper",
                 "membership",
                 "restore",
             ],

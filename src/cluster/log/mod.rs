@@ -29,7 +29,7 @@ use super::disk_watch::{self, Watchdog};
 use super::type_config::{Entry, LogId, TypeConfig, Vote};
 use super::{Corrupt, codec, record, torn_tail};
 use crate::limits;
-use purge::LogSize;
+use purge::{LogSize, Surplus};
 use writer::Job;
 
 /// Column family of the entries, by index.
@@ -73,7 +73,7 @@ pub(crate) struct LogStore {
     jobs: mpsc::Sender<Job>,
     durable: watch::Receiver<u64>,
     size: LogSize,
-    surplus: watch::Sender<Option<u64>>,
+    surplus: watch::Sender<Option<Surplus>>,
 }
 
 /// A reader of the log.
@@ -119,8 +119,8 @@ pub(crate) struct Opened {
     pub(crate) jobs: mpsc::WeakSender<Job>,
     /// The last purged entry.
     pub(crate) purged: Option<LogId>,
-    /// Index up to which the log is to be purged, whenever it exceeds its limit.
-    pub(crate) surplus: watch::Receiver<Option<u64>>,
+    /// The entries to be purged, whenever the log exceeds its limit.
+    pub(crate) surplus: watch::Receiver<Option<Surplus>>,
 }
 
 /// Opens the log database in `directory`.

@@ -1,20 +1,22 @@
-//! Size of the log, and the purge that bounds it.
+//! Size of the log, and the index up to which it is to be purged.
 //!
-//! openraft counts entries: it retains half a million after a snapshot, so that followers can catch up from the log.
-//! Entries may be large (audit blocks, policies), so bytes are counted here, and the excess is purged after a snapshot.
+//! Entries may be large (audit blocks, policies), so bytes are counted, not entries.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use tokio::sync::watch;
-
-use crate::cluster::{Machine, Raft};
+use crate::limits;
 
 /// A run grows until it has this fraction of the limit.
 const RUNS: u64 = 128;
 
-/// Timeout of one purge step.
-const SNAPSHOT_WAIT: Duration = Duration::from_secs(60);
+/// The log exceeds its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Surplus {
+    /// Index up to which it is to be purged: half of the limit remains.
+    pub(crate) upto: u64,
+    /// Whether it may not grow any more, even if a member lacks these entries.
+    pub(crate) is_urgent: bool,
+}
 
 /// Consecutive entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,44 +69,19 @@ impl LogSize {
         }
     }
 
-    /// Index up to which the log is to be purged, if it exceeds its limit: half of the limit remains.
-    pub(crate) fn surplus(&self) -> Option<u64> {
+    /// The surplus, if the log exceeds its limit.
+    pub(crate) fn surplus(&self) -> Option<Surplus> {
         if self.bytes <= self.most {
             return None;
         }
-        let mut left = self.bytes;
-        let cut = self.runs.iter().take_while(|run| {
-            let is_too_much = left > self.most / 2;
-            left -= run.bytes;
-            is_too_much
+        let mut kept = 0;
+        let purged = self.runs.iter().rev().find(|run| {
+            kept += run.bytes;
+            kept > self.most / 2
         });
-        cut.last().map(|run| run.last)
-    }
-}
-
-/// Purges the log up to each index that `surplus` reports. Ends with the log.
-pub(crate) async fn keep_within_limit<M: Machine>(raft: Raft<M>, mut surplus: watch::Receiver<Option<u64>>) {
-    while surplus.changed().await.is_ok() {
-        let Some(upto) = *surplus.borrow_and_update() else { continue };
-        let purged = async {
-            // There may be no further append that repeats the request, so this one waits until the entry is applied.
-            let applied = raft.wait(Some(SNAPSHOT_WAIT)).applied_index_at_least(Some(upto), "applied").await;
-            let metrics = applied.map_err(|error| error.to_string())?;
-            if metrics.snapshot.is_none_or(|snapshot| snapshot.index < upto) {
-                raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
-                let covers = |index: Option<u64>| index >= Some(upto);
-                let taken = raft.wait(Some(SNAPSHOT_WAIT));
-                let taken = taken.metrics(|now| covers(now.snapshot.map(|id| id.index)), "a snapshot").await;
-                taken.map_err(|error| error.to_string())?;
-            }
-            raft.trigger().purge_log(upto).await.map_err(|error| error.to_string())
-        };
-        match purged.await {
-            Ok(()) => tracing::info!(upto, "the log exceeded its size limit: purged"),
-            Err(error) => {
-                tracing::warn!(error, upto, "failed to purge the log, which exceeds its size limit");
-            }
-        }
+        let held_max = self.most.max(limits::LOG_HELD_BYTES_MIN);
+        let is_urgent = self.bytes - self.most > held_max;
+        purged.map(|run| Surplus { upto: run.last, is_urgent })
     }
 }
 
@@ -128,11 +105,29 @@ mod tests {
         let mut size = with(RUNS, RUN_BYTES);
         assert_eq!((size.bytes, size.surplus()), (MOST, None));
         size.append(RUNS + 1, 1);
-        let upto = size.surplus().expect("too large");
-        assert_eq!(upto, RUNS / 2 + 1);
-        size.purge(upto);
+        let surplus = size.surplus().expect("too large");
+        assert_eq!(surplus, Surplus { upto: RUNS / 2 + 1, is_urgent: false });
+        size.purge(surplus.upto);
         assert_eq!(size.surplus(), None);
         assert!(size.bytes <= MOST / 2 && size.bytes > MOST / 4, "{}", size.bytes);
+    }
+
+    /// Of a small log, and of one whose limit is larger than the bytes that every log may hold.
+    #[test]
+    fn log_held_for_a_member_is_urgent_beyond_the_limit() {
+        for most in [MOST, 4 * limits::LOG_HELD_BYTES_MIN] {
+            let all = most + most.max(limits::LOG_HELD_BYTES_MIN);
+            let mut size = LogSize::new(most);
+            for index in 1..=all / MOST {
+                size.append(index, usize::try_from(MOST).expect("fits"));
+            }
+            assert_eq!(size.surplus().map(|surplus| surplus.is_urgent), Some(false), "{most}");
+            size.append(all / MOST + 1, 1);
+            let surplus = size.surplus().expect("too large");
+            assert!(surplus.is_urgent, "{most}");
+            size.purge(surplus.upto);
+            assert_eq!(size.surplus(), None);
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::channels::{Channels, Client, NoTransport};
 use super::local_node::LocalNode;
 use super::{proto, wire};
 use crate::clock::Timestamp;
-use crate::cluster::apply::snapshot::SnapshotFiles;
+use crate::cluster::apply::snapshot::{Snapshot, SnapshotFiles};
 use crate::cluster::clocks::Clocks;
 use crate::cluster::peers::snapshot_transfer;
 use crate::cluster::type_config::{LogId, MemberRecord, TypeConfig, Vote};
@@ -101,6 +101,37 @@ fn undecodable(error: &wire::Error) -> Failure {
 impl RaftConnection {
     fn client(&self) -> Result<&Client, Failure> {
         self.client.as_ref().map_err(|no_transport| RPCError::Unreachable(Unreachable::new(no_transport)))
+    }
+
+    async fn send_snapshot(
+        &self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let client = self.client()?;
+        if self.is_disputed.load(Ordering::Acquire) {
+            let disputed = NetworkError::from_string("the state of this node is in dispute");
+            return Err(StreamingError::Network(disputed));
+        }
+        let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
+        let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
+        let outcome = tokio::select! {
+            closed = cancel => return Err(closed.into()),
+            sent = tokio::time::timeout(option.hard_ttl(), sent) => sent,
+        };
+        let response = match outcome {
+            Ok(Ok(Ok(response))) => response,
+            Ok(Ok(Err(status))) => return Err(rpc_error(&status).into()),
+            Ok(Err(error)) => return Err(unreadable(error)),
+            Err(_) => {
+                let late = NetworkError::from_string("timeout while sending the snapshot");
+                return Err(StreamingError::Network(late));
+            }
+        };
+        let voted = wire::answered_vote(response.vote, vote.leader_id.term());
+        Ok(SnapshotResponse::new(voted.map_err(|error| undecodable(&error))?))
     }
 
     /// Records the wall clock that the response to a request sent at `sent` states.
@@ -347,32 +378,18 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
     async fn full_snapshot(
         &mut self,
         vote: Vote,
-        snapshot: openraft::alias::SnapshotOf<TypeConfig, SnapshotFiles>,
+        snapshot: Snapshot,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let client = self.client()?;
-        if self.is_disputed.load(Ordering::Acquire) {
-            let disputed = NetworkError::from_string("the state of this node is in dispute");
-            return Err(StreamingError::Network(disputed));
+        // The entries after the snapshot stay in the log meanwhile.
+        let end = snapshot.meta.last_log_id.map_or(0, |last| last.index);
+        self.local.sent_snapshots.begin(self.to, end);
+        let sent = self.send_snapshot(vote, snapshot, cancel, option).await;
+        if sent.is_err() {
+            self.local.sent_snapshots.failed(self.to);
         }
-        let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
-        let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
-        let outcome = tokio::select! {
-            closed = cancel => return Err(closed.into()),
-            sent = tokio::time::timeout(option.hard_ttl(), sent) => sent,
-        };
-        let response = match outcome {
-            Ok(Ok(Ok(response))) => response,
-            Ok(Ok(Err(status))) => return Err(rpc_error(&status).into()),
-            Ok(Err(error)) => return Err(unreadable(error)),
-            Err(_) => {
-                let late = NetworkError::from_string("timeout while sending the snapshot");
-                return Err(StreamingError::Network(late));
-            }
-        };
-        let voted = wire::answered_vote(response.vote, vote.leader_id.term());
-        Ok(SnapshotResponse::new(voted.map_err(|error| undecodable(&error))?))
+        sent
     }
 }
 

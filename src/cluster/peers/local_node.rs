@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::call_metadata;
 use super::call_metadata::{CallMetadata, CallRejection};
 use super::identities::NodeIdentities;
-use super::transfer_progress::TransferProgress;
+use super::transfer_progress::{SentSnapshots, TransferProgress};
 use crate::clock::Clock;
 use crate::cluster::corrupt::REPLACE_ADVICE;
 use crate::cluster::database_guard::DatabaseGuard;
@@ -69,6 +69,8 @@ pub(crate) struct LocalNode {
     pub(crate) failures: PeerFailures,
     /// Progress of the snapshot that this node is receiving.
     pub(crate) receiving: TransferProgress,
+    /// Snapshots that this node sends.
+    pub(crate) sent_snapshots: SentSnapshots,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
     /// The reason why this node must stop, if it must.
@@ -143,6 +145,7 @@ impl LocalNode {
             feature_levels,
             failures: PeerFailures::new(clock),
             receiving: TransferProgress::default(),
+            sent_snapshots: SentSnapshots::default(),
             cluster_id,
             database,
             stops,

@@ -1,6 +1,9 @@
-//! Progress of a snapshot transfer, for the status of this node.
+//! Progress of snapshot transfers: of the one to this node, for its status, and of those from it, for the purge of its
+//! log.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Progress of the snapshot that is being received.
 #[derive(Debug, Default)]
@@ -38,5 +41,30 @@ impl Transfer<'_> {
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
         self.0.total.store(0, Ordering::Relaxed);
+    }
+}
+
+/// By node id, index of the last entry of the snapshot that this node is sending to it, or sent last.
+#[derive(Debug, Default)]
+pub(crate) struct SentSnapshots(Mutex<BTreeMap<u64, u64>>);
+
+impl SentSnapshots {
+    fn ends(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A transfer begins.
+    pub(crate) fn begin(&self, to: u64, end: u64) {
+        self.ends().insert(to, end);
+    }
+
+    /// The transfer failed: the next one may be of a newer snapshot.
+    pub(crate) fn failed(&self, to: u64) {
+        self.ends().remove(&to);
+    }
+
+    /// Index up to which a node has, or is being sent, a snapshot.
+    pub(crate) fn end_of(&self, node_id: u64) -> Option<u64> {
+        self.ends().get(&node_id).copied()
     }
 }

@@ -5,19 +5,22 @@ use super::*;
 use crate::cluster::{DiskShortage, Error, Space, SpaceState};
 
 const TOTAL: u64 = 100 << 30;
-const ENOUGH: u64 = 2 << 30;
-const LOW: u64 = 512 << 20;
+pub(super) const ENOUGH: u64 = 2 << 30;
+pub(super) const LOW: u64 = 512 << 20;
 const FULL: u64 = 1 << 20;
 /// A quarter more than the limit of a large file system.
 const NEEDED: u64 = limits::DISK_LOW_BYTES_MAX + limits::DISK_LOW_BYTES_MAX / 4;
 
-impl Node<Checked> {
-    fn pretend(&self, free: u64) {
+impl<M: Machine> Node<M> {
+    /// Pretends that so many bytes are free.
+    pub(super) fn pretend(&self, free: u64) {
         let space = Space { free, total: TOTAL };
         *self.handle.space.pretended.lock().expect("lock") = Some(space);
         self.handle.space.record(space);
     }
+}
 
+impl Node<Checked> {
     async fn add(&self) -> Result<(), Error> {
         self.handle.propose(command(ADD)).await.map(drop)
     }
@@ -39,6 +42,9 @@ async fn low_disk_refuses_what_adds_data_and_nothing_else() {
     }
     low.pretend(LOW);
     assert_eq!(low.add().await, Err(low.shortage()));
+    let report = low.handle.report();
+    assert_eq!((report.disk_free_bytes, report.disk_total_bytes), (Some(LOW), Some(TOTAL)), "as measured");
+    assert!(report.disk_is_low && !report.disk_is_full);
     low.put("revoked").await;
     for node in [&leader, &other] {
         node.add().await.expect("a disk of another node that is low does not stop it");

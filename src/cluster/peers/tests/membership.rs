@@ -156,6 +156,23 @@ async fn leader_hands_over_and_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_is_no_longer_held_for_a_removed_member() {
+    let (site, wishes) = (Site::new(2), Wishes::default());
+    let nodes = cluster(&site, 1..=2, &wishes).await;
+    let removed = follower_of(&nodes);
+    let gone = nodes.iter().find(|node| node.handle.node_id() == removed).expect("there");
+    let (_sender, mut surplus) = tokio::sync::watch::channel(None);
+    let released = leader(&nodes).handle.until_no_member_lacks(1_000_000, &mut surplus);
+    let (released, ()) = futures::join!(timeout(LONG, released), async {
+        wish(&wishes, (removed, "", gone.disk_id()), WantedRole::Removed, None);
+    });
+    assert_eq!(released.expect("released"), 1_000_000);
+    let remains: Vec<u64> = (1..=2).filter(|id| *id != removed).collect();
+    until_voters(leader(&nodes), &remains).await;
+    stop_all(nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_voter_is_replaced_in_one_change() {
     let (site, wishes) = (Site::new(4), Wishes::default());
     let mut nodes = cluster(&site, 1..=3, &wishes).await;

@@ -10,6 +10,7 @@ mod divergence;
 mod feature_level;
 mod hostile;
 mod identities;
+mod log_keeper;
 mod membership;
 mod snapshot_transfer;
 mod three_nodes;
@@ -60,6 +61,7 @@ struct Site {
     ca: CertifiedIssuer<'static, KeyPair>,
     members: InitialMembers,
     freshness: FreshnessMode,
+    log_bytes_max: u64,
     identities: NodeIdentities,
     listeners: BTreeMap<u64, std::net::TcpListener>,
 }
@@ -97,6 +99,7 @@ impl Site {
             ca,
             members: InitialMembers::new(),
             freshness: FreshnessMode::Lease,
+            log_bytes_max: limits::LOG_BYTES_MAX,
             identities: NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")),
             listeners: BTreeMap::new(),
         };
@@ -190,7 +193,7 @@ impl Site {
             heartbeat: Duration::from_millis(50),
             clock,
             freshness: self.freshness,
-            log_bytes_max: limits::LOG_BYTES_MAX,
+            log_bytes_max: self.log_bytes_max,
             transport: Some(Transport {
                 listener,
                 tls: self.tls(&format!("node-{id}"), path),
