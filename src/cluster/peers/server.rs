@@ -30,7 +30,7 @@ use crate::cluster::disk_space::Space;
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
-use crate::cluster::type_config::{LogId, TypeConfig, Vote};
+use crate::cluster::type_config::{LogId, TypeConfig};
 use crate::cluster::{Handle, Machine, codec};
 use crate::tls::Tls;
 use crate::{limits, text};
@@ -78,13 +78,6 @@ pub(crate) async fn serve<M: Machine>(
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Last log id and membership of a received snapshot, after every row was verified.
-#[expect(clippy::disallowed_methods, reason = "reading every row must not block requests")]
-async fn verify(snapshots: Snapshots, received: SnapshotFiles) -> io::Result<SnapshotMetaOf<TypeConfig>> {
-    let verified = tokio::task::spawn_blocking(move || snapshots.verify(received.directory())).await;
-    verified.unwrap_or_else(|panic| Err(io::Error::other(panic)))
-}
-
 fn malformed(error: &wire::Error) -> Status {
     Status::invalid_argument(error.to_string())
 }
@@ -121,16 +114,17 @@ impl<M: Machine> Peers<M> {
         Ok(call)
     }
 
-    /// Passes a complete snapshot to openraft.
-    async fn install(
+    /// Verifies every row of a received snapshot, before openraft has it: one that cannot be installed stops the node.
+    #[expect(clippy::disallowed_methods, reason = "reading every row must not block requests")]
+    async fn verify(
         &self,
-        vote: Vote,
         last: LogId,
-        snapshot: SnapshotFiles,
-    ) -> Result<openraft::raft::SnapshotResponse<TypeConfig>, Status> {
-        let refused = |error: io::Error| Status::invalid_argument(error.to_string());
-        // Before openraft has it: a snapshot that cannot be installed stops the node.
-        let meta = verify(self.snapshots.clone(), snapshot.clone()).await.map_err(refused)?;
+        received: SnapshotFiles,
+    ) -> Result<SnapshotMetaOf<TypeConfig>, Status> {
+        let snapshots = self.snapshots.clone();
+        let verified = tokio::task::spawn_blocking(move || snapshots.verify(received.directory())).await;
+        let verified = verified.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        let meta = verified.map_err(|error| Status::invalid_argument(error.to_string()))?;
         if meta.last_log_id != Some(last) {
             return Err(Status::invalid_argument("the snapshot's files do not end at its last log id"));
         }
@@ -139,9 +133,7 @@ impl<M: Machine> Peers<M> {
         if applied.is_some_and(|applied| last > applied && last.index <= applied.index) {
             return Err(Status::invalid_argument("the snapshot contradicts applied entries of this node"));
         }
-        let snapshot = SnapshotOf::<TypeConfig, SnapshotFiles> { meta, snapshot };
-        let installed = self.handle.raft.install_full_snapshot(vote, snapshot);
-        self.handle.unless_failed(installed).await.map_err(stopped)
+        Ok(meta)
     }
 
     /// Decodes a vote or pre-vote request.
@@ -164,15 +156,14 @@ impl<M: Machine> Peers<M> {
         }
     }
 
-    /// Rejects a snapshot that would take the space of the log: it is received, and then copied.
-    fn check_snapshot_space(&self, head: &proto::SnapshotHead) -> Result<(), Status> {
-        let bytes = head.files.iter().map(|file| file.bytes).fold(0_u64, u64::saturating_add);
-        match self.local.disk_space() {
-            Some(Space { free, .. }) if bytes.saturating_mul(2) > free => {
-                Err(Status::resource_exhausted(format!(
-                    "the snapshot has {bytes} bytes, and the disk of this node {free} bytes free: it needs twice the size"
-                )))
-            }
+    /// Rejects a snapshot that would take the space of the log.
+    fn check_snapshot_space(&self, head: &proto::SnapshotHead, held: &Digests) -> Result<(), Status> {
+        let needed = snapshot_transfer::bytes_needed(head, held);
+        match self.handle.measure_disk_space() {
+            Some(Space { free, .. }) if needed > free => Err(Status::resource_exhausted(format!(
+                "the snapshot needs {needed} more bytes, its installed copy included, and the disk of this node has {free} \
+                 bytes free"
+            ))),
             _ => Ok(()),
         }
     }
@@ -335,7 +326,6 @@ impl<M: Machine> Peer for Peers<M> {
         };
         let head = snapshot_transfer::head(&mut parts).await.map_err(|refused| reject(&refused))?;
         let (vote, last) = wire::snapshot_head(&head, self.from(&call)).map_err(|error| malformed(&error))?;
-        self.check_snapshot_space(&head)?;
         // It stays there if this call is cancelled.
         let unfinished = receiving.get_or_insert_with(|| Unfinished {
             files: self.snapshots.receiving(),
@@ -343,9 +333,13 @@ impl<M: Machine> Peer for Peers<M> {
             begun: Duration::ZERO,
         });
         unfinished.begun = self.handle.clock.boot();
-        let (files, held) = (head.files.len(), unfinished.digests.len());
-        tracing::info!(from = call.from, index = last.index, files, held, "receiving a snapshot");
-        let into = (unfinished.files.directory(), &mut unfinished.digests);
+        let (directory, held) = (unfinished.files.directory(), &mut unfinished.digests);
+        let prepared = snapshot_transfer::prepare(&head, directory, held).await;
+        prepared.map_err(|error| reject(&error.into()))?;
+        self.check_snapshot_space(&head, held)?;
+        let (files, count) = (head.files.len(), held.len());
+        tracing::info!(from = call.from, index = last.index, files, held = count, "receiving a snapshot");
+        let into = (directory, held);
         let received = snapshot_transfer::receive(&head, &mut parts, into, &self.local.receiving).await;
         if let Err(refused) = received {
             if !refused.is_interruption() {
@@ -354,10 +348,12 @@ impl<M: Machine> Peer for Peers<M> {
             return Err(reject(&refused));
         }
         tracing::info!(from = call.from, index = last.index, "received a snapshot");
-        let Some(Unfinished { files, .. }) = receiving.take() else {
-            return Err(Status::internal("the received snapshot is missing"));
-        };
-        let answer = self.install(vote, last, files).await?;
+        let snapshot = unfinished.files.clone();
+        let verification = self.verify(last, snapshot.clone());
+        let meta = snapshot_transfer::conclude(&mut receiving, verification).await?;
+        let snapshot = SnapshotOf::<TypeConfig, SnapshotFiles> { meta, snapshot };
+        let installed = self.handle.raft.install_full_snapshot(vote, snapshot);
+        let answer = self.handle.unless_failed(installed).await.map_err(stopped)?;
         Ok(Response::new(proto::SnapshotResponse { vote: Some(codec::vote_to_proto(&answer.vote)) }))
     }
 

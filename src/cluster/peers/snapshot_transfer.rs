@@ -3,6 +3,7 @@
 //! next one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -40,6 +41,25 @@ pub(crate) struct Unfinished {
     pub(crate) digests: Digests,
     /// Boot time of its begin.
     pub(crate) begun: Duration,
+}
+
+/// Verifies received files, which are not held any longer afterwards. If this call is cancelled meanwhile, they still
+/// are, for the next transfer.
+pub(crate) async fn conclude<T>(
+    received: &mut Option<Unfinished>,
+    verification: impl Future<Output = T>,
+) -> T {
+    let verified = verification.await;
+    *received = None;
+    verified
+}
+
+/// Bytes that a transfer needs on the disk: those of the files that are not held, and of the copy that is installed.
+pub(crate) fn bytes_needed(head: &SnapshotHead, held: &Digests) -> u64 {
+    let bytes =
+        |file: &SnapshotFile| if held.contains_key(&file.name) { 1 } else { 2 } * u128::from(file.bytes);
+    let needed: u128 = head.files.iter().map(bytes).sum();
+    u64::try_from(needed).unwrap_or(u64::MAX)
 }
 
 /// Sends the files in `directory`. The outer error is a read error, the inner one the receiver's status.
@@ -212,15 +232,14 @@ async fn next(
     }
 }
 
-/// Writes the files durably into `directory`, which has the complete files in `digests` of an interrupted transfer.
-/// Afterwards they are the complete files, also after an error.
+/// Writes the files durably into `directory`, which has the complete files in `digests` of an interrupted transfer, and
+/// is prepared. Afterwards they are the complete files, also after an error.
 pub(crate) async fn receive(
     head: &SnapshotHead,
     parts: &mut (impl Stream<Item = Result<SnapshotPart, Status>> + Unpin),
     (directory, digests): (&Path, &mut Digests),
     progress: &TransferProgress,
 ) -> Result<(), SnapshotError> {
-    prepare(head, directory, digests).await?;
     let transfer = progress.begin(head.files.iter().map(|file| file.bytes).sum());
     for file in &head.files {
         let held = digests.remove(&file.name);
@@ -234,8 +253,8 @@ pub(crate) async fn receive(
     Ok(())
 }
 
-/// Creates the directory, or removes the files in it that are incomplete or not in `head`.
-async fn prepare(head: &SnapshotHead, directory: &Path, digests: &mut Digests) -> io::Result<()> {
+/// Creates the directory, or removes the files in it that are incomplete or not in `head`, also from `digests`.
+pub(crate) async fn prepare(head: &SnapshotHead, directory: &Path, digests: &mut Digests) -> io::Result<()> {
     fs::create_dir_all(directory).await?;
     let sizes: BTreeMap<&str, u64> = head.files.iter().map(|file| (file.name.as_str(), file.bytes)).collect();
     digests.retain(|name, _| sizes.contains_key(name.as_str()));

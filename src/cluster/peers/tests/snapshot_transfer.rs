@@ -1,13 +1,16 @@
 //! Snapshot transfer, complete and damaged.
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use proto::snapshot_part::Part;
 use proto::{SnapshotFile, SnapshotHead, SnapshotPart};
 
 use super::*;
 use crate::cluster::apply::database::Generations;
-use crate::cluster::peers::snapshot_transfer::{Digests, SnapshotError, head, read, receive, send};
+use crate::cluster::apply::snapshot::Snapshots;
+use crate::cluster::peers::snapshot_transfer::{
+    Digests, SnapshotError, Unfinished, bytes_needed, conclude, head, prepare, read, receive, send,
+};
 use crate::cluster::peers::transfer_progress::TransferProgress;
 
 type Sent = Vec<Result<SnapshotPart, Status>>;
@@ -63,6 +66,7 @@ impl Received {
     ) -> Result<BTreeMap<String, Vec<u8>>, SnapshotError> {
         let head = head(&mut parts).await?;
         let into = (&*self.directory.path().join("receiving"), &mut self.digests);
+        prepare(&head, into.0, into.1).await?;
         let received = receive(&head, &mut parts, into, &self.progress).await;
         assert_eq!(self.progress.get(), None, "it has ended");
         received.map(|()| self.files())
@@ -115,6 +119,32 @@ async fn interrupted_transfer_is_resumed() {
     assert_eq!((resumed.len(), data.count()), (4, 1), "head, digest, data and digest");
     let files = received.take(futures::stream::iter(resumed)).await.expect("taken");
     assert_eq!(files, expected_files());
+}
+
+/// Regression: files that were complete were lost when the sender's time ended during their verification.
+#[tokio::test]
+async fn files_stay_held_if_their_verification_is_cancelled() {
+    let directory = tempfile::tempdir().expect("directory");
+    let root = directory.path().join("snapshots");
+    let (open, _closed) = tokio::sync::mpsc::channel(1);
+    let files = Snapshots::new(root, Rows::TABLES, open).expect("snapshots").receiving();
+    let path = files.directory().to_owned();
+    fs::create_dir(&path).expect("directory");
+    let mut received = Some(Unfinished { files, digests: Digests::new(), begun: Duration::ZERO });
+    assert!(conclude(&mut received, std::future::pending::<()>()).now_or_never().is_none());
+    assert!(received.is_some() && path.exists());
+    conclude(&mut received, std::future::ready(())).await;
+    assert!(received.is_none() && !path.exists(), "verified, and installed or refused");
+}
+
+#[test]
+fn held_files_need_space_for_their_copy_only() {
+    let head = head_of(&[("a", 5), ("b", 70)]);
+    let held = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), digest(b""))).collect();
+    for (names, needed) in [(&[][..], 150), (&["a"], 145), (&["b"], 80), (&["a", "b", "gone"], 75)] {
+        assert_eq!(bytes_needed(&head, &held(names)), needed, "{names:?}");
+    }
+    assert_eq!(bytes_needed(&head_of(&[("a", u64::MAX), ("b", u64::MAX)]), &Digests::new()), u64::MAX);
 }
 
 /// The sender has another file of that name.
@@ -369,6 +399,32 @@ async fn snapshot_of_a_damaged_disk_is_refused() {
     taken.expect("installed");
     timeout(LONG, back.handle.until_applied(last)).await.expect("applied");
     assert_eq!(back.handle.state_hash().expect("hash").1, hash);
+    back.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_without_space_for_it_is_refused() {
+    let site = Site::new(3);
+    let (nodes, away, last) = with_one_away(&site).await;
+    let leads = leader(&nodes);
+    let (from, disk, cluster_id) = (leads.handle.node_id(), leads.disk_id(), leads.handle.cluster_id());
+    let vote = leads.handle.raft.metrics().borrow_watched().vote;
+    let sent = leads.handle.raft.get_snapshot().await.expect("runs").expect("a snapshot");
+    let directory = sent.snapshot.directory();
+    let size = |item: std::io::Result<fs::DirEntry>| item.expect("file").metadata().expect("size").len();
+    let bytes: u64 = fs::read_dir(directory).expect("files").map(size).sum();
+    stop_all(nodes).await;
+
+    let back = site.node(away).await;
+    let caller = site.caller(&format!("node/{from}"), (from, disk), cluster_id);
+    let client = site.client_of(&caller, away, Some(back.disk_id()));
+    back.pretend(2 * bytes - 1);
+    let refused = send(&client, &vote, &sent.meta, directory).await.expect("read").expect_err("no space");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains(&format!("needs {} more bytes", 2 * bytes)), "{refused}");
+    back.pretend(2 * bytes);
+    send(&client, &vote, &sent.meta, directory).await.expect("read").expect("installed");
+    timeout(LONG, back.handle.until_applied(last)).await.expect("applied");
     back.stop().await;
 }
 
