@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::members::ClusterArgs;
 use crate::report::Report;
-use crate::traffic::findings::{self, write_failures, write_promises, write_requests};
+use crate::traffic::findings::{self, write_failures, write_promises, write_requests, write_slow_tries};
 use crate::traffic::history::Micros;
 use crate::traffic::under_load::UnderLoad;
 use crate::traffic::{Rates, Traffic};
@@ -125,6 +125,7 @@ pub async fn finish(report: &mut Report, traffic: &Traffic, allows_no_failure: b
     write_requests(report, &history);
     report.line("");
     let failed = write_failures(report, &history);
+    write_slow_tries(report, &history);
     if allows_no_failure {
         report.fail(failed);
     }

@@ -5,9 +5,14 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 
 use super::Traffic;
-use super::history::{History, Kind, Lost, Micros, Outcome, name, quantile};
+use super::history::{History, Kind, Lost, Micros, Outcome, Try, name, quantile};
 use crate::load::as_f64;
 use crate::report::Report;
+
+/// Duration of a slow try.
+const SLOW_MICROS: Micros = 2_000_000;
+/// Maximum slow tries in a report.
+const SLOW_MAX: usize = 10;
 
 /// Findings after the load.
 pub struct Findings {
@@ -95,6 +100,23 @@ pub fn write_failures(report: &mut Report, history: &History) -> u64 {
         report.line(&format!("- neither good nor an orderly refusal: {odd}"));
     }
     failed
+}
+
+/// Tries that took longest, if they took longer than the barrier of a new leader.
+pub fn write_slow_tries(report: &mut Report, history: &History) {
+    let took = |one: &Try| one.done.saturating_sub(one.sent);
+    let mut slow: Vec<_> = history.tries.iter().filter(|one| took(one) > SLOW_MICROS).collect();
+    slow.sort_unstable_by_key(|one| std::cmp::Reverse(took(one)));
+    for one in slow.into_iter().take(SLOW_MAX) {
+        report.line(&format!(
+            "- slow: {} at {:.3} s, node {}: {} ms, {}",
+            one.kind.name(),
+            millis(one.sent) / 1000.0,
+            one.node + 1,
+            ms(Some(took(one))),
+            name(one.outcome)
+        ));
+    }
 }
 
 /// Gaps of writes of some of the faults, sorted.

@@ -14,7 +14,7 @@ use crate::health::{Health, View};
 use crate::members::Members;
 
 /// Maximum wait for nodes to be healthy after a fault.
-const READY_TIMEOUT: Duration = Duration::from_secs(90);
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum wait for another leader, and for the end of a process.
 pub const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Duration of the load before the first and after the last fault.
