@@ -565,7 +565,8 @@ pub const LOG_LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
 /// Bytes by which the log of a leader may exceed `cluster.log_bytes_max` while a member that answers lacks its oldest
 /// entries: as many as that setting, but at least these; beyond it: the log is purged, and the member needs a snapshot.
 pub const LOG_HELD_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// Time after the last answer of a member until the log is no longer held for it.
+/// Time after the last answer of a member, or the end of a snapshot transfer to it, until the log is no longer held for
+/// it.
 pub const LOG_HELD_FOR_SILENT: Duration = Duration::from_secs(10);
 /// Interval at which a leader checks whether a member still lacks entries that it is to purge.
 pub const LOG_HELD_CHECK_INTERVAL: Duration = Duration::from_millis(100);

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::disk_space::SpaceState;
 use super::log::purge::Surplus;
+use super::peers::SentSnapshot;
 use super::type_config::{LogId, TypeConfig};
 use super::{Handle, Machine};
 use crate::limits;
@@ -61,8 +62,8 @@ impl<M: Machine> Handle<M> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let patience = limits::LOG_HELD_FOR_SILENT.max(self.recent_window());
-        let sent = |node_id| self.channels.local.sent_snapshots.end_of(node_id);
-        member_that_lacks(&metrics, patience, sent, upto)
+        let sent = |node_id| self.channels.local.sent_snapshots.get(node_id);
+        member_that_lacks(&metrics, (patience, self.clock.boot()), sent, upto)
     }
 
     /// Purges the log up to an entry, once that is applied and in a snapshot.
@@ -81,19 +82,21 @@ impl<M: Machine> Handle<M> {
     }
 }
 
-/// A member other than this leader that answered within `patience` and lacks entries up to `upto`, also after the
-/// snapshot that it has or receives, which ends at `sent`.
+/// A member other than this leader that answered within `patience` before `now` and lacks entries up to `upto`, also
+/// after the snapshot that it has or receives.
 fn member_that_lacks(
     metrics: &Metrics,
-    patience: Duration,
-    sent: impl Fn(u64) -> Option<u64>,
+    (patience, now): (Duration, Duration),
+    sent: impl Fn(u64) -> Option<SentSnapshot>,
     upto: u64,
 ) -> Option<u64> {
     let (replication, heartbeats) = (metrics.replication.as_ref()?, metrics.heartbeat.as_ref()?);
     let lacks = |(id, matched): (&u64, &Option<LogId>)| {
         let answered = heartbeats.get(id).copied().flatten();
-        let answers = answered.is_some_and(|at| at.elapsed() < patience);
-        let has = matched.map(|matched| matched.index).max(sent(*id));
+        let sent = sent(*id);
+        let receives = sent.is_some_and(|sent| now < sent.answers_until);
+        let answers = receives || answered.is_some_and(|at| at.elapsed() < patience);
+        let has = matched.map(|matched| matched.index).max(sent.map(|sent| sent.end));
         (*id != metrics.id && answers && has < Some(upto)).then_some(*id)
     };
     replication.iter().find_map(lacks)
@@ -109,6 +112,7 @@ mod tests {
     use openraft::vote::RaftLeaderId as _;
 
     use super::*;
+    use crate::cluster::peers::SentSnapshots;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -137,5 +141,30 @@ mod tests {
             metrics.heartbeat = Some(BTreeMap::from([(1, answered), (2, heartbeat), (3, answered)]));
             assert_eq!(held_for(&metrics, sent), expected, "{has:?} {heartbeat:?} {sent:?}");
         }
+    }
+
+    /// It answers no heartbeat while it installs the snapshot, and has not answered the next one yet afterwards.
+    #[test]
+    fn log_is_held_for_a_member_that_installs_a_snapshot() {
+        let silent = Some(SerdeInstant::new(TypeConfig::now() - PATIENCE));
+        let mut metrics = Metrics::new_initial(1);
+        metrics.replication = Some(BTreeMap::from([(2, None)]));
+        metrics.heartbeat = Some(BTreeMap::from([(2, silent)]));
+        let sent = SentSnapshots::default();
+        let begun = Duration::from_secs(100);
+        let held_at =
+            |now: Duration| member_that_lacks(&metrics, (PATIENCE, now), |id| sent.get(id), 7).is_some();
+        assert!(!held_at(begun), "nothing is sent");
+        sent.begin(2, 6);
+        assert!(!held_at(begun), "no answer yet: it may be gone");
+        sent.answered(2);
+        assert!(held_at(begun + 9 * PATIENCE));
+        sent.ended(2, true, begun);
+        assert!(held_at(begun + limits::LOG_HELD_FOR_SILENT / 2));
+        assert!(!held_at(begun + limits::LOG_HELD_FOR_SILENT));
+        sent.begin(2, 6);
+        sent.answered(2);
+        sent.ended(2, false, begun);
+        assert!(!held_at(begun) && sent.get(2).is_none());
     }
 }

@@ -116,7 +116,9 @@ impl RaftConnection {
             return Err(StreamingError::Network(disputed));
         }
         let unreadable = |error: io::Error| StreamingError::Network(NetworkError::new(&error));
-        let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, snapshot.snapshot.directory());
+        let answered = || self.local.sent_snapshots.answered(self.to);
+        let directory = snapshot.snapshot.directory();
+        let sent = snapshot_transfer::send(client, &vote, &snapshot.meta, directory, answered);
         let outcome = tokio::select! {
             closed = cancel => return Err(closed.into()),
             sent = tokio::time::timeout(option.hard_ttl(), sent) => sent,
@@ -386,9 +388,7 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         let end = snapshot.meta.last_log_id.map_or(0, |last| last.index);
         self.local.sent_snapshots.begin(self.to, end);
         let sent = self.send_snapshot(vote, snapshot, cancel, option).await;
-        if sent.is_err() {
-            self.local.sent_snapshots.failed(self.to);
-        }
+        self.local.sent_snapshots.ended(self.to, sent.is_ok(), self.clocks.boot());
         sent
     }
 }

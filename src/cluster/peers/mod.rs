@@ -28,4 +28,7 @@ pub use self::identities::NodeIdentities;
 pub(crate) use self::local_node::{FeatureLevels, InitialMembers, LocalNode};
 pub(crate) use self::observation::Publisher;
 pub(crate) use self::server::{Peers, serve};
+pub(crate) use self::transfer_progress::SentSnapshot;
+#[cfg(test)]
+pub(crate) use self::transfer_progress::SentSnapshots;
 pub(crate) use self::wire::proto;

@@ -62,12 +62,14 @@ pub(crate) fn bytes_needed(head: &SnapshotHead, held: &Digests) -> u64 {
     u64::try_from(needed).unwrap_or(u64::MAX)
 }
 
-/// Sends the files in `directory`. The outer error is a read error, the inner one the receiver's status.
+/// Sends the files in `directory`, once the receiver has answered. The outer error is a read error, the inner one the
+/// receiver's status.
 pub(crate) async fn send(
     client: &Client,
     vote: &Vote,
     meta: &SnapshotMetaOf<TypeConfig>,
     directory: &Path,
+    answered: impl FnOnce(),
 ) -> io::Result<Result<SnapshotResponse, Status>> {
     let head = SnapshotHead {
         vote: Some(codec::vote_to_proto(vote)),
@@ -79,6 +81,7 @@ pub(crate) async fn send(
         Ok(held) => held.into_inner().digests.into_iter().collect(),
         Err(status) => return Ok(Err(status)),
     };
+    answered();
     let (sender, parts) = mpsc::channel(limits::SNAPSHOT_PARTS_QUEUED_MAX);
     let taken = peer.install_snapshot(client.request(ReceiverStream::new(parts)));
     let (read, taken) = tokio::join!(read(head, directory, &held, sender), taken);

@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::limits;
 
 /// Progress of the snapshot that is being received.
 #[derive(Debug, Default)]
@@ -44,27 +47,48 @@ impl Drop for Transfer<'_> {
     }
 }
 
-/// By node id, index of the last entry of the snapshot that this node is sending to it, or sent last.
+/// A snapshot that this node is sending to another, or sent last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SentSnapshot {
+    /// Index of its last entry.
+    pub(crate) end: u64,
+    /// Until when the receiver counts as one that answers, on the boot clock. openraft answers no heartbeat while it
+    /// installs a snapshot, but a transfer to a node that is gone fails.
+    pub(crate) answers_until: Duration,
+}
+
+/// By node id, the snapshots that this node sends.
 #[derive(Debug, Default)]
-pub(crate) struct SentSnapshots(Mutex<BTreeMap<u64, u64>>);
+pub(crate) struct SentSnapshots(Mutex<BTreeMap<u64, SentSnapshot>>);
 
 impl SentSnapshots {
-    fn ends(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, SentSnapshot>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A transfer begins.
     pub(crate) fn begin(&self, to: u64, end: u64) {
-        self.ends().insert(to, end);
+        self.lock().insert(to, SentSnapshot { end, answers_until: Duration::ZERO });
     }
 
-    /// The transfer failed: the next one may be of a newer snapshot.
-    pub(crate) fn failed(&self, to: u64) {
-        self.ends().remove(&to);
+    /// The receiver answered.
+    pub(crate) fn answered(&self, to: u64) {
+        if let Some(sent) = self.lock().get_mut(&to) {
+            sent.answers_until = Duration::MAX;
+        }
     }
 
-    /// Index up to which a node has, or is being sent, a snapshot.
-    pub(crate) fn end_of(&self, node_id: u64) -> Option<u64> {
-        self.ends().get(&node_id).copied()
+    /// The transfer ended at `now`. If it failed, the next one may be of a newer snapshot.
+    pub(crate) fn ended(&self, to: u64, is_installed: bool, now: Duration) {
+        let mut all = self.lock();
+        match all.get_mut(&to) {
+            Some(sent) if is_installed => sent.answers_until = now + limits::LOG_HELD_FOR_SILENT,
+            _ => drop(all.remove(&to)),
+        }
+    }
+
+    /// The snapshot that a node has or is being sent.
+    pub(crate) fn get(&self, node_id: u64) -> Option<SentSnapshot> {
+        self.lock().get(&node_id).copied()
     }
 }

@@ -382,7 +382,7 @@ async fn snapshot_of_a_damaged_disk_is_refused() {
             bit => bytes[*at] ^= 1 << bit,
         }
         fs::write(damaged.join(name), bytes).expect("damaged");
-        match send(&client, &vote, &sent.meta, &damaged).await.expect("read") {
+        match send(&client, &vote, &sent.meta, &damaged, || ()).await.expect("read") {
             Ok(_) => println!("harmless: {name}:{at}"),
             Err(status) => {
                 assert_eq!(status.code(), Code::InvalidArgument, "{name}:{at}: {status}");
@@ -395,7 +395,7 @@ async fn snapshot_of_a_damaged_disk_is_refused() {
     }
     println!("{} places: {refused} refused", places.len());
     assert!(places.len() >= 50 && refused > places.len() / 2, "{refused} of {}", places.len());
-    let taken = send(&client, &vote, &sent.meta, &whole).await.expect("read");
+    let taken = send(&client, &vote, &sent.meta, &whole, || ()).await.expect("read");
     taken.expect("installed");
     timeout(LONG, back.handle.until_applied(last)).await.expect("applied");
     assert_eq!(back.handle.state_hash().expect("hash").1, hash);
@@ -419,11 +419,12 @@ async fn snapshot_without_space_for_it_is_refused() {
     let caller = site.caller(&format!("node/{from}"), (from, disk), cluster_id);
     let client = site.client_of(&caller, away, Some(back.disk_id()));
     back.pretend(2 * bytes - 1);
-    let refused = send(&client, &vote, &sent.meta, directory).await.expect("read").expect_err("no space");
+    let refused =
+        send(&client, &vote, &sent.meta, directory, || ()).await.expect("read").expect_err("no space");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains(&format!("needs {} more bytes", 2 * bytes)), "{refused}");
     back.pretend(2 * bytes);
-    send(&client, &vote, &sent.meta, directory).await.expect("read").expect("installed");
+    send(&client, &vote, &sent.meta, directory, || ()).await.expect("read").expect("installed");
     timeout(LONG, back.handle.until_applied(last)).await.expect("applied");
     back.stop().await;
 }
