@@ -80,7 +80,7 @@ directory = "{policies}"
 [limits]
 requests_per_second_per_caller = 1000000
 [log]
-filter = "warn,trust_fabric::cluster::log::purge=info,trust_fabric::cluster::apply=info,trust_fabric::cluster::peers::server=info,trust_fabric::cluster::membership=info"
+filter = "warn,trust_fabric::cluster::log_keeper=info,trust_fabric::cluster::apply=info,trust_fabric::cluster::peers::server=info,trust_fabric::cluster::membership=info"
 {cluster}[[issuers]]
 issuer = "{ISSUER}"
 subject = "kubernetes"

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tokio::time::sleep;
 
+use crate::health::View;
 use crate::members::{ClusterArgs, Members};
 use crate::report::Report;
 use crate::rolling::finish;
 use crate::traffic::Rates;
-use crate::traffic::under_load::UnderLoad;
+use crate::traffic::under_load::{LEADER_TIMEOUT, UnderLoad};
 
 #[derive(clap::Args, Clone)]
 pub struct Plan {
@@ -61,6 +62,8 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let mut ready = Vec::new();
     while begun.elapsed() < length {
         sleep(Duration::from_secs_f64(plan.interval)).await;
+        let is_led = |view: &View| view.leader_of(&all).is_some();
+        cluster.health.until("no node led", LEADER_TIMEOUT, is_led).await?;
         let leader = cluster.leader()?;
         let followers: Vec<usize> = all.iter().copied().filter(|node| *node != leader).collect();
         let node = followers[ready.len() % followers.len()];

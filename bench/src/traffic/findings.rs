@@ -102,20 +102,32 @@ pub fn write_failures(report: &mut Report, history: &History) -> u64 {
     failed
 }
 
-/// Tries that took longest, if they took longer than the barrier of a new leader.
+/// Tries that took longest, if they took longer than the barrier of a new leader, and the leaders of the run.
 pub fn write_slow_tries(report: &mut Report, history: &History) {
     let took = |one: &Try| one.done.saturating_sub(one.sent);
     let mut slow: Vec<_> = history.tries.iter().filter(|one| took(one) > SLOW_MICROS).collect();
     slow.sort_unstable_by_key(|one| std::cmp::Reverse(took(one)));
-    for one in slow.into_iter().take(SLOW_MAX) {
+    let seconds = |at: Micros| millis(at) / 1000.0;
+    for one in slow.iter().take(SLOW_MAX) {
         report.line(&format!(
-            "- slow: {} at {:.3} s, node {}: {} ms, {}",
+            "- slow: {} at {:.3} s, node {}: until {:.3} s, {}",
             one.kind.name(),
-            millis(one.sent) / 1000.0,
+            seconds(one.sent),
             one.node + 1,
-            ms(Some(took(one))),
+            seconds(one.done),
             name(one.outcome)
         ));
+    }
+    if let Some(first) = slow.first() {
+        let before = first.sent.saturating_sub(SLOW_MICROS);
+        let beside = history.leaders.iter().filter(|(at, _)| (before..first.done).contains(at));
+        let leaders: Vec<_> = beside
+            .map(|(at, leader)| {
+                let who = leader.map_or_else(|| "none".to_owned(), |leader| format!("node {}", leader + 1));
+                format!("{who} from {:.3} s", seconds(*at))
+            })
+            .collect();
+        report.line(&format!("- leaders beside the slowest: {}", leaders.join(", ")));
     }
 }
 
