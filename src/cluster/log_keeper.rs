@@ -122,8 +122,10 @@ mod tests {
         let now = TypeConfig::now();
         let (answered, silent) = (Some(SerdeInstant::new(now)), Some(SerdeInstant::new(now - PATIENCE)));
         let mut metrics = Metrics::new_initial(1);
-        let held_for =
-            |metrics: &Metrics, sent: Option<u64>| member_that_lacks(metrics, PATIENCE, |_| sent, 7);
+        let held_for = |metrics: &Metrics, end: Option<u64>| {
+            let sent = end.map(|end| SentSnapshot { end, answers_until: Duration::ZERO });
+            member_that_lacks(metrics, (PATIENCE, PATIENCE), |_| sent, 7)
+        };
         assert_eq!(held_for(&metrics, None), None, "a follower");
         for (has, heartbeat, sent, expected) in [
             (matched(6), answered, None, Some(2)),
