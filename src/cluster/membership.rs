@@ -25,6 +25,9 @@ type WaitingChanges = BTreeMap<u64, WaitReason>;
 /// Reason why a membership change waits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum WaitReason {
+    /// The leader may have diverged, and the voters decide that.
+    #[error("the state of the leader is in dispute")]
+    Disputed,
     /// The entry of another change is not committed yet.
     #[error("another membership change is in progress")]
     InProgress,
@@ -86,6 +89,8 @@ enum Step {
 /// The membership as the leader sees it.
 struct Cluster<'c> {
     node_id: u64,
+    /// Whether the state of this node is in dispute.
+    is_disputed: bool,
     members: &'c KnownMembers,
     contacts: &'c BTreeMap<u64, Contact>,
 }
@@ -95,9 +100,15 @@ impl Cluster<'_> {
     fn next(&self, wanted: &[WantedMember]) -> (Option<Step>, WaitingChanges) {
         let mut waiting = WaitingChanges::new();
         let membership = self.members.effective.membership();
-        if self.members.effective != self.members.committed {
+        let all_wait = |reason: &WaitReason| {
             let changes = wanted.iter().filter(|wanted| !self.is_reached(wanted));
-            return (None, changes.map(|wanted| (wanted.node_id, WaitReason::InProgress)).collect());
+            (None, changes.map(|wanted| (wanted.node_id, reason.clone())).collect())
+        };
+        if self.is_disputed {
+            return all_wait(&WaitReason::Disputed);
+        }
+        if self.members.effective != self.members.committed {
+            return all_wait(&WaitReason::InProgress);
         }
         if membership.get_joint_config().len() > 1 {
             return (Some(Step::Complete), waiting);
@@ -269,7 +280,8 @@ impl<M: Machine> Handle<M> {
 
     fn next_change(&self) -> (Option<Step>, WaitingChanges) {
         let (members, contacts) = (self.known_members(), self.contacts());
-        let cluster = Cluster { node_id: self.node_id, members: &members, contacts: &contacts };
+        let is_disputed = self.disputed_index().is_some();
+        let cluster = Cluster { node_id: self.node_id, is_disputed, members: &members, contacts: &contacts };
         cluster.next(&self.machine.wanted_members())
     }
 

@@ -452,8 +452,12 @@ impl<M: Machine> Handle<M> {
     /// # Errors
     /// If that takes longer than `limit`.
     pub(crate) async fn until_recovered(&self, limit: Duration) -> Result<(), String> {
-        let recovered = self.raft.wait_for_recovery(Some(limit)).await;
-        recovered.map(drop).map_err(|error| error.to_string())
+        let recovered = self.raft.wait_for_recovery(Some(limit)).await.map_err(|error| error.to_string())?;
+        // openraft takes entries for applied that are deferred during a dispute.
+        let applied = self.until_agreed(recovered.last_applied.map_or(0, |applied| applied.index));
+        tokio::time::timeout(limit, applied)
+            .await
+            .map_err(|_| "the state of this node is in dispute".to_owned())
     }
 
     /// Triggers a snapshot.

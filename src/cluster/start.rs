@@ -7,7 +7,6 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::errors::{InitializeError, RaftError};
@@ -94,7 +93,7 @@ fn watches<M: Machine>(
     handle: &Handle<M>,
     read_index_task: ReadIndexTask,
     surplus: watch::Receiver<Option<Surplus>>,
-) -> [Work; 11] {
+) -> [Work; 10] {
     [
         Box::pin(handle.clone().renew_lease()),
         Box::pin(handle.clone().poll_members()),
@@ -102,7 +101,6 @@ fn watches<M: Machine>(
         Box::pin(handle.clone().step_down_with_wrong_clock()),
         Box::pin(handle.clone().watch_disk()),
         Box::pin(handle.clone().watch_disk_space()),
-        Box::pin(handle.clone().settle_disputes()),
         Box::pin(handle.clone().log_leader_changes()),
         Box::pin(handle.clone().manage_membership()),
         Box::pin(handle.clone().serve_read_index(read_index_task)),
@@ -156,8 +154,7 @@ pub(crate) async fn start<M: Machine>(
     }
     let watchdog = opened.watchdog.with_heartbeat(heartbeat);
     run_writer(opened.writer).map_err(|error| failed(&error))?;
-    let is_disputed = shared.divergence.is_open();
-    let aligned = opened.store.follow_on(applied, installed, is_disputed.load(Ordering::Acquire)).await;
+    let aligned = opened.store.follow_on(applied, installed).await;
     aligned.map_err(|error| failed(&error))?;
     let end = installed.or(opened.last).max(snapshot);
     let life =
@@ -174,7 +171,8 @@ pub(crate) async fn start<M: Machine>(
     let config = raft_config::raft_config(heartbeat).map_err(|error| failed(&error))?;
     let channels = Arc::new(Channels::new(Arc::new(local), tls.clone()));
     let clocks = Arc::new(Clocks::new(clock.clone(), node_id));
-    let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks), is_disputed };
+    let disputes = shared.divergence.watch();
+    let network = Network { channels: Arc::clone(&channels), clocks: Arc::clone(&clocks), disputes };
     let log_reader = opened.store.reader();
     let raft = openraft::Raft::new(node_id, config, network, opened.store, state).await;
     let raft = raft.map_err(|error| failed(&error))?;
@@ -209,6 +207,7 @@ pub(crate) async fn start<M: Machine>(
         Box::pin(batching),
         Box::pin(forwarding),
         Box::pin(handle.clone().update_disk_records(opened.jobs)),
+        Box::pin(handle.clone().settle_disputes(log_reader.clone())),
     ];
     work.extend(watches(&handle, read_index_task, opened.surplus));
     match (tls, listener, identities) {

@@ -35,7 +35,7 @@ const FIRST: u64 = 1;
 pub(crate) const HASH_INTERVAL: u64 = if cfg!(test) { 10 } else { 1000 };
 
 /// Maximum retained state hashes.
-const HASHES_KEPT_MAX: u64 = 1024;
+pub(crate) const HASHES_KEPT_MAX: u64 = if cfg!(test) { 16 } else { 1024 };
 
 /// Bloom filter bits per key: about 1 % false positives.
 const FILTER_BITS: f64 = 10.0;

@@ -2,8 +2,12 @@
 //!
 //! An entry is applied only when it is durable in this node's own log. openraft may commit an entry by the
 //! acknowledgements of other nodes; a crash before the local sync would leave a state ahead of its log.
+//!
+//! During a dispute about the state, entries after the disputed index are deferred, and openraft takes them for applied:
+//! an apply that waited would also keep openraft from reading the snapshot that a deciding voter may need, and from
+//! starting.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +17,7 @@ use arc_swap::ArcSwap;
 use futures::{Stream, StreamExt as _};
 use openraft::alias::SnapshotMetaOf;
 use openraft::entry::RaftEntry as _;
-use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use tokio::sync::watch;
 
@@ -22,10 +26,12 @@ use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
 use crate::clock::Clock;
 use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::divergence::Divergence;
+use crate::cluster::log::LogReader;
 use crate::cluster::type_config::{
     Commands, Entry, LogId, MemberRecord, Membership, Replies, StoredMembership, TypeConfig,
 };
 use crate::cluster::{Applied, Machine, MemberEntry, Row, View};
+use crate::limits;
 
 /// State shared by the applier and all readers.
 pub(crate) struct Shared {
@@ -67,7 +73,19 @@ pub(crate) struct StateMachine<M> {
     generations: Generations,
     snapshots: Snapshots,
     membership: StoredMembership,
+    /// Entries that openraft takes for applied, and that wait for the end of a dispute.
+    deferred: Option<Deferred>,
     clock: Clock,
+}
+
+/// Committed entries after the last applied one. They are in the log, which is never purged beyond a snapshot of the
+/// applied ones.
+#[derive(Default)]
+struct Deferred {
+    /// Index of the last one.
+    last: u64,
+    /// Those with a proposer on this node, at most [`limits::ENTRIES_IN_FLIGHT_MAX`].
+    responders: BTreeMap<u64, ApplyResponder<TypeConfig>>,
 }
 
 impl<M: Machine> StateMachine<M> {
@@ -108,8 +126,16 @@ impl<M: Machine> StateMachine<M> {
             _open: open,
         });
         shared.record_applied(clock.boot());
-        let state =
-            Self { shared: Arc::clone(&shared), machine, durable, generations, snapshots, membership, clock };
+        let state = Self {
+            shared: Arc::clone(&shared),
+            machine,
+            durable,
+            generations,
+            snapshots,
+            membership,
+            deferred: None,
+            clock,
+        };
         Ok((state, shared))
     }
 
@@ -140,7 +166,7 @@ impl<M: Machine> StateMachine<M> {
         };
         if let Some((index, expected)) = expected_hash
             && database.hash_at(index).map_err(io::Error::other)?.is_some_and(|ours| ours != expected)
-            && self.shared.divergence.report(index)
+            && self.shared.divergence.report(index, None)
         {
             return Ok(None);
         }
@@ -159,14 +185,42 @@ impl<M: Machine> StateMachine<M> {
         Ok(Some(Replies(replies)))
     }
 
-    /// Applies an entry once the state before it is not in dispute.
-    async fn apply_when_agreed(&mut self, entry: &Entry) -> io::Result<Replies> {
-        loop {
-            self.shared.divergence.until_agreed(entry.log_id().index).await?;
-            if let Some(replies) = self.apply_entry(entry)? {
-                return Ok(replies);
-            }
+    /// Index of the open dispute.
+    pub(crate) fn disputed(&self) -> Option<u64> {
+        self.shared.divergence.disputed()
+    }
+
+    /// Applies an entry, as [`Self::apply_entry`]; `None` if the state before it is in dispute, too.
+    fn apply_if_agreed(&mut self, entry: &Entry) -> io::Result<Option<Replies>> {
+        if self.shared.divergence.may_apply(entry.log_id().index) {
+            self.apply_entry(entry)
+        } else {
+            Ok(None)
         }
+    }
+
+    /// Applies the deferred entries from the log, as far as no dispute is open.
+    pub(crate) async fn apply_deferred(&mut self, log: &LogReader) -> io::Result<()> {
+        let Some(last) = self.deferred.as_ref().map(|deferred| deferred.last) else { return Ok(()) };
+        let mut next = self.shared.applied.borrow().saturating_add(1);
+        while next <= last {
+            let entries = log.read_disk(next, last.saturating_add(1), limits::APPEND_BYTES_FULL)?;
+            if entries.first().is_none_or(|first| first.log_id().index != next) {
+                return Err(io::Error::other(format!("log entry {next} is missing")));
+            }
+            for entry in entries {
+                let Some(replies) = self.apply_if_agreed(&entry)? else { return Ok(()) };
+                let responders = self.deferred.as_mut().map(|deferred| &mut deferred.responders);
+                if let Some(responder) = responders.and_then(|responders| responders.remove(&next)) {
+                    responder.send(replies);
+                }
+                next = next.saturating_add(1);
+            }
+            tokio::task::yield_now().await;
+        }
+        // Not before: openraft would apply the next entries without them.
+        self.deferred = None;
+        Ok(())
     }
 }
 
@@ -223,16 +277,27 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
     {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
-            self.until_durable(entry.log_id().index).await?;
-            let replies = self.apply_when_agreed(&entry).await?;
-            if let Some(responder) = responder {
-                responder.send(replies);
+            let index = entry.log_id().index;
+            self.until_durable(index).await?;
+            let replies = if self.deferred.is_none() { self.apply_if_agreed(&entry)? } else { None };
+            match (replies, responder) {
+                (Some(replies), Some(responder)) => responder.send(replies),
+                (Some(_), None) => {}
+                (None, responder) => {
+                    let deferred = self.deferred.get_or_insert_default();
+                    deferred.last = index;
+                    deferred.responders.extend(responder.map(|responder| (index, responder)));
+                }
             }
         }
         Ok(())
     }
 
-    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
+    /// None of a state in dispute: it would replace the one that a deciding voter may need.
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+        if self.disputed().is_some() && !force {
+            return None;
+        }
         let (snapshots, database) = (self.snapshots.clone(), self.shared.database.load_full());
         match super::blocking(move || snapshots.begin(&database)).await {
             Ok(builder) => Some(builder),

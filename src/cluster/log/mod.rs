@@ -95,8 +95,6 @@ struct Recent {
     committed: Option<LogId>,
     /// The last entry that was applied when the log was opened.
     applied: Option<LogId>,
-    /// Whether openraft applies committed entries again when it starts.
-    reapplies: bool,
 }
 
 /// An opened log and its writer.
@@ -192,7 +190,7 @@ pub(crate) fn open(db: Arc<DB>, bytes_max: u64, open: DatabaseGuard) -> Result<O
     let (durable_sender, durable) = watch::channel(last.as_ref().map_or(0, |last| last.index + 1));
     let (jobs, queue) = mpsc::channel(writer::JOBS_QUEUED_MAX);
     let (entries, bytes) = (BTreeMap::new(), 0);
-    let recent = Recent { entries, bytes, last, purged, vote, committed, applied: None, reapplies: true };
+    let recent = Recent { entries, bytes, last, purged, vote, committed, applied: None };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
     let (watched, watchdog) = disk_watch::watch();
     let records = read_meta(&db, MEMORIES)?;
@@ -362,14 +360,8 @@ impl LogStore {
         &mut self,
         applied: Option<LogId>,
         installed: Option<LogId>,
-        is_disputed: bool,
     ) -> io::Result<()> {
-        {
-            let mut recent = self.reader.recent();
-            recent.applied = applied;
-            // Their apply waits, and openraft waits for it when it starts, before this node can ask others.
-            recent.reapplies = !is_disputed;
-        }
+        self.reader.recent().applied = applied;
         let Some(installed) = installed else { return Ok(()) };
         let (done, written) = oneshot::channel();
         self.size.truncate(0);
@@ -437,8 +429,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        let recent = self.reader.recent();
-        Ok(if recent.reapplies { recent.committed } else { recent.applied })
+        Ok(self.reader.recent().committed)
     }
 
     async fn append<I>(&mut self, entries: I, flushed: IOFlushed<TypeConfig>) -> io::Result<()>

@@ -105,7 +105,7 @@ async fn committed_or_applied_entries_are_never_truncated() {
         let refused = log.opened.truncate_after(kept).await.expect_err("committed").to_string();
         assert!(refused.contains(&format!("committed entry {}", log_id(1, 5))), "{refused}");
     }
-    log.opened.follow_on(Some(log_id(1, 7)), None, false).await.expect("noted");
+    log.opened.follow_on(Some(log_id(1, 7)), None).await.expect("noted");
     log.opened.truncate_after(Some(log_id(1, 6))).await.expect_err("applied");
     assert_eq!(log.entries().await.len(), 10);
     log.opened.truncate_after(Some(log_id(1, 7))).await.expect("not committed");
@@ -149,7 +149,7 @@ async fn installed_state_replaces_a_contradicting_log() {
     let mut log = Written::open(data.path());
     log.append(3, 0..=9).await;
     let installed = Some(log_id(2, 5));
-    log.opened.follow_on(installed, installed, false).await.expect("replaced");
+    log.opened.follow_on(installed, installed).await.expect("replaced");
     log.close();
     let mut log = Written::open(data.path());
     assert_eq!((log.purged, log.last), (Some(log_id(2, 5)), Some(log_id(2, 5))));

@@ -35,7 +35,7 @@ fn wanted(node_id: u64, role: WantedRole, replaces: Option<u64>) -> WantedMember
 fn next(members: &KnownMembers, silent: &[u64], wanted: &[WantedMember]) -> (Option<Step>, WaitingChanges) {
     let ids = members.all().into_keys().filter(|id| *id != 1 && !silent.contains(id));
     let contacts: BTreeMap<u64, Contact> = ids.map(|id| (id, HERE)).collect();
-    Cluster { node_id: 1, members, contacts: &contacts }.next(wanted)
+    Cluster { node_id: 1, is_disputed: false, members, contacts: &contacts }.next(wanted)
 }
 
 fn waits(node_id: u64, reason: WaitReason) -> (Option<Step>, WaitingChanges) {
@@ -57,7 +57,7 @@ fn joined_node_becomes_a_learner_and_then_a_voter() {
     assert_eq!(next(&learns, &[4], &joins), waits(4, WaitReason::NoAnswer));
     let lag = limits::LEARNER_LAG_MAX + 1;
     let contacts = BTreeMap::from([(2, HERE), (3, HERE), (4, Contact { is_recent: true, lag })]);
-    let lags = Cluster { node_id: 1, members: &learns, contacts: &contacts }.next(&joins);
+    let lags = Cluster { node_id: 1, is_disputed: false, members: &learns, contacts: &contacts }.next(&joins);
     assert_eq!(lags, waits(4, WaitReason::Lags { lag }));
 }
 
@@ -139,4 +139,19 @@ fn changing_lag_is_logged_once() {
     assert_eq!(logged(&near, &far), 0);
     assert_eq!(logged(&near, &waiting(WaitReason::NoAnswer)), 1);
     assert_eq!(logged(&near, &WaitingChanges::from([(5, WaitReason::Lags { lag: 1_001 })])), 1);
+}
+
+/// The leader could remove the voters that contradict it, or add one that has its state.
+#[test]
+fn no_membership_changes_during_a_dispute() {
+    let changes = [wanted(2, WantedRole::Removed, None), wanted(4, WantedRole::Voter, Some(3))];
+    let contacts = BTreeMap::from([(2, HERE), (4, HERE)]);
+    let next = |members: &KnownMembers, is_disputed| {
+        Cluster { node_id: 1, is_disputed, members, contacts: &contacts }.next(&changes)
+    };
+    let waiting = [2, 4].map(|id| (id, WaitReason::Disputed));
+    let (members, joint) = (committed(&[&[1, 2, 3]], &[4]), committed(&[&[1, 2, 3], &[1, 2, 4]], &[]));
+    assert_eq!(next(&members, true), (None, WaitingChanges::from(waiting)));
+    assert_eq!(next(&joint, true).0, None);
+    assert!(next(&members, false).0.is_some() && next(&joint, false).0 == Some(Step::Complete));
 }

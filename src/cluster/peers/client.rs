@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker, ready};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use openraft::raft::{
 };
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use tokio::sync::watch;
 use tonic::{Code, Status};
 
 use super::channels::{Channels, Client, NoTransport};
@@ -27,6 +27,7 @@ use super::{proto, wire};
 use crate::clock::Timestamp;
 use crate::cluster::apply::snapshot::{Snapshot, SnapshotFiles};
 use crate::cluster::clocks::Clocks;
+use crate::cluster::divergence::Disputes;
 use crate::cluster::peers::snapshot_transfer;
 use crate::cluster::type_config::{LogId, MemberRecord, TypeConfig, Vote};
 use crate::limits;
@@ -37,8 +38,8 @@ pub(crate) struct Network {
     pub(crate) channels: Arc<Channels>,
     /// Receives the clock readings of responses.
     pub(crate) clocks: Arc<Clocks>,
-    /// Whether the state of this node is in dispute: it must not spread as a snapshot.
-    pub(crate) is_disputed: Arc<AtomicBool>,
+    /// A state in dispute must not spread as a snapshot.
+    pub(crate) disputes: watch::Receiver<Disputes>,
 }
 
 /// The connection to one node for one purpose.
@@ -49,15 +50,15 @@ pub(crate) struct RaftConnection {
     is_for_heartbeats: bool,
     local: Arc<LocalNode>,
     clocks: Arc<Clocks>,
-    is_disputed: Arc<AtomicBool>,
+    disputes: watch::Receiver<Disputes>,
 }
 
 impl Network {
     fn connection(&self, target: u64, node: &MemberRecord, is_for_heartbeats: bool) -> RaftConnection {
         let client = self.channels.own(target, &node.address, Some(node.disk_id));
         let (local, clocks) = (Arc::clone(&self.channels.local), Arc::clone(&self.clocks));
-        let is_disputed = Arc::clone(&self.is_disputed);
-        RaftConnection { client, to: target, is_for_heartbeats, local, clocks, is_disputed }
+        let disputes = self.disputes.clone();
+        RaftConnection { client, to: target, is_for_heartbeats, local, clocks, disputes }
     }
 }
 
@@ -111,7 +112,8 @@ impl RaftConnection {
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let client = self.client()?;
-        if self.is_disputed.load(Ordering::Acquire) {
+        let last = snapshot.meta.last_log_id.map_or(0, |last| last.index);
+        if !self.disputes.borrow().may_spread(last) {
             let disputed = NetworkError::from_string("the state of this node is in dispute");
             return Err(StreamingError::Network(disputed));
         }

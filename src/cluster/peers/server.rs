@@ -133,6 +133,7 @@ impl<M: Machine> Peers<M> {
         if applied.is_some_and(|applied| last > applied && last.index <= applied.index) {
             return Err(Status::invalid_argument("the snapshot contradicts applied entries of this node"));
         }
+        self.handle.check_agreement().map_err(Status::unavailable)?;
         Ok(meta)
     }
 
@@ -317,6 +318,7 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::SnapshotResponse>, Status> {
         let call = self.admit(&request, CallKind::Raft)?;
         self.check_disk()?;
+        self.handle.check_agreement().map_err(Status::unavailable)?;
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let mut receiving = self.receiving.try_lock().map_err(busy)?;
         let mut parts = request.into_inner();
@@ -470,13 +472,11 @@ impl<M: Machine> Peer for Peers<M> {
         &self,
         request: Request<proto::StateHashRequest>,
     ) -> Result<Response<proto::StateHashResponse>, Status> {
-        self.admit(&request, CallKind::Member)?;
+        let call = self.admit(&request, CallKind::Member)?;
         let proto::StateHashRequest { index, hash } = request.into_inner();
-        let theirs = hash.as_ref().try_into();
-        let theirs = theirs.map_err(|_| Status::invalid_argument("hash: must be 32 bytes"))?;
-        let ours = self.handle.compare_hash(index, theirs).map_err(stopped)?;
-        let hash = ours.map(|ours| ours.to_vec().into()).unwrap_or_default();
-        Ok(Response::new(proto::StateHashResponse { hash }))
+        let malformed = |_| Status::invalid_argument("hash: must be 32 bytes");
+        let theirs = hash.as_ref().try_into().map_err(malformed)?;
+        self.handle.compare_hash(call.from, index, theirs).map(Response::new).map_err(stopped)
     }
 
     async fn step_down(

@@ -128,11 +128,9 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Waits until `index` is applied here, and the state of this node is not in dispute.
-    pub(super) async fn until_agreed(&self, index: u64) {
+    pub(in crate::cluster) async fn until_agreed(&self, index: u64) {
         self.until_applied(index).await;
-        if self.shared.divergence.until_agreed(u64::MAX).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.shared.divergence.until_settled().await;
     }
 
     /// The proof for a read that names `index`, if that is applied here and not in dispute.

@@ -6,8 +6,9 @@ use futures::FutureExt as _;
 
 use super::checked::{Checked, check, take_leader};
 use super::hostile::{Played, assert_refused, state_hash};
+use super::snapshot_transfer::purge_log;
 use super::*;
-use crate::cluster::apply::database::HASH_INTERVAL;
+use crate::cluster::apply::database::{HASH_INTERVAL, HASHES_KEPT_MAX};
 use crate::cluster::{LeaseError, StateHash};
 
 type Nodes = Vec<(Node<Checked>, Checked)>;
@@ -135,7 +136,16 @@ async fn two_nodes_with_different_states_both_stop() {
         let again = again.await.expect("it starts");
         assert_eq!(again.handle.disputed_index(), Some(hash.0), "a restart does not settle it");
         again.stop().await;
+        // The same after a crash before the dispute was stored: the entry that states the hash opens it again.
+        write_dispute(&site, id, &[]);
+        let again = timeout(LONG, site.node_with(id, &site.members, Checked::default()));
+        again.await.expect("it starts").stop().await;
     }
+}
+
+fn write_dispute(site: &Site, id: u64, row: &[u8]) {
+    let database = log::open_database(&site.data(id).join("raft")).expect("log");
+    log::write_meta(&database, log::DISPUTE, row).expect("written");
 }
 
 /// One against one: neither answers until the third decides.
@@ -188,4 +198,137 @@ async fn state_hash_of_one_member_is_outvoted() {
     }
     timeout(LONG, played.nodes[0].handle.fresh()).await.expect("settled").expect("a lease");
     played.end().await;
+}
+
+/// The voters that could decide have purged the entries which the missing one lacks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn voter_that_needs_a_snapshot_decides_a_dispute() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let (wrong, flag) = nodes.pop().expect("a follower");
+    let (absent, _) = nodes.pop().expect("another");
+    let away = absent.handle.node_id();
+    absent.stop().await;
+    let mut last = leader.put("while it is away").await;
+    for node in [&leader, &wrong] {
+        purge_log(node, last).await;
+    }
+    while !last.is_multiple_of(HASH_INTERVAL) {
+        last = leader.put("until the next hash").await;
+    }
+    timeout(LONG, wrong.handle.until_applied(last)).await.expect("applied");
+    let hash = diverge(&flag, &leader, &nodes).await;
+    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
+    propose_check(&leader, hash);
+    for node in [&leader, &wrong] {
+        until_disputed(node, true).await;
+    }
+    let back = site.node_with(away, &site.members, Checked::default()).await;
+    let reason = failure(&wrong).await;
+    assert!(reason.contains("majority of the voters"), "{reason}");
+    let index = leader.put("after").await;
+    for node in [&leader, &back] {
+        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
+    }
+    stop_all(vec![wrong, back, leader]).await;
+}
+
+/// It was away for so long that nobody can compare its state any more. It waited for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dispute_about_a_hash_nobody_retains_stops_the_node() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let mut last = 0;
+    while last < HASH_INTERVAL {
+        last = leader.put("before").await;
+    }
+    let (late, _) = nodes.pop().expect("a follower");
+    timeout(LONG, late.handle.until_applied(last)).await.expect("applied");
+    let id = late.handle.node_id();
+    late.stop().await;
+    write_dispute(&site, id, &HASH_INTERVAL.to_be_bytes());
+    let retained = (HASHES_KEPT_MAX + 2) * HASH_INTERVAL;
+    while last < retained {
+        last = leader.put("meanwhile").await;
+    }
+    let (other, _) = nodes.pop().expect("another");
+    timeout(LONG, other.handle.until_applied(last)).await.expect("applied");
+    let late = site.node_with(id, &site.members, Checked::default()).await;
+    let reason = failure(&late).await;
+    assert!(reason.contains("too few voters retain") && reason.contains("cluster replace"), "{reason}");
+    assert!(goes_on(&leader) && goes_on(&other));
+    stop_all(vec![late, other, leader]).await;
+    assert_eq!(refusal(&site, id), None, "nothing is known to be wrong with it");
+}
+
+/// A member that states a wrong hash could open a dispute at each retained index.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settled_dispute_covers_every_applied_index() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let mut last = 0;
+    while last < 3 * HASH_INTERVAL {
+        last = leader.put("a row").await;
+    }
+    for (node, _) in &nodes {
+        timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
+    }
+    let wrong = [9; 32];
+    let liar = 9;
+    leader.handle.compare_hash(liar, HASH_INTERVAL, wrong).expect("an answer");
+    until_disputed(&leader, false).await;
+    let another = 8;
+    leader.handle.compare_hash(another, 3 * HASH_INTERVAL, wrong).expect("an answer");
+    assert_eq!(leader.handle.disputed_index(), None, "a majority agreed at the newest index");
+    stop_all(nodes.into_iter().map(|(node, _)| node).chain([leader]).collect()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outvoted_member_is_answered_and_disputes_no_more() {
+    let mut played = Played::begin().await;
+    let write = async |until: u64| {
+        let mut index = 0;
+        while index < until {
+            index = played.nodes[1].write("a row").await;
+        }
+        timeout(LONG, played.nodes[0].handle.until_applied(index)).await.expect("both");
+    };
+    write(2 * HASH_INTERVAL).await;
+    let client = played.client();
+    let ask = async |index: u64| {
+        let answer = client.peer().state_hash(client.request(state_hash(index, 32))).await;
+        answer.expect("an answer").into_inner()
+    };
+    ask(HASH_INTERVAL).await;
+    timeout(LONG, played.nodes[0].handle.fresh()).await.expect("settled").expect("a lease");
+    write(4 * HASH_INTERVAL).await;
+    // A dispute would stay open: the other voter that has the hash is gone.
+    played.nodes.remove(1).stop().await;
+    let answer = ask(4 * HASH_INTERVAL).await;
+    assert_eq!(answer.hash.len(), 32, "it learns the hash, as an honest member must");
+    assert!(answer.applied_index >= 4 * HASH_INTERVAL);
+    assert_eq!(played.nodes[0].handle.disputed_index(), None);
+    stop_all(played.nodes).await;
+}
+
+/// It would replace the state about which the voters decide, and with it the evidence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_is_refused_during_a_dispute() {
+    let mut played = Played::begin().await;
+    while played.nodes[0].handle.applied() < HASH_INTERVAL {
+        let index = played.nodes[1].write("a row").await;
+        timeout(LONG, played.nodes[0].handle.until_applied(index)).await.expect("both");
+    }
+    played.nodes.remove(1).stop().await;
+    let client = played.client();
+    let mut peer = client.peer();
+    peer.state_hash(client.request(state_hash(HASH_INTERVAL, 32))).await.expect("an answer");
+    assert_eq!(played.nodes[0].handle.disputed_index(), Some(HASH_INTERVAL));
+    let parts = futures::stream::iter([proto::SnapshotPart::default()]);
+    let refused = peer.install_snapshot(client.request(parts)).await;
+    assert_refused(refused, Code::Unavailable, "in dispute");
+    stop_all(played.nodes).await;
 }

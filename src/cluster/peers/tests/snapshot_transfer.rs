@@ -288,15 +288,20 @@ async fn with_one_away(site: &Site) -> (Vec<Node>, u64, u64) {
         last = nodes[0].write("while it is away").await;
     }
     for node in &nodes {
-        timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
-        node.handle.snapshot().await.expect("snapshot");
-        let wait = || node.handle.raft.wait(Some(LONG));
-        let taken = |index: Option<u64>| index >= Some(last);
-        wait().metrics(|m| taken(m.snapshot.map(|id| id.index)), "snapshot").await.expect("taken");
-        node.handle.raft.trigger().purge_log(last).await.expect("purge");
-        wait().metrics(|m| taken(m.purged.map(|id| id.index)), "purge").await.expect("purged");
+        purge_log(node, last).await;
     }
     (nodes, away, last)
+}
+
+/// Takes a snapshot, and purges the log up to an entry.
+pub(super) async fn purge_log<M: Machine>(node: &Node<M>, last: u64) {
+    timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
+    node.handle.snapshot().await.expect("snapshot");
+    let wait = || node.handle.raft.wait(Some(LONG));
+    let taken = |index: Option<u64>| index >= Some(last);
+    wait().metrics(|m| taken(m.snapshot.map(|id| id.index)), "snapshot").await.expect("taken");
+    node.handle.raft.trigger().purge_log(last).await.expect("purge");
+    wait().metrics(|m| taken(m.purged.map(|id| id.index)), "purge").await.expect("purged");
 }
 
 async fn goes_on_with(mut nodes: Vec<Node>, back: Node, last: u64) {
