@@ -136,7 +136,7 @@ pub fn prepare(path: &Path, mode: Mode) -> Result<(), Error> {
 /// Refuses a directory with an unfinished restore.
 pub fn check_restored(path: &Path) -> Result<(), Error> {
     match unfinished(path)? {
-        Some(command) => Err(Error::Unfinished { path: path.to_owned(), command }),
+        Some((command, _)) => Err(Error::Unfinished { path: path.to_owned(), command }),
         None => Ok(()),
     }
 }
@@ -159,8 +159,8 @@ pub fn lock_for_restore(path: &Path) -> Result<fs::File, Error> {
 pub fn begin_restore(path: &Path, mode: Mode) -> Result<(), Error> {
     create(path)?;
     match unfinished(path)? {
-        Some(command) if command == Restore::Backup.command() => clear(path)?,
-        Some(command) => return Err(Error::Unfinished { path: path.to_owned(), command }),
+        Some((command, _)) if command == Restore::Backup.command() => clear(path)?,
+        Some((command, _)) => return Err(Error::Unfinished { path: path.to_owned(), command }),
         None => {
             if let Some(found) = entries(path)?.into_iter().next() {
                 return Err(Error::Used { path: path.to_owned(), found });
@@ -168,27 +168,30 @@ pub fn begin_restore(path: &Path, mode: Mode) -> Result<(), Error> {
         }
     }
     check_mode(path, mode)?;
-    mark(path, Restore::Backup)
+    mark(path, Restore::Backup, "")
 }
 
-/// Checks the directory of a node from which a new cluster is founded. Returns whether that was interrupted before.
-pub fn prepare_new_cluster(path: &Path, mode: Mode) -> Result<bool, Error> {
+/// Checks the directory of a node from which a new cluster is founded. If that was interrupted before, returns the note
+/// of the first attempt.
+pub fn prepare_new_cluster(path: &Path, mode: Mode) -> Result<Option<String>, Error> {
     if !path.join("raft").exists() {
         return Err(Error::NoLog { path: path.to_owned() });
     }
     create(path)?;
     let unfinished = unfinished(path)?;
-    let is_repeated = unfinished.is_some();
-    if let Some(command) = unfinished.filter(|command| command != Restore::NewCluster.command()) {
-        return Err(Error::Unfinished { path: path.to_owned(), command });
-    }
-    check_mode(path, mode).map(|()| is_repeated)
+    let note = match unfinished {
+        Some((command, _)) if command != Restore::NewCluster.command() => {
+            return Err(Error::Unfinished { path: path.to_owned(), command });
+        }
+        unfinished => unfinished.map(|(_, note)| note),
+    };
+    check_mode(path, mode).map(|()| note)
 }
 
-/// Marks the directory: no node starts on it until the restore has ended.
-pub fn mark(path: &Path, restore: Restore) -> Result<(), Error> {
-    let marked =
-        cluster::replace_file(&path.join(RESTORE_FILE), format!("{}\n", restore.command()).as_bytes());
+/// Marks the directory: no node starts on it until the restore has ended. The note is for an attempt that repeats it.
+pub fn mark(path: &Path, restore: Restore, note: &str) -> Result<(), Error> {
+    let text = format!("{}\n{note}", restore.command());
+    let marked = cluster::replace_file(&path.join(RESTORE_FILE), text.as_bytes());
     marked.map_err(|source| Error::Unusable { path: path.to_owned(), source })
 }
 
@@ -218,10 +221,14 @@ fn entries(path: &Path) -> Result<Vec<String>, Error> {
     Ok(names.filter(|name| !other.contains(&name.as_str())).collect())
 }
 
-/// The command of an unfinished restore.
-fn unfinished(path: &Path) -> Result<Option<String>, Error> {
+/// The command of an unfinished restore, and its note.
+fn unfinished(path: &Path) -> Result<Option<(String, String)>, Error> {
     match fs::read(path.join(RESTORE_FILE)) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let (command, note) = text.split_once('\n').unwrap_or((&text, ""));
+            Ok(Some((command.trim().to_owned(), note.to_owned())))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::Unusable { path: path.to_owned(), source }),
     }
@@ -333,18 +340,22 @@ mod tests {
             let (_outer, path) = directory();
             prepare(&path, Mode::Production).expect("new");
             fs::create_dir(path.join("raft")).expect("data");
-            mark(&path, restore).expect("marked");
+            mark(&path, restore, "the first attempt\n").expect("marked");
             let refused = prepare(&path, Mode::Production).expect_err("unfinished").to_string();
             assert!(refused.contains(restore.command()) && !refused.contains(other.command()), "{refused}");
             let outcomes = [
                 begin_restore(&path, Mode::Production),
-                prepare_new_cluster(&path, Mode::Production).map(drop),
+                prepare_new_cluster(&path, Mode::Production)
+                    .map(|note| assert_eq!(note.as_deref(), Some("the first attempt\n"))),
             ];
             let accepted = [restore == Restore::Backup, restore == Restore::NewCluster];
             assert_eq!(outcomes.map(|outcome| outcome.is_ok()), accepted);
             assert_eq!(path.join("raft").exists(), restore == Restore::NewCluster, "remains are removed");
             unmark(&path).expect("ended");
             prepare(&path, Mode::Production).expect("finished");
+            if restore == Restore::NewCluster {
+                assert_eq!(prepare_new_cluster(&path, Mode::Production).expect("a log"), None);
+            }
         }
     }
 

@@ -64,6 +64,8 @@ pub(super) enum Error {
     OtherBackupMode { found: String, configured: &'static str },
     #[error("{0}: acknowledged writes would be lost")]
     LaterEnd(String),
+    #[error("another member has another state at log index {0}, and no majority decided which is right")]
+    Disputed(u64),
     #[error("not confirmed; nothing was changed")]
     NotForced,
     #[error("there is no earlier policy")]
@@ -152,6 +154,10 @@ impl Error {
             Self::NoPeerAddress => Some("set --address to a host and port of this node"),
             Self::LaterEnd(_) => Some(
                 "run the command on the node with the later end; if it is lost, set --accept-loss to lose its last writes",
+            ),
+            Self::Disputed(_) => Some(
+                "start the missing members, whose answers decide it; if they are lost, set --accept-dispute on the node \
+                 whose state is to be kept",
             ),
             Self::NotForced => Some("set --yes to confirm without a terminal"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),

@@ -26,10 +26,16 @@ found a new cluster of this node alone?
   the other nodes of the old cluster must never start again with their data
 cannot be undone; found it? [y/N] ";
 
+const DISPUTE: &str = "\
+another member has another state, and no majority decided which of them is right: the new cluster has the state of this
+node, right or wrong, and the other one is lost
+";
+
 const EXPLANATION: &str = "\
 With FILE, it verifies the backup, unpacks it into the empty data directory of a stopped node, and founds a new cluster
 of that node. With --force-new-cluster it founds one from the data directory of a stopped node, after the majority of
-its cluster was lost. The other machines then join with empty data directories (`trust-fabric cluster invite`).
+its cluster was lost, or if the states of its members differ and no majority can decide between them. The other machines
+then join with empty data directories (`trust-fabric cluster invite`).
 
 Both begin a new incarnation. Every token of this fabric, and every credential of another issuer that was issued before
 the restore, is refused on every node; the signing keys of before are gone. Each workload needs a credential that was
@@ -49,6 +55,9 @@ pub(super) struct Arguments {
     /// Use this node although another one is known to have acknowledged more: its last writes are lost.
     #[arg(long, conflicts_with = "file")]
     accept_loss: bool,
+    /// Use this node although another member has another state: that of this node counts as right.
+    #[arg(long, conflicts_with = "file")]
+    accept_dispute: bool,
     /// Do not ask for confirmation.
     #[arg(long, conflicts_with = "file")]
     yes: bool,
@@ -113,7 +122,8 @@ fn restore_into(
     let state = data.join("state");
     fs::create_dir(&state).map_err(failed)?;
     let manifest = unpack(file, opened, &state.join("1"))?;
-    let founding = Founding { address: Some(address), may_be_ahead: true };
+    let founding =
+        Founding { address: Some(address), may_be_ahead: true, accept_dispute: false, note: String::new() };
     let stopped = node::open_stopped(config)?;
     let founded = wait_for(founding.found(stopped, config, &Clock::system(), Restore::Backup))?;
     Ok((manifest, founded))
@@ -134,8 +144,7 @@ fn check_origin(manifest: &Manifest, config: &Config) -> Result<(), Error> {
 
 fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
     let data = &config.node.data_dir;
-    let may_be_ahead =
-        data_directory::prepare_new_cluster(data, node::mode(config)).map_err(node::Error::from)?;
+    let earlier = data_directory::prepare_new_cluster(data, node::mode(config)).map_err(node::Error::from)?;
     let _lock = data_directory::lock_for_restore(data).map_err(node::Error::from)?;
     let address = match (&config.cluster.peers, &arguments.address) {
         (Some(peers), Some(address)) => Some(peer_address(config, peers, Some(address))?),
@@ -145,17 +154,24 @@ fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write
     };
     let stopped = node::open_stopped(config)?;
     let remains = stopped.remains::<Replicated>().map_err(node::Error::from)?;
-    write_remains(out, &remains, config.node.id)?;
+    // An interrupted attempt has replaced the log already, or appended entries to the state.
+    let note = earlier.clone().filter(|note| !note.is_empty()).unwrap_or_else(|| description(&remains));
+    write_remains(out, &remains, &note, config.node.id)?;
     if !arguments.accept_loss
         && let Some(reason) = reason_to_refuse(&remains)
     {
         return Err(Error::LaterEnd(reason));
     }
+    if let Some(index) = remains.disputed.filter(|_| !arguments.accept_dispute) {
+        return Err(Error::Disputed(index));
+    }
     out.flush()?;
-    if !may_go_on(arguments.yes, QUESTION)? {
+    let dispute = if remains.disputed.is_some() { DISPUTE } else { "" };
+    if !may_go_on(arguments.yes, &format!("{dispute}{QUESTION}"))? {
         return Err(Error::NotForced);
     }
-    let founding = Founding { address, may_be_ahead };
+    let (may_be_ahead, accept_dispute) = (earlier.is_some(), arguments.accept_dispute);
+    let founding = Founding { address, may_be_ahead, accept_dispute, note };
     let founded = wait_for(founding.found(stopped, config, &Clock::system(), Restore::NewCluster))?;
     writeln!(out, "founded a new cluster with every entry of the log of node {}", config.node.id)?;
     write_founded(out, &founded, config)?;
@@ -170,12 +186,25 @@ fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write
     Ok(())
 }
 
-fn write_remains(out: &mut dyn Write, remains: &Remains, node_id: u64) -> io::Result<()> {
+/// The log and the state before the first attempt.
+fn description(remains: &Remains) -> String {
     let none = || "none".to_owned();
+    format!(
+        "vote         {}\nlast log id  {}\napplied      {}\n",
+        remains.vote.clone().unwrap_or_else(none),
+        remains.last.clone().unwrap_or_else(none),
+        remains.applied.map_or_else(none, |index| index.to_string()),
+    )
+}
+
+fn write_remains(out: &mut dyn Write, remains: &Remains, note: &str, node_id: u64) -> io::Result<()> {
     writeln!(out, "node         {node_id}")?;
-    writeln!(out, "vote         {}", remains.vote.clone().unwrap_or_else(none))?;
-    writeln!(out, "last log id  {}", remains.last.clone().unwrap_or_else(none))?;
-    writeln!(out, "applied      {}", remains.applied.map_or_else(none, |index| index.to_string()))?;
+    for line in note.lines() {
+        writeln!(out, "{}", printable(line))?;
+    }
+    if let Some(index) = remains.disputed {
+        writeln!(out, "disputed     log index {index}: another member has another state")?;
+    }
     for (node_id, end) in &remains.ahead {
         writeln!(out, "ahead        node {node_id}, whose log had {end}")?;
     }
@@ -226,6 +255,7 @@ mod tests {
             applied: Some(5),
             ahead: ahead.iter().map(|(node_id, end)| (*node_id, (*end).to_owned())).collect(),
             rejected: rejected.map(str::to_owned),
+            disputed: Some(20),
         };
         assert_eq!(reason_to_refuse(&remains(&[], None)), None);
         let behind = reason_to_refuse(&remains(&[(2, "T3-N1.9"), (3, "T3-N1.10")], None));
@@ -233,10 +263,16 @@ mod tests {
         let rejected = reason_to_refuse(&remains(&[], Some("rolled back"))).expect("refused");
         assert!(rejected.contains("rejected by its cluster: rolled back"), "{rejected}");
         let mut text = Vec::new();
-        write_remains(&mut text, &remains(&[(2, "T3-N1.9")], None), 1).expect("written");
+        let remains = remains(&[(2, "T3-N1.9")], None);
+        write_remains(&mut text, &remains, &description(&remains), 1).expect("written");
         let text = String::from_utf8(text).expect("text");
-        for line in ["vote         T3-N1:Q", "last log id  T3-N1.5", "applied      5", "ahead        node 2"]
-        {
+        for line in [
+            "vote         T3-N1:Q",
+            "last log id  T3-N1.5",
+            "applied      5",
+            "ahead        node 2",
+            "disputed     log index 20",
+        ] {
             assert!(text.contains(line), "{text}");
         }
     }

@@ -45,6 +45,8 @@ pub struct NewCluster {
     pub(crate) cluster_id: [u8; 16],
     /// Host and port for other nodes, empty without a listener; `None` for that of the state.
     pub(crate) address: Option<String>,
+    /// Whether the state is used although that of another member differs: an operator has decided.
+    pub(crate) accept_dispute: bool,
     /// The encoded command that begins the new incarnation.
     pub(crate) command: Bytes,
     /// Its encoded reply. With any other, nothing is founded.
@@ -66,6 +68,8 @@ pub struct Remains {
     pub(crate) ahead: Vec<(u64, String)>,
     /// The reason for which other members rejected this disk.
     pub(crate) rejected: Option<String>,
+    /// Log index at which the state of another member differs, undecided.
+    pub(crate) disputed: Option<u64>,
 }
 
 impl StoppedNode {
@@ -81,15 +85,17 @@ impl StoppedNode {
         Ok(Self { data: data.to_owned(), log: Arc::new(log), identity })
     }
 
-    /// Describes the log.
+    /// Describes the log. The entries that an interrupted founding applied to the state are not counted.
     ///
     /// # Errors
     /// [`Corrupt`] if the directory is corrupt, or has neither log nor state.
     pub(crate) fn remains<M: Machine>(&self) -> Result<Remains, Corrupt> {
         let (open, _closed) = mpsc::channel(1);
         let opened = log::open(Arc::clone(&self.log), u64::MAX, open)?;
-        let applied = self.generations()?.open(M::TABLES, M::TABLES)?.applied()?;
-        let last = opened.last.max(applied);
+        let state = self.generations()?.open(M::TABLES, M::TABLES)?;
+        let (applied, installed) = (state.applied()?, state.installed()?);
+        let is_in_log = opened.store.holds(applied).map_err(|error| Corrupt::new(&self.data, error))?;
+        let last = opened.last.max(if is_in_log { applied } else { installed });
         if last.is_none() {
             return Err(Corrupt::new(&self.data, "the directory has no log of a cluster"));
         }
@@ -104,6 +110,7 @@ impl StoppedNode {
             applied: applied.map(|applied| applied.index),
             ahead: ahead.collect(),
             rejected: rejected.map(|reason| String::from_utf8_lossy(&reason).into_owned()),
+            disputed: Divergence::open(Arc::clone(&self.log))?.disputed(),
         })
     }
 
@@ -135,7 +142,11 @@ impl StoppedNode {
         let (generation, copy) = generations.copy(&current, M::TABLES)?;
         drop(current);
         let (_, durable) = watch::channel(u64::MAX);
-        let divergence = Divergence::open(Arc::clone(&self.log))?;
+        let divergence = if new.accept_dispute {
+            Divergence::decided(Arc::clone(&self.log))
+        } else {
+            Divergence::open(Arc::clone(&self.log))?
+        };
         if let Some(index) = divergence.disputed() {
             return Err(failed(&in_dispute(index)));
         }
@@ -213,11 +224,11 @@ impl StoppedNode {
     }
 }
 
-/// A state that may have diverged founds no cluster.
+/// A state that may have diverged founds no cluster, unless an operator has decided.
 fn in_dispute(index: u64) -> String {
     format!(
-        "the state of this node differs from that of another member, by log entry {index}: use another survivor, or a \
-         backup"
+        "the state of this node differs from that of another member at log index {index}: use another survivor, or a \
+         backup, or decide for this node with --accept-dispute"
     )
 }
 
@@ -235,7 +246,9 @@ async fn replay<M: Machine>(state: &mut StateMachine<M>, opened: &log::Opened) -
     while next < end {
         for entry in opened.store.reader().read_disk(next, end, limits::APPEND_BYTES_FULL)? {
             let index = entry.log_id().index;
-            state.apply_entry(&entry)?.ok_or_else(|| io::Error::other(in_dispute(index)))?;
+            if state.apply_entry(&entry)?.is_none() {
+                return Err(io::Error::other(in_dispute(state.disputed().unwrap_or(index))));
+            }
             next = index.saturating_add(1);
         }
     }

@@ -17,6 +17,10 @@ pub struct Founding {
     pub address: Option<String>,
     /// Whether the log need not hold the state: that of a backup, or of an earlier attempt.
     pub may_be_ahead: bool,
+    /// Whether the state is used although that of another member differs.
+    pub accept_dispute: bool,
+    /// Text about the data directory before, for an attempt that repeats this one.
+    pub note: String,
 }
 
 /// A founded cluster, whose node is not started yet.
@@ -63,10 +67,11 @@ impl Founding {
         let [cluster_id, incarnation] = [draw()?, draw()?];
         let (command, reply) = restore_command(cluster_id, incarnation, node_id);
         let drawn_proposer_id = ProposerId::from_bytes(draw()?);
-        let new = NewCluster { cluster_id, address: self.address, command, reply, drawn_proposer_id };
+        let Self { address, may_be_ahead, accept_dispute, note } = self;
+        let new = NewCluster { cluster_id, address, accept_dispute, command, reply, drawn_proposer_id };
         let state = Arc::new(Replicated::default());
-        let begin = || data_directory::mark(data, restore).map_err(std::io::Error::other);
-        let index = stopped.found(&state, new, clock, self.may_be_ahead, begin).await?;
+        let begin = || data_directory::mark(data, restore, &note).map_err(std::io::Error::other);
+        let index = stopped.found(&state, new, clock, may_be_ahead, begin).await?;
         data_directory::unmark(data)?;
         let floor = state.index().floor.map(EpochFloor::last_refused);
         let last_refused = floor.ok_or_else(|| Corrupt::row("a restored state has no floor"))?;

@@ -160,7 +160,8 @@ async fn forced_cluster_keeps_every_acknowledged_write() {
     assert_eq!(tools(&joined, &operator).await, 22);
 }
 
-/// The mark of an interrupted command keeps the node from starting, also on an intact log.
+/// The mark of an interrupted command keeps the node from starting, also on an intact log. Regression: the repeated
+/// command showed the last log id that the first attempt had invented.
 #[tokio::test]
 async fn interrupted_founding_is_refused_by_serve_and_repeated() {
     let site = Site::founded_by(1);
@@ -169,10 +170,25 @@ async fn interrupted_founding_is_refused_by_serve_and_repeated() {
     until_ready(&founder).await;
     assert_eq!(register(&founder, &operator, 0).await, 201);
     drop(founder);
-    fs::write(site.data(1).join("restoring"), "trust-fabric restore --force-new-cluster\n").expect("mark");
+    let (mark, force) = (site.data(1).join("restoring"), ["restore", "--force-new-cluster"]);
+    let last = |text: &str| text.lines().find(|line| line.starts_with("last log id")).map(str::to_owned);
+    let (_, text) = site.offline(1, &force);
+    let original = last(&text).expect("a log");
+    // The state cannot be switched: the command ends after its mark.
+    fs::create_dir(site.data(1).join("state/CURRENT.new")).expect("in the way");
+    let (code, text) = site.offline(1, &["restore", "--force-new-cluster", "--yes"]);
+    assert_ne!(code, Some(0), "{text}");
+    fs::remove_dir(site.data(1).join("state/CURRENT.new")).expect("removed");
+    let marked = fs::read(&mark).expect("a mark");
     let (code, text) = site.offline(1, &["serve"]);
     let reason = "`trust-fabric restore --force-new-cluster` was interrupted; repeat the command";
     assert!(code == Some(1) && text.contains(reason), "{text}");
+    let (code, text) = site.offline(1, &["restore", "--force-new-cluster", "--yes"]);
+    assert_eq!((code, last(&text)), (Some(0), Some(original.clone())), "{text}");
+    // Everything is done but the removal of the mark.
+    fs::write(&mark, marked).expect("mark");
+    let (code, text) = site.offline(1, &force);
+    assert_eq!((code, last(&text)), (Some(1), Some(original)), "{text}");
     let (code, text) = site.offline(1, &["restore", "--force-new-cluster", "--yes"]);
     assert_eq!(code, Some(0), "{text}");
     let founder = site.start(1);

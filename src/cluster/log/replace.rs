@@ -4,7 +4,7 @@ use std::io;
 
 use rocksdb::{DB, WriteBatch, WriteOptions};
 
-use super::{CLUSTER_ID, COMMITTED, JOINED, LOG, MEMORIES, META, PURGED, REFUSED, VOTE, log_key};
+use super::{CLUSTER_ID, COMMITTED, DISPUTE, JOINED, LOG, MEMORIES, META, PURGED, REFUSED, VOTE, log_key};
 use crate::cluster::type_config::{LogId, Vote};
 use crate::cluster::{codec, record};
 
@@ -22,7 +22,7 @@ pub(crate) fn replace_log(db: &DB, last: &LogId, vote: &Vote, cluster_id: &[u8; 
     {
         batch.put_cf(meta, key, record::seal(key, row));
     }
-    for key in [JOINED, REFUSED, MEMORIES] {
+    for key in [JOINED, REFUSED, DISPUTE, MEMORIES] {
         batch.delete_cf(meta, key);
     }
     let mut options = WriteOptions::default();

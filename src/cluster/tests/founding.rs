@@ -20,6 +20,7 @@ fn new_cluster() -> NewCluster {
     NewCluster {
         cluster_id: OTHER_CLUSTER,
         address: None,
+        accept_dispute: false,
         command: Bytes::from(vec![200; COMMAND_BYTES]),
         reply: Bytes::new(),
         drawn_proposer_id: ProposerId::from_bytes([3; 16]),
@@ -137,12 +138,39 @@ async fn founding_is_repeated_after_an_interruption() {
     let refused = found(data.path(), false).await.expect_err("not marked").to_string();
     assert!(refused.contains("the state is ahead of the log"), "{refused}");
     assert!(start_in(data.path()).await.is_err(), "it is no node of either cluster");
+    let remains = StoppedNode::open(data.path(), 1, [7; 16]).expect("opens").remains::<Rows>();
+    // Regression: the last log id was that of the entries which the interrupted attempt invented.
+    assert_eq!(remains.expect("reads").last, Some(format!("T1-N1.{last}")));
     let again = found(data.path(), true).await.expect("repeated");
     assert_eq!(again, last + 4);
     assert_founded(data.path(), again).await;
     // Both are switched, and only the mark was left.
     let again = found(done.path(), true).await.expect("repeated");
     assert_founded(done.path(), again).await;
+}
+
+/// One against one, and the third is lost: only an operator can tell which state is right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_in_dispute_founds_by_decision_only() {
+    let data = tempfile::tempdir().expect("directory");
+    let last = stopped_node(data.path()).await;
+    in_the_log(data.path(), |log| {
+        log::write_meta(log, log::DISPUTE, &10_u64.to_be_bytes()).expect("written")
+    });
+    let disputed = || {
+        let stopped = StoppedNode::open(data.path(), 1, [7; 16]).expect("opens");
+        stopped.remains::<Rows>().expect("reads").disputed
+    };
+    assert_eq!(disputed(), Some(10));
+    let refused = found(data.path(), false).await.expect_err("in dispute").to_string();
+    assert!(refused.contains("log index 10") && refused.contains("--accept-dispute"), "{refused}");
+    let decided = || NewCluster { accept_dispute: true, ..new_cluster() };
+    let full = || Err(io::Error::other("disk full"));
+    found_with(data.path(), decided(), false, full).await.expect_err("no mark");
+    assert_eq!(disputed(), Some(10), "nothing is decided before the new cluster is founded");
+    let end = found_with(data.path(), decided(), false, || Ok(())).await.expect("founded");
+    assert_eq!((end, disputed()), (last + 2, None));
+    assert_founded(data.path(), end).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
