@@ -80,7 +80,7 @@ pub(crate) struct Divergence {
     database: Arc<DB>,
 }
 
-/// What is known about disputes.
+/// Known facts about disputes.
 #[derive(Debug, Default)]
 pub(crate) struct Disputes {
     /// Log index of the open one.
@@ -200,7 +200,7 @@ impl Divergence {
         Arc::clone(&self.is_open)
     }
 
-    /// What is known, for every snapshot that is sent.
+    /// The known facts, for every snapshot that is sent.
     pub(crate) fn watch(&self) -> watch::Receiver<Disputes> {
         self.disputes.subscribe()
     }

@@ -447,17 +447,15 @@ impl<M: Machine> Handle<M> {
         self.node_id
     }
 
-    /// Waits until a leader is known and every entry that was in the log at startup is applied.
+    /// Waits until a leader is known and every entry that was in the log at startup is applied, also one that was deferred.
     ///
     /// # Errors
     /// If that takes longer than `limit`.
     pub(crate) async fn until_recovered(&self, limit: Duration) -> Result<(), String> {
         let recovered = self.raft.wait_for_recovery(Some(limit)).await.map_err(|error| error.to_string())?;
-        // openraft takes entries for applied that are deferred during a dispute.
         let applied = self.until_agreed(recovered.last_applied.map_or(0, |applied| applied.index));
-        tokio::time::timeout(limit, applied)
-            .await
-            .map_err(|_| "the state of this node is in dispute".to_owned())
+        let in_dispute = |_| "the state of this node is in dispute".to_owned();
+        tokio::time::timeout(limit, applied).await.map_err(in_dispute)
     }
 
     /// Triggers a snapshot.
