@@ -45,6 +45,7 @@ Stop every node of the old cluster first, and never start it again: it would con
 
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command")]
 pub(super) struct Arguments {
     /// File written by `backup save`.
     #[arg(required_unless_present = "force_new_cluster", conflicts_with = "force_new_cluster")]

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::stream::{self, BoxStream, FuturesUnordered};
+use futures::{StreamExt as _, future};
 
 use super::apply::database::{HASH_INTERVAL, StateHash};
 use super::divergence::{Answer, Verdict, decide};
@@ -19,18 +19,22 @@ use super::{Corrupt, Handle, Machine};
 use crate::limits;
 
 /// Advice about a node that must not serve again.
-const REPLACE: &str = "keep its data directory for analysis, and replace the member by a new node (`trust-fabric cluster replace`)";
+const REPLACE: &str = "keep its data directory for analysis, and replace the member by a new node \
+                       (`trust-fabric cluster replace`)";
 
 impl<M: Machine> Handle<M> {
     /// Decides one dispute after the other, and applies the entries of `log` that waited. Runs for ever.
     pub(super) async fn settle_disputes(self, log: LogReader) {
         loop {
             let index = self.shared.divergence.until_disputed().await;
-            match self.verdict(index).await {
+            let (verdict, unanswered) = self.verdict(index).await;
+            match verdict {
                 Verdict::Agreed => {
                     if !self.settle(index, &log).await {
                         return;
                     }
+                    // A voter that has diverged learns it from the question.
+                    unanswered.for_each(|_| future::ready(())).await;
                 }
                 Verdict::Diverged => return self.stop_as_diverged(index),
                 Verdict::NoMajority => {
@@ -65,7 +69,7 @@ impl<M: Machine> Handle<M> {
     /// retained index. Returns whether this node goes on.
     async fn settle(&self, index: u64, log: &LogReader) -> bool {
         let newest = self.applied() / HASH_INTERVAL * HASH_INTERVAL;
-        let later = if newest > index { self.verdict(newest).await } else { Verdict::Open };
+        let later = if newest > index { self.verdict(newest).await.0 } else { Verdict::Open };
         if later == Verdict::Diverged {
             self.stop_as_diverged(newest);
             return false;
@@ -100,34 +104,35 @@ impl<M: Machine> Handle<M> {
         let index = last.index.div_ceil(HASH_INTERVAL).saturating_mul(HASH_INTERVAL);
         if index < disputed
             && !self.shared.divergence.is_agreed(index)
-            && self.verdict(index).await == Verdict::Agreed
+            && self.verdict(index).await.0 == Verdict::Agreed
         {
             tracing::info!(index, "a majority of the voters has the state up to the snapshot of this node");
             self.shared.divergence.agree(index);
         }
     }
 
-    /// Verdict of the voters about the state of this node at an index.
-    async fn verdict(&self, index: u64) -> Verdict {
+    /// Verdict of the voters about the state of this node at an index, and the questions that are not answered yet.
+    async fn verdict(&self, index: u64) -> (Verdict, BoxStream<'_, (u64, Option<Answer>)>) {
         let applied = self.applied();
-        let Ok(ours) = self.hash_at(index) else { return Verdict::Open };
+        let unasked = |verdict| (verdict, stream::empty().boxed());
+        let Ok(ours) = self.hash_at(index) else { return unasked(Verdict::Open) };
         let Some(ours) = ours else {
             // A node that lost applied entries in a crash applies them again, up to the index.
-            return if applied < index { Verdict::Open } else { Verdict::Unretained };
+            return unasked(if applied < index { Verdict::Open } else { Verdict::Unretained });
         };
         let voters: BTreeSet<u64> = self.known_members().effective.voter_ids().collect();
         let others = voters.iter().copied().filter(|voter| *voter != self.node_id);
         let mut hashes: BTreeMap<u64, Option<Answer>> = others.clone().map(|voter| (voter, None)).collect();
-        let ask = async |voter| (voter, self.hash_of(voter, index, ours).await);
+        let ask = move |voter| async move { (voter, self.hash_of(voter, index, ours).await) };
         let mut answers: FuturesUnordered<_> = others.map(ask).collect();
         loop {
             let known: Vec<_> = hashes.values().copied().collect();
             let verdict = decide(ours, voters.contains(&self.node_id), &known);
             // A majority need not wait for a voter that does not answer.
             if verdict != Verdict::Open {
-                return verdict;
+                return (verdict, answers.boxed());
             }
-            let Some((voter, hash)) = answers.next().await else { return verdict };
+            let Some((voter, hash)) = answers.next().await else { return unasked(verdict) };
             hashes.insert(voter, hash);
         }
     }

@@ -88,12 +88,13 @@ pub struct Started<M: Machine> {
     pub(crate) closed: Closed,
 }
 
-/// The loops that renew the lease, monitor members, disk and clock, and keep the log within its limit.
+/// The loops that renew the lease, monitor members, disk and clock, decide disputes, and keep the log within its limit.
 fn watches<M: Machine>(
     handle: &Handle<M>,
     read_index_task: ReadIndexTask,
+    log: &log::LogReader,
     surplus: watch::Receiver<Option<Surplus>>,
-) -> [Work; 10] {
+) -> [Work; 11] {
     [
         Box::pin(handle.clone().renew_lease()),
         Box::pin(handle.clone().poll_members()),
@@ -101,6 +102,7 @@ fn watches<M: Machine>(
         Box::pin(handle.clone().step_down_with_wrong_clock()),
         Box::pin(handle.clone().watch_disk()),
         Box::pin(handle.clone().watch_disk_space()),
+        Box::pin(handle.clone().settle_disputes(log.clone())),
         Box::pin(handle.clone().log_leader_changes()),
         Box::pin(handle.clone().manage_membership()),
         Box::pin(handle.clone().serve_read_index(read_index_task)),
@@ -207,9 +209,8 @@ pub(crate) async fn start<M: Machine>(
         Box::pin(batching),
         Box::pin(forwarding),
         Box::pin(handle.clone().update_disk_records(opened.jobs)),
-        Box::pin(handle.clone().settle_disputes(log_reader.clone())),
     ];
-    work.extend(watches(&handle, read_index_task, opened.surplus));
+    work.extend(watches(&handle, read_index_task, &log_reader, opened.surplus));
     match (tls, listener, identities) {
         (Some(tls), Some(listener), Some(identities)) => {
             handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;

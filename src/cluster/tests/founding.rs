@@ -155,7 +155,7 @@ async fn state_in_dispute_founds_by_decision_only() {
     let data = tempfile::tempdir().expect("directory");
     let last = stopped_node(data.path()).await;
     in_the_log(data.path(), |log| {
-        log::write_meta(log, log::DISPUTE, &10_u64.to_be_bytes()).expect("written")
+        log::write_meta(log, log::DISPUTE, &10_u64.to_be_bytes()).expect("written");
     });
     let disputed = || {
         let stopped = StoppedNode::open(data.path(), 1, [7; 16]).expect("opens");

@@ -9,7 +9,7 @@ use super::hostile::{Played, assert_refused, state_hash};
 use super::snapshot_transfer::purge_log;
 use super::*;
 use crate::cluster::apply::database::{HASH_INTERVAL, HASHES_KEPT_MAX};
-use crate::cluster::{LeaseError, StateHash};
+use crate::cluster::{LeaseError, NewCluster, StateHash, StoppedNode};
 
 type Nodes = Vec<(Node<Checked>, Checked)>;
 
@@ -94,6 +94,13 @@ async fn diverged_leader_stops_for_good_and_is_replaced() {
     let mut nodes = site.checked_cluster().await;
     let (wrong, flag) = take_leader(&mut nodes);
     let hash = diverge(&flag, &wrong, &nodes).await;
+    // Their answers to each other come first. Regression: the question to the leader was then cancelled.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let (from, to) = (&nodes[from].0.handle, nodes[to].0.handle.node_id());
+        let record = from.known_members().get(to).expect("a member").clone();
+        let client = from.channels.shared(Purpose::Administration, to, &record).expect("a channel");
+        client.peer().report(client.request(proto::ReportRequest {})).await.expect("connected");
+    }
     propose_check(&wrong, hash);
     let reason = failure(&wrong).await;
     assert!(reason.contains("majority of the voters"), "{reason}");
@@ -331,4 +338,47 @@ async fn snapshot_is_refused_during_a_dispute() {
     let refused = peer.install_snapshot(client.request(parts)).await;
     assert_refused(refused, Code::Unavailable, "in dispute");
     stop_all(played.nodes).await;
+}
+
+/// The third is lost, so no vote decides. The follower's log has the leader's hash, and its state another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tie_is_ended_by_founding_from_the_chosen_node() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let (chosen, flag) = nodes.pop().expect("a follower");
+    nodes.pop().expect("another").0.stop().await;
+    let hash = diverge(&flag, &leader, &nodes).await;
+    timeout(LONG, chosen.handle.until_applied(hash.0)).await.expect("applied");
+    propose_check(&leader, hash);
+    for node in [&leader, &chosen] {
+        until_disputed(node, true).await;
+    }
+    let id = chosen.handle.node_id();
+    stop_all(vec![leader, chosen]).await;
+    let found = async |accept_dispute: bool| {
+        let new = NewCluster {
+            cluster_id: rand(),
+            address: None,
+            accept_dispute,
+            command: command("the new incarnation"),
+            reply: Bytes::new(),
+            drawn_proposer_id: ProposerId::from_bytes(rand()),
+        };
+        let stopped = StoppedNode::open(&site.data(id), id, rand()).expect("opens");
+        stopped.found(&Arc::new(Checked::default()), new, &Clock::system(), false, || Ok(())).await
+    };
+    let refused = found(false).await.expect_err("in dispute").to_string();
+    assert!(refused.contains(&format!("log index {}", hash.0)), "{refused}");
+    // As if the dispute had not been stored: the entry with the hash tells.
+    write_dispute(&site, id, &[]);
+    let refused = found(false).await.expect_err("in dispute").to_string();
+    assert!(refused.contains(&format!("log index {}", hash.0)), "{refused}");
+    found(true).await.expect("founded");
+    let alone = site.node_with(id, &site.members, Checked::default()).await;
+    alone.recovered().await;
+    timeout(LONG, alone.handle.fresh()).await.expect("decided").expect("a lease");
+    alone.put("it serves").await;
+    assert_eq!(alone.handle.disputed_index(), None);
+    alone.stop().await;
 }
