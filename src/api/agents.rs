@@ -11,7 +11,7 @@ use super::admin_audit::Act;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
 use super::{App, idempotency, paging, text};
 use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
@@ -23,16 +23,13 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// Issues an identity to an agent.
 #[utoipa::path(
-    post,
-    path = "/v1/identity/agent",
-    operation_id = "issueAgentIdentity",
-    request_body = AgentIdentityRequest,
+    post, path = "", operation_id = "issueAgentIdentity", request_body = AgentIdentityRequest,
     params(IdempotencyKey),
     responses(
         (status = 200, description = "The identity", body = AgentIdentity),
-        (status = 403, description = "Denied by policy or by the grant of the parent", body = error::Body),
-        (status = 409, description = "The quota of agents is used up", body = error::Body),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
+        (status = 403, description = "Denied by policy or by the grant of the parent"),
+        (status = 409, description = "The quota of agents is used up"),
+        (status = 501, description = "Agent identity is not configured"),
     )
 )]
 pub async fn issue(
@@ -57,16 +54,11 @@ pub async fn issue(
 }
 
 /// Renews the identity token of an agent, which is the bearer.
-#[utoipa::path(
-    post,
-    path = "/v1/identity/agent/renew",
-    operation_id = "renewAgentIdentity",
-    responses(
-        (status = 200, description = "The identity with a new token", body = AgentIdentity),
-        (status = 403, description = "The agent is revoked or ended, or the bearer is not its identity token", body = error::Body),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "renewAgentIdentity", responses(
+    (status = 200, description = "The identity with a new token", body = AgentIdentity),
+    (status = 403, description = "The agent is revoked or ended, or the bearer is not its identity token"),
+    (status = 501, description = "Agent identity is not configured"),
+))]
 pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<Response, Error> {
     app.identity.configured()?;
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
@@ -77,13 +69,9 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
 }
 
 /// The agents of the caller; an operator sees all.
-#[utoipa::path(
-    get,
-    path = "/v1/identity/agents",
-    operation_id = "listAgents",
-    params(Page),
-    responses((status = 200, description = "A page, ordered by `agent_id`", body = [AgentRecord]))
-)]
+#[utoipa::path(get, path = "", operation_id = "listAgents", params(Page), responses(
+    (status = 200, description = "A page, ordered by `agent_id`", body = [AgentRecord]),
+))]
 pub async fn list(
     caller: Caller<Identities>,
     State(app): State<App>,
@@ -99,13 +87,11 @@ pub async fn list(
 
 /// Reads an agent.
 #[utoipa::path(
-    get,
-    path = "/v1/identity/agents/{agent_id}",
-    operation_id = "getAgent",
+    get, path = "", operation_id = "getAgent",
     params(("agent_id" = String, Path, description = "Percent-encoded")),
     responses(
         (status = 200, description = "The agent", body = AgentRecord),
-        (status = 404, description = "The agent does not exist or belongs to another caller", body = error::Body),
+        (status = 404, description = "The agent does not exist or belongs to another caller"),
     )
 )]
 pub async fn show(
@@ -122,16 +108,11 @@ pub async fn show(
 
 /// Revokes an agent permanently, with every agent and token that derives from it. It works without a policy for agents.
 #[utoipa::path(
-    delete,
-    path = "/v1/identity/agents/{agent_id}",
-    operation_id = "revokeAgent",
-    params(
-        ("agent_id" = String, Path, description = "Percent-encoded"),
-        IdempotencyKey,
-    ),
+    delete, path = "", operation_id = "revokeAgent",
+    params(("agent_id" = String, Path, description = "Percent-encoded"), IdempotencyKey),
     responses(
         (status = 204, description = "The agent is revoked"),
-        (status = 404, description = "The agent does not exist or belongs to another caller", body = error::Body),
+        (status = 404, description = "The agent does not exist or belongs to another caller"),
     )
 )]
 pub async fn revoke(

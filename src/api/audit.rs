@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::caller::{Caller, ReadAudit};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::Page;
 use super::paging::{self, QueryParams};
 use crate::clock::Timestamp;
@@ -44,18 +44,11 @@ pub struct AuditBlock {
 
 /// A tool's audit, newest first.
 #[utoipa::path(
-    get,
-    path = "/v1/tools/{tool_id}/audit",
-    operation_id = "getToolAudit",
-    params(
-        ("tool_id" = String, Path, description = "The tool; it may be deregistered"),
-        ("decision" = Option<Decision>, Query, description = "Only entries with this decision"),
-        ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
-        Page,
-    ),
+    get, path = "", operation_id = "getToolAudit",
+    params(("tool_id" = String, Path, description = "The tool; it may be deregistered"), ("decision" = Option<Decision>, Query, description = "Only entries with this decision"), ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"), Page),
     responses(
         (status = 200, description = "A page of entries, newest first", body = [Entry]),
-        (status = 404, description = "The tool does not exist and has no audit", body = error::Body),
+        (status = 404, description = "The tool does not exist and has no audit"),
     )
 )]
 pub async fn of_tool(
@@ -84,16 +77,11 @@ pub async fn of_tool(
 /// Administrative acts: changes of policy, signing keys, revocations, blocks and allowances, and of streams by operators
 /// that do not own them.
 #[utoipa::path(
-    get,
-    path = "/v1/audit",
-    operation_id = "listAdministrativeActs",
-    params(
-        ("action" = Option<String>, Query, description = "`admin`, the default: other actions are in the audit of their tool"),
-        ("actor" = Option<String>, Query, description = "Only acts of this identity, byte for byte"),
-        ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
-        Page,
-    ),
-    responses((status = 200, description = "A page of entries, newest first", body = [Entry]))
+    get, path = "", operation_id = "listAdministrativeActs",
+    params(("action" = Option<String>, Query, description = "`admin`, the default: other actions are in the audit of their tool"), ("actor" = Option<String>, Query, description = "Only acts of this identity, byte for byte"), ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"), Page),
+    responses(
+        (status = 200, description = "A page of entries, newest first", body = [Entry]),
+    )
 )]
 pub async fn acts(
     _caller: Caller<ReadAudit>,
@@ -122,14 +110,11 @@ pub async fn acts(
 
 /// The audit of every node in blocks, oldest first, for an export.
 #[utoipa::path(
-    get,
-    path = "/v1/audit/blocks",
-    operation_id = "listAuditBlocks",
-    params(
-        ("after" = Option<u64>, Query, description = "Only blocks with greater numbers; ignored with `cursor`"),
-        Page,
-    ),
-    responses((status = 200, description = "A page of blocks, oldest first", body = [AuditBlock]))
+    get, path = "", operation_id = "listAuditBlocks",
+    params(("after" = Option<u64>, Query, description = "Only blocks with greater numbers; ignored with `cursor`"), Page),
+    responses(
+        (status = 200, description = "A page of blocks, oldest first", body = [AuditBlock]),
+    )
 )]
 pub async fn blocks(
     _caller: Caller<ReadAudit>,

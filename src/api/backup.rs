@@ -11,7 +11,7 @@ use futures::stream;
 use super::App;
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Error};
+use super::error::Error;
 use crate::backup::{BackupStream, Origin};
 use crate::state::LinearizableRead;
 
@@ -23,15 +23,10 @@ const BUSY_RETRY_SECS: u32 = 30;
 /// A zstd-compressed tar archive with a manifest and a digest, for `trust-fabric backup verify` and `trust-fabric
 /// restore`. It contains every write that was acknowledged before the request. It contains no secret, but is
 /// confidential.
-#[utoipa::path(
-    get,
-    path = "/v1/sys/backup",
-    operation_id = "saveBackup",
-    responses(
-        (status = 200, description = "The backup", content_type = "application/zstd", body = Vec<u8>),
-        (status = 429, description = "Another backup is being read from this node", body = error::Body),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "saveBackup", responses(
+    (status = 200, description = "The backup", content_type = "application/zstd", body = Vec<u8>),
+    (status = 429, description = "Another backup is being read from this node"),
+))]
 pub async fn save(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,

@@ -11,7 +11,7 @@ use super::App;
 use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
 use super::openapi::values;
 use super::text;
@@ -46,13 +46,9 @@ pub struct Block {
 }
 
 /// Blocks by operators and by signals.
-#[utoipa::path(
-    get,
-    path = "/v1/blocks",
-    operation_id = "listBlocks",
-    params(Page),
-    responses((status = 200, description = "A page, ordered by `id`", body = [Block]))
-)]
+#[utoipa::path(get, path = "", operation_id = "listBlocks", params(Page), responses(
+    (status = 200, description = "A page, ordered by `id`", body = [Block]),
+))]
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
@@ -82,16 +78,11 @@ fn row_of(revocations: &Revocations, blocked: SubjectBlock) -> Block {
 
 /// Lifts a block. Credentials issued before the block stay revoked; an issuer may block again with a later event.
 #[utoipa::path(
-    delete,
-    path = "/v1/blocks/{id}",
-    operation_id = "liftBlock",
-    params(
-        ("id" = String, Path, description = "The `id` of the block"),
-        IdempotencyKey,
-    ),
+    delete, path = "", operation_id = "liftBlock",
+    params(("id" = String, Path, description = "The `id` of the block"), IdempotencyKey),
     responses(
         (status = 204, description = "The block is lifted"),
-        (status = 404, description = "The block does not exist", body = error::Body),
+        (status = 404, description = "The block does not exist"),
     )
 )]
 pub async fn lift(

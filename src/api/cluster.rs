@@ -171,12 +171,9 @@ fn seconds(millis: i64) -> f64 {
 }
 
 /// The members of the cluster with their reports. A node that does not answer within half a second has none.
-#[utoipa::path(
-    get,
-    path = "/v1/sys/cluster",
-    operation_id = "cluster",
-    responses((status = 200, description = "The cluster as the answering node sees it", body = ClusterStatus))
-)]
+#[utoipa::path(get, path = "", operation_id = "cluster", responses(
+    (status = 200, description = "The cluster as the answering node sees it", body = ClusterStatus),
+))]
 pub async fn get(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Response {
     status(&app).await
 }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::cache_control::NO_STORE;
 use super::caller::{Authenticated, Caller, OwnToken};
-use super::error::{self, Error};
+use super::error::Error;
 use super::jwks::{self, JwkSet};
 use super::openapi::params::IdempotencyKey;
 use super::paging::QueryParams;
@@ -23,18 +23,15 @@ use crate::{json, limits};
 /// actor whose `client_id` is its `sub`. The same key with another `alg` replaces the earlier one. A key of a subject
 /// that is not an agent of this fabric expires 30 days after its last registration.
 #[utoipa::path(
-    post,
-    path = "/v1/identity/agent/encryption-key",
-    operation_id = "registerEncryptionKey",
-    request_body = RegisterEncryptionKey,
+    post, path = "", operation_id = "registerEncryptionKey", request_body = RegisterEncryptionKey,
     params(IdempotencyKey),
     responses(
         (status = 200, description = "The key was already registered", body = RegisteredEncryptionKey),
         (status = 201, description = "The key is registered", body = RegisteredEncryptionKey),
-        (status = 403, description = "The bearer is not the subject's own token, or the agent is revoked or ended", body = error::Body),
-        (status = 404, description = "The agent does not exist", body = error::Body),
-        (status = 429, description = "A quota of keys is used up, of the subject or of its trust domain; or the rate limit of the caller", body = error::Body),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
+        (status = 403, description = "The bearer is not the subject's own token, or the agent is revoked or ended"),
+        (status = 404, description = "The agent does not exist"),
+        (status = 429, description = "A quota of keys is used up, of the subject or of its trust domain; or the rate limit of the caller"),
+        (status = 501, description = "Agent identity is not configured"),
     )
 )]
 pub async fn register(
@@ -56,17 +53,12 @@ pub async fn register(
 
 /// The encryption keys of an agent or another subject.
 #[utoipa::path(
-    get,
-    path = "/v1/identity/agent/encryption-key",
-    operation_id = "encryptionKeys",
+    get, path = "", operation_id = "encryptionKeys",
     params(("workload_id" = String, Query, description = "The subject")),
     responses(
-        (status = 200, description = "The keys of the subject", content(
-            (JwkSet = "application/json"),
-            (JwkSet = "application/jwk-set+json"),
-        )),
-        (status = 404, description = "The agent does not exist, or is revoked or ended; or the subject has no key", body = error::Body),
-        (status = 501, description = "Agent identity is not configured", body = error::Body),
+        (status = 200, description = "The keys of the subject", content((JwkSet = "application/json"), (JwkSet = "application/jwk-set+json"))),
+        (status = 404, description = "The agent does not exist, or is revoked or ended; or the subject has no key"),
+        (status = 501, description = "Agent identity is not configured"),
     )
 )]
 pub async fn list(
@@ -86,18 +78,12 @@ pub async fn list(
 
 /// Removes an encryption key, for its subject or for the caller that had the agent issued.
 #[utoipa::path(
-    delete,
-    path = "/v1/identity/agent/encryption-key",
-    operation_id = "removeEncryptionKey",
-    params(
-        ("workload_id" = String, Query, description = "The subject"),
-        ("kid" = String, Query, description = "The RFC 7638 thumbprint of the key"),
-        IdempotencyKey,
-    ),
+    delete, path = "", operation_id = "removeEncryptionKey",
+    params(("workload_id" = String, Query, description = "The subject"), ("kid" = String, Query, description = "The RFC 7638 thumbprint of the key"), IdempotencyKey),
     responses(
         (status = 204, description = "The key is removed"),
-        (status = 403, description = "The bearer is not the subject's own token, and the caller did not have the agent issued", body = error::Body),
-        (status = 404, description = "The agent or the key does not exist", body = error::Body),
+        (status = 403, description = "The bearer is not the subject's own token, and the caller did not have the agent issued"),
+        (status = 404, description = "The agent or the key does not exist"),
     )
 )]
 pub async fn remove(

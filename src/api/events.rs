@@ -15,7 +15,7 @@ use futures::stream;
 
 use super::App;
 use super::caller::{Caller, PresentedCredentials, ReadEvents};
-use super::error::{self, Error};
+use super::error::Error;
 use super::middleware;
 use crate::clock::{Clock, Timestamp};
 use crate::feed::{FeedId, Kinds, Subscriber};
@@ -34,18 +34,12 @@ const HEADERS: [(HeaderName, &str); 3] = [
 /// id is no longer retained, the first event is `reset`. `exchange` and `denial` have no id and are sent as far as
 /// capacity allows. A subscriber that is too slow is disconnected and can resume.
 #[utoipa::path(
-    get,
-    path = "/v1/events",
-    operation_id = "readEvents",
-    params(
-        ("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"),
-        ("last_event_id" = Option<String>, Query, description = "`Last-Event-ID` for clients that cannot send headers; the header has precedence"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The last received id; the stream continues after it"),
-    ),
+    get, path = "", operation_id = "readEvents",
+    params(("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"), ("last_event_id" = Option<String>, Query, description = "`Last-Event-ID` for clients that cannot send headers; the header has precedence"), ("Last-Event-ID" = Option<String>, Header, description = "The last received id; the stream continues after it")),
     responses(
         (status = 200, description = "Server-sent events, without an end", content_type = "text/event-stream", body = String),
-        (status = 429, description = "The caller has too many live feeds, or the rate limit of the caller", body = error::Body),
-        (status = 503, description = "The node has too many subscribers, is not ready, or has not applied the id yet", body = error::Body),
+        (status = 429, description = "The caller has too many live feeds, or the rate limit of the caller"),
+        (status = 503, description = "The node has too many subscribers, is not ready, or has not applied the id yet"),
     )
 )]
 pub async fn read(

@@ -12,7 +12,7 @@ use super::App;
 use super::body::{self, Media};
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller};
-use super::error::{self, Error};
+use super::error::Error;
 use super::feed_activity::Exchanged;
 use super::idempotency;
 use super::openapi::params::IdempotencyKey;
@@ -72,18 +72,13 @@ pub struct ExchangeResponse {
 
 /// Exchanges a credential for a short-lived, narrower token.
 #[utoipa::path(
-    post,
-    path = "/v1/exchange/token",
-    operation_id = "exchangeToken",
-    request_body(content(
-        (ExchangeRequest = "application/json"),
-        (ExchangeRequest = "application/x-www-form-urlencoded"),
-    )),
+    post, path = "", operation_id = "exchangeToken",
+    request_body(content((ExchangeRequest = "application/json"), (ExchangeRequest = "application/x-www-form-urlencoded"))),
     params(IdempotencyKey),
     responses(
         (status = 200, description = "The minted token", body = ExchangeResponse),
-        (status = 400, description = "The request or a credential is invalid; in forms also a denial", body = error::Body),
-        (status = 403, description = "Denied by policy, delegation or narrowing", body = error::Body),
+        (status = 400, description = "The request or a credential is invalid; in forms also a denial"),
+        (status = 403, description = "Denied by policy, delegation or narrowing"),
     )
 )]
 pub async fn post(

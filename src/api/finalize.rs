@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::IdempotencyKey;
 use super::{App, idempotency};
 
@@ -24,16 +24,10 @@ pub struct Finalized {
 ///
 /// It cannot be undone: afterwards no member can return to a version that does not support the level. If the cluster has
 /// the level already, nothing changes.
-#[utoipa::path(
-    post,
-    path = "/v1/sys/cluster/finalize",
-    operation_id = "finalizeUpgrade",
-    params(IdempotencyKey),
-    responses(
-        (status = 200, description = "The cluster has this feature level", body = Finalized),
-        (status = 409, description = "A member does not answer, or does not support the level; or a node joined meanwhile", body = error::Body),
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "finalizeUpgrade", params(IdempotencyKey), responses(
+    (status = 200, description = "The cluster has this feature level", body = Finalized),
+    (status = 409, description = "A member does not answer, or does not support the level; or a node joined meanwhile"),
+))]
 pub async fn post(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,

@@ -193,29 +193,19 @@ pub fn detailed(app: &App) -> Response {
 }
 
 /// Health of the node.
-#[utoipa::path(
-    get,
-    path = "/v1/sys/health",
-    operation_id = "health",
-    responses(
-        (status = 200, description = "The node serves requests", body = Health),
-        (status = 503, description = "A condition is unmet", body = NotReady),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "health", responses(
+    (status = 200, description = "The node serves requests", body = Health),
+    (status = 503, description = "A condition is unmet", body = NotReady),
+))]
 pub async fn get(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
     answer(health(&app).0, app.shows_details(&caller))
 }
 
 /// Readiness of the node.
-#[utoipa::path(
-    get,
-    path = "/readyz",
-    operation_id = "ready",
-    responses(
-        (status = 200, description = "The node is ready", body = Health),
-        (status = 503, description = "A condition is unmet", body = NotReady),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "ready", responses(
+    (status = 200, description = "The node is ready", body = Health),
+    (status = 503, description = "A condition is unmet", body = NotReady),
+))]
 pub async fn ready(caller: Caller<caller::Health>, State(app): State<App>) -> Response {
     let (mut health, is_ready) = health(&app);
     if !is_ready {
@@ -233,12 +223,9 @@ pub struct Live {
 }
 
 /// Liveness of the process.
-#[utoipa::path(
-    get,
-    path = "/livez",
-    operation_id = "live",
-    responses((status = 200, description = "The process is alive", body = Live))
-)]
+#[utoipa::path(get, path = "", operation_id = "live", responses(
+    (status = 200, description = "The process is alive", body = Live),
+))]
 pub async fn live(_caller: Caller<caller::Health>) -> Json<Live> {
     Json(Live { status: "pass" })
 }

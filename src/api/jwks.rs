@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::IfNoneMatch;
 use super::{App, cache_control};
 use crate::limits;
@@ -20,20 +20,10 @@ pub struct JwkSet {
 }
 
 /// The public keys of this fabric's tokens and security events.
-#[utoipa::path(
-    get,
-    path = "/v1/identity/jwks",
-    operation_id = "jwks",
-    params(IfNoneMatch),
-    responses(
-        (status = 200, description = "The keys", content(
-            (JwkSet = "application/json"),
-            (JwkSet = "application/jwk-set+json"),
-        )),
-        (status = 304, description = "Not modified"),
-        (status = 503, description = "The node has had no freshness lease for too long", body = error::Body),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "jwks", params(IfNoneMatch), responses(
+    (status = 200, description = "The keys", content((JwkSet = "application/json"), (JwkSet = "application/jwk-set+json"))),
+    (status = 503, description = "The node has had no freshness lease for too long"),
+))]
 pub async fn get(
     _caller: Caller<Public>,
     State(app): State<App>,

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
-use super::error::{self, Code, Error};
+use super::error::{Code, Error};
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
 use super::{App, body, idempotency, paging};
@@ -118,14 +118,10 @@ pub struct Leader {
 
 /// Creates a join token, which allocates the id of the new node.
 #[utoipa::path(
-    post,
-    path = "/v1/sys/cluster/join-tokens",
-    operation_id = "createJoinToken",
-    request_body = NewJoinToken,
-    params(IdempotencyKey),
+    post, path = "", operation_id = "createJoinToken", request_body = NewJoinToken, params(IdempotencyKey),
     responses(
         (status = 201, description = "The token", body = CreatedJoinToken),
-        (status = 409, description = "A limit is reached; or the node to be replaced is no voter, or no other member can mint tokens yet; or a voter has no address for other nodes; or the `Idempotency-Key` was used before, whose token is shown only once", body = error::Body),
+        (status = 409, description = "A limit is reached; or the node to be replaced is no voter, or no other member can mint tokens yet; or a voter has no address for other nodes; or the `Idempotency-Key` was used before, whose token is shown only once"),
     )
 )]
 pub async fn invite(
@@ -182,17 +178,11 @@ fn token_shown_before(node_id: u64) -> Error {
 }
 
 /// Joins a node to the cluster by its join token. A repeated request of the same node gets the same response.
-#[utoipa::path(
-    post,
-    path = "/v1/sys/cluster/join",
-    operation_id = "joinCluster",
-    request_body = JoinRequest,
-    responses(
-        (status = 200, description = "The node joined; the leader adds it as a learner", body = Joined),
-        (status = 403, description = "The token is unknown, expired or of another cluster; or the connection is not TLS", body = error::Body),
-        (status = 409, description = "The token was used by another node, the address is that of another node, the node was removed, or its program does not support the feature level of the cluster", body = error::Body),
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "joinCluster", request_body = JoinRequest, responses(
+    (status = 200, description = "The node joined; the leader adds it as a learner", body = Joined),
+    (status = 403, description = "The token is unknown, expired or of another cluster; or the connection is not TLS"),
+    (status = 409, description = "The token was used by another node, the address is that of another node, the node was removed, or its program does not support the feature level of the cluster"),
+))]
 pub async fn join(
     caller: Caller<JoinTokenHolder>,
     State(app): State<App>,
@@ -225,15 +215,13 @@ pub async fn join(
 
 /// Makes a learner a voter. The leader does it when the node has caught up.
 #[utoipa::path(
-    post,
-    path = "/v1/sys/cluster/members/{node_id}/promote",
-    operation_id = "promoteMember",
+    post, path = "", operation_id = "promoteMember",
     params(("node_id" = u64, Path, description = "The learner"), IdempotencyKey),
     responses(
         (status = 200, description = "The node is a voter", body = MemberChange),
         (status = 202, description = "The node becomes a voter; `waits_for` names the reason for the delay", body = MemberChange),
-        (status = 404, description = "There is no such node", body = error::Body),
-        (status = 409, description = "The node has not joined, or was removed", body = error::Body),
+        (status = 404, description = "There is no such node"),
+        (status = 409, description = "The node has not joined, or was removed"),
     )
 )]
 pub async fn promote(
@@ -247,9 +235,7 @@ pub async fn promote(
 
 /// Removes a member, or a node that is about to join, for ever: its id is not used again.
 #[utoipa::path(
-    delete,
-    path = "/v1/sys/cluster/members/{node_id}",
-    operation_id = "removeMember",
+    delete, path = "", operation_id = "removeMember",
     params(
         ("node_id" = u64, Path, description = "The node"),
         ("force" = Option<bool>, Query, description = "Removes it also if no other member can mint tokens yet"),
@@ -258,8 +244,8 @@ pub async fn promote(
     responses(
         (status = 200, description = "The node is removed", body = MemberChange),
         (status = 202, description = "The node is being removed; `waits_for` names the reason for the delay", body = MemberChange),
-        (status = 404, description = "There is no such node", body = error::Body),
-        (status = 409, description = "It is the last voter, or no other member can mint tokens yet", body = error::Body),
+        (status = 404, description = "There is no such node"),
+        (status = 409, description = "It is the last voter, or no other member can mint tokens yet"),
     )
 )]
 pub async fn remove(
@@ -334,17 +320,11 @@ async fn change(
 }
 
 /// Transfers leadership.
-#[utoipa::path(
-    post,
-    path = "/v1/sys/cluster/leader",
-    operation_id = "transferLeadership",
-    request_body = NewLeader,
-    responses(
-        (status = 200, description = "The leader", body = Leader),
-        (status = 400, description = "The node is not a voter", body = error::Body),
-        (status = 409, description = "There is no other voter", body = error::Body),
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "transferLeadership", request_body = NewLeader, responses(
+    (status = 200, description = "The leader", body = Leader),
+    (status = 400, description = "The node is not a voter"),
+    (status = 409, description = "There is no other voter"),
+))]
 pub async fn transfer(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,

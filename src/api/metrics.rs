@@ -11,12 +11,9 @@ use crate::state::{SigningKeyState, StreamStatus};
 use crate::token::signing_key::SigningAlgorithm;
 
 /// Metrics in the Prometheus text format.
-#[utoipa::path(
-    get,
-    path = "/metrics",
-    operation_id = "metrics",
-    responses((status = 200, description = "The metrics", content_type = "text/plain", body = String))
-)]
+#[utoipa::path(get, path = "", operation_id = "metrics", responses(
+    (status = 200, description = "The metrics", content_type = "text/plain", body = String),
+))]
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     render(&app)
 }

@@ -60,7 +60,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub use axum::Router;
-use axum::http::Method;
 use axum::middleware::from_fn_with_state;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -73,7 +72,7 @@ use self::caller::{
 pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;
 pub use self::routes::Route;
-use self::routes::Routes;
+use self::routes::{Routes, routes};
 pub(crate) use self::startup::Front;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
@@ -198,78 +197,74 @@ impl Deref for App {
 
 /// Every route, with its requirement on the caller (contract §2).
 fn routes() -> Routes {
-    const GET: Method = Method::GET;
-    const POST: Method = Method::POST;
-    const PUT: Method = Method::PUT;
-    const PATCH: Method = Method::PATCH;
-    const DELETE: Method = Method::DELETE;
-    Routes::new()
-        .row(POST, "/v1/exchange/token", caller::Exchange, exchange::post)
-        .row(POST, "/v1/identity/agent", IssueIdentity, agents::issue)
-        .row(POST, "/v1/identity/agent/renew", OwnToken, agents::renew)
-        .row(GET, "/v1/identity/agents", Identities, agents::list)
-        .row(GET, "/v1/identity/agents/{agent_id}", Identities, agents::show)
-        .row(DELETE, "/v1/identity/agents/{agent_id}", Identities, agents::revoke)
-        .row(GET, "/v1/identity/jwks", Public, jwks::get)
-        .row(POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register)
-        .row(GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list)
-        .row(DELETE, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::remove)
-        .row(GET, "/.well-known/oauth-authorization-server", Public, oauth_metadata::get)
-        .row(POST, "/v1/mcp/verify", VerifyTools, verify::post)
-        .row(POST, "/v1/signals/events", SendSignals, signals::receive)
-        .row(POST, "/v1/signals/stream", CreateStream, streams::create)
-        .row(GET, "/v1/signals/stream", ReadStreams, streams::read)
-        .row(PATCH, "/v1/signals/stream", ManageStreams, streams::update)
-        .row(PUT, "/v1/signals/stream", ManageStreams, streams::replace)
-        .row(DELETE, "/v1/signals/stream", ManageStreams, streams::delete)
-        .row(GET, "/v1/signals/status", ReadStreams, stream_controls::status)
-        .row(POST, "/v1/signals/status", ManageStreams, stream_controls::set_status)
-        .row(POST, "/v1/signals/verification", ManageStreams, stream_controls::verify)
-        .row(POST, "/v1/signals/subjects:add", ManageStreams, stream_controls::add_subject)
-        .row(POST, "/v1/signals/subjects:remove", ManageStreams, stream_controls::remove_subject)
-        .row(GET, "/v1/signals/dead-letters", ReadStreams, stream_controls::dead_letters)
-        .row(GET, "/.well-known/ssf-configuration", Public, ssf_configuration::get)
-        .row(POST, "/v1/signals/poll/{stream_id}", ReadStreams, poll::post)
-        .row(GET, "/v1/sys/health", Health, health::get)
-        .row(GET, "/livez", Health, health::live)
-        .row(GET, "/readyz", Health, health::ready)
-        .row(GET, "/metrics", MetricsNeed, metrics::get)
-        .row(GET, "/openapi.json", Public, openapi::get)
-        .row(GET, "/v1/sys/backup", ClusterAdmin, backup::save)
-        .row(GET, "/v1/sys/cluster", ClusterAdmin, cluster::get)
-        .row(POST, "/v1/sys/cluster/join-tokens", ClusterAdmin, members::invite)
-        .row(POST, "/v1/sys/cluster/join", JoinTokenHolder, members::join)
-        .row(POST, "/v1/sys/cluster/members/{node_id}/promote", ClusterAdmin, members::promote)
-        .row(DELETE, "/v1/sys/cluster/members/{node_id}", ClusterAdmin, members::remove)
-        .row(POST, "/v1/sys/cluster/leader", ClusterAdmin, members::transfer)
-        .row(POST, "/v1/sys/cluster/finalize", ClusterAdmin, finalize::post)
-        .row(GET, "/v1/sys/keys", ClusterAdmin, sys_keys::list)
-        .row(POST, "/v1/sys/keys/rotate", ClusterAdmin, sys_keys::rotate)
-        .row(POST, "/v1/sys/keys/{kid}/taint", ClusterAdmin, sys_keys::taint)
-        .row(GET, "/v1/sys/policy", ClusterAdmin, sys_policy::get)
-        .row(PUT, "/v1/sys/policy", ClusterAdmin, sys_policy::put)
-        .row(GET, "/v1/sys/policy/history", ClusterAdmin, sys_policy::history)
-        .row(POST, "/v1/sys/policy/rollback", ClusterAdmin, sys_policy::rollback)
-        .row(POST, "/v1/sys/policy/explain", ClusterAdmin, sys_policy::explain)
-        .row(POST, "/v1/tools", ManageTools, tools::register)
-        .row(GET, "/v1/tools", ReadTools, tools::list)
-        .row(GET, "/v1/tools/{tool_id}", ReadTools, tools::get)
-        .row(PUT, "/v1/tools/{tool_id}", ManageTools, tools::put)
-        .row(DELETE, "/v1/tools/{tool_id}", ManageTools, tools::deregister)
-        .row(POST, "/v1/mcp/tools", ManageTools, tools::register_mcp)
-        .row(GET, "/v1/mcp/tools", ReadTools, tools::list_mcp)
-        .row(DELETE, "/v1/mcp/tools", ManageTools, tools::deregister_mcp_by_query)
-        .row(GET, "/v1/mcp/tools/{tool_id}", ReadTools, tools::get_mcp)
-        .row(DELETE, "/v1/mcp/tools/{tool_id}", ManageTools, tools::deregister_mcp)
-        .row(GET, "/v1/tools/{tool_id}/audit", ReadAudit, audit::of_tool)
-        .row(GET, "/v1/audit", ReadAudit, audit::acts)
-        .row(GET, "/v1/audit/blocks", ReadAudit, audit::blocks)
-        .row(POST, "/v1/revocations", ClusterAdmin, revocations::revoke)
-        .row(GET, "/v1/revocations", ClusterAdmin, revocations::list)
-        .row(GET, "/v1/events", ReadEvents, events::read)
-        .row(GET, "/v1/blocks", ClusterAdmin, blocks::list)
-        .row(DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift)
-        .row(POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow)
+    routes![
+        (POST, "/v1/exchange/token", caller::Exchange, exchange::post),
+        (POST, "/v1/identity/agent", IssueIdentity, agents::issue),
+        (POST, "/v1/identity/agent/renew", OwnToken, agents::renew),
+        (GET, "/v1/identity/agents", Identities, agents::list),
+        (GET, "/v1/identity/agents/{agent_id}", Identities, agents::show),
+        (DELETE, "/v1/identity/agents/{agent_id}", Identities, agents::revoke),
+        (GET, "/v1/identity/jwks", Public, jwks::get),
+        (POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register),
+        (GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list),
+        (DELETE, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::remove),
+        (GET, "/.well-known/oauth-authorization-server", Public, oauth_metadata::get),
+        (POST, "/v1/mcp/verify", VerifyTools, verify::post),
+        (POST, "/v1/signals/events", SendSignals, signals::receive),
+        (POST, "/v1/signals/stream", CreateStream, streams::create),
+        (GET, "/v1/signals/stream", ReadStreams, streams::read),
+        (PATCH, "/v1/signals/stream", ManageStreams, streams::update),
+        (PUT, "/v1/signals/stream", ManageStreams, streams::replace),
+        (DELETE, "/v1/signals/stream", ManageStreams, streams::delete),
+        (GET, "/v1/signals/status", ReadStreams, stream_controls::status),
+        (POST, "/v1/signals/status", ManageStreams, stream_controls::set_status),
+        (POST, "/v1/signals/verification", ManageStreams, stream_controls::verify),
+        (POST, "/v1/signals/subjects:add", ManageStreams, stream_controls::add_subject),
+        (POST, "/v1/signals/subjects:remove", ManageStreams, stream_controls::remove_subject),
+        (GET, "/v1/signals/dead-letters", ReadStreams, stream_controls::dead_letters),
+        (GET, "/.well-known/ssf-configuration", Public, ssf_configuration::get),
+        (POST, "/v1/signals/poll/{stream_id}", ReadStreams, poll::post),
+        (GET, "/v1/sys/health", Health, health::get),
+        (GET, "/livez", Health, health::live),
+        (GET, "/readyz", Health, health::ready),
+        (GET, "/metrics", MetricsNeed, metrics::get),
+        (GET, "/openapi.json", Public, openapi::get),
+        (GET, "/v1/sys/backup", ClusterAdmin, backup::save),
+        (GET, "/v1/sys/cluster", ClusterAdmin, cluster::get),
+        (POST, "/v1/sys/cluster/join-tokens", ClusterAdmin, members::invite),
+        (POST, "/v1/sys/cluster/join", JoinTokenHolder, members::join),
+        (POST, "/v1/sys/cluster/members/{node_id}/promote", ClusterAdmin, members::promote),
+        (DELETE, "/v1/sys/cluster/members/{node_id}", ClusterAdmin, members::remove),
+        (POST, "/v1/sys/cluster/leader", ClusterAdmin, members::transfer),
+        (POST, "/v1/sys/cluster/finalize", ClusterAdmin, finalize::post),
+        (GET, "/v1/sys/keys", ClusterAdmin, sys_keys::list),
+        (POST, "/v1/sys/keys/rotate", ClusterAdmin, sys_keys::rotate),
+        (POST, "/v1/sys/keys/{kid}/taint", ClusterAdmin, sys_keys::taint),
+        (GET, "/v1/sys/policy", ClusterAdmin, sys_policy::get),
+        (PUT, "/v1/sys/policy", ClusterAdmin, sys_policy::put),
+        (GET, "/v1/sys/policy/history", ClusterAdmin, sys_policy::history),
+        (POST, "/v1/sys/policy/rollback", ClusterAdmin, sys_policy::rollback),
+        (POST, "/v1/sys/policy/explain", ClusterAdmin, sys_policy::explain),
+        (POST, "/v1/tools", ManageTools, tools::register),
+        (GET, "/v1/tools", ReadTools, tools::list),
+        (GET, "/v1/tools/{tool_id}", ReadTools, tools::get),
+        (PUT, "/v1/tools/{tool_id}", ManageTools, tools::put),
+        (DELETE, "/v1/tools/{tool_id}", ManageTools, tools::deregister),
+        (POST, "/v1/mcp/tools", ManageTools, tools::register_mcp),
+        (GET, "/v1/mcp/tools", ReadTools, tools::list_mcp),
+        (DELETE, "/v1/mcp/tools", ManageTools, tools::deregister_mcp_by_query),
+        (GET, "/v1/mcp/tools/{tool_id}", ReadTools, tools::get_mcp),
+        (DELETE, "/v1/mcp/tools/{tool_id}", ManageTools, tools::deregister_mcp),
+        (GET, "/v1/tools/{tool_id}/audit", ReadAudit, audit::of_tool),
+        (GET, "/v1/audit", ReadAudit, audit::acts),
+        (GET, "/v1/audit/blocks", ReadAudit, audit::blocks),
+        (POST, "/v1/revocations", ClusterAdmin, revocations::revoke),
+        (GET, "/v1/revocations", ClusterAdmin, revocations::list),
+        (GET, "/v1/events", ReadEvents, events::read),
+        (GET, "/v1/blocks", ClusterAdmin, blocks::list),
+        (DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift),
+        (POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow),
+    ]
 }
 
 /// The rows of the route table.

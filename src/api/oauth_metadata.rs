@@ -36,16 +36,9 @@ pub struct Metadata {
 }
 
 /// Authorization server metadata.
-#[utoipa::path(
-    get,
-    path = "/.well-known/oauth-authorization-server",
-    operation_id = "authorizationServerMetadata",
-    params(IfNoneMatch),
-    responses(
-        (status = 200, description = "The metadata", body = Metadata),
-        (status = 304, description = "Not modified"),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "authorizationServerMetadata", params(IfNoneMatch), responses(
+    (status = 200, description = "The metadata", body = Metadata),
+))]
 pub async fn get(
     _caller: Caller<Public>,
     State(app): State<App>,

@@ -1,5 +1,5 @@
-//! `GET /openapi.json`: the interface description (OpenAPI 3.1), generated from the handlers and completed from the route
-//! table ([`completion`]).
+//! `GET /openapi.json`: the interface description (OpenAPI 3.1), generated from the handlers of the route table and
+//! completed from its rows ([`completion`]).
 
 mod completion;
 pub mod params;
@@ -11,15 +11,11 @@ use utoipa::OpenApi;
 
 use self::params::IfNoneMatch;
 use super::caller::{Caller, Public};
-use super::error::Error;
-use super::{
-    App, agents, audit, backup, blocks, cache_control, cluster, encryption_keys, events, exchange, finalize,
-    health, jwks, members, metrics, oauth_metadata, poll, revocations, signals, ssf_configuration,
-    stream_controls, streams, sys_keys, sys_policy, sys_signals, tools, verify,
-};
+use super::error::{Body, Error};
+use super::{App, cache_control};
 pub(crate) use crate::text::values;
 
-/// Every handler of the route table.
+/// The document without its operations.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -29,90 +25,15 @@ pub(crate) use crate::text::values;
         contact(name = "The maintainers of Trust Fabric"),
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    // Named by a parameter only, so that it is not found by itself.
-    components(schemas(values::PolicyPoint)),
-    paths(
-        exchange::post,
-        agents::issue,
-        agents::renew,
-        agents::list,
-        agents::show,
-        agents::revoke,
-        jwks::get,
-        encryption_keys::register,
-        encryption_keys::list,
-        encryption_keys::remove,
-        oauth_metadata::get,
-        verify::post,
-        signals::receive,
-        streams::create,
-        streams::read,
-        streams::update,
-        streams::replace,
-        streams::delete,
-        stream_controls::status,
-        stream_controls::set_status,
-        stream_controls::verify,
-        stream_controls::add_subject,
-        stream_controls::remove_subject,
-        stream_controls::dead_letters,
-        ssf_configuration::get,
-        poll::post,
-        health::get,
-        health::live,
-        health::ready,
-        metrics::get,
-        get,
-        backup::save,
-        cluster::get,
-        members::invite,
-        members::join,
-        members::promote,
-        members::remove,
-        members::transfer,
-        finalize::post,
-        sys_keys::list,
-        sys_keys::rotate,
-        sys_keys::taint,
-        sys_policy::get,
-        sys_policy::put,
-        sys_policy::history,
-        sys_policy::rollback,
-        sys_policy::explain,
-        revocations::revoke,
-        revocations::list,
-        blocks::list,
-        blocks::lift,
-        events::read,
-        sys_signals::allow,
-        audit::acts,
-        audit::blocks,
-        audit::of_tool,
-        tools::deregister,
-        tools::deregister_mcp,
-        tools::deregister_mcp_by_query,
-        tools::get,
-        tools::get_mcp,
-        tools::list,
-        tools::list_mcp,
-        tools::put,
-        tools::register,
-        tools::register_mcp,
-    )
+    // The second is the body of every refusal, the first is named by a parameter only.
+    components(schemas(values::PolicyPoint, Body)),
 )]
-struct Handlers;
+struct Document;
 
 /// This interface description.
-#[utoipa::path(
-    get,
-    path = "/openapi.json",
-    operation_id = "openapi",
-    params(IfNoneMatch),
-    responses(
-        (status = 200, description = "OpenAPI 3.1", body = Object),
-        (status = 304, description = "Not modified"),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "openapi", params(IfNoneMatch), responses(
+    (status = 200, description = "OpenAPI 3.1", body = Object),
+))]
 pub async fn get(
     _caller: Caller<Public>,
     State(app): State<App>,
@@ -124,6 +45,12 @@ pub async fn get(
 /// The interface description as JSON.
 #[must_use]
 pub fn description() -> String {
-    let generated = serde_json::to_value(Handlers::openapi()).unwrap_or_default();
-    completion::complete(generated, &super::rows()).to_string()
+    let (mut document, rows) = (Document::openapi(), super::rows());
+    for row in &rows {
+        let mut described = (row.describe)();
+        described.paths.paths =
+            described.paths.paths.into_values().map(|item| (row.path.to_owned(), item)).collect();
+        document.merge(described);
+    }
+    completion::complete(serde_json::to_value(document).unwrap_or_default(), &rows).to_string()
 }

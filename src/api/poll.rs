@@ -14,7 +14,7 @@ use super::App;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ReadStreams};
-use super::error::{self, Error};
+use super::error::Error;
 use super::streams::StreamErrors;
 use crate::transmitter::poll;
 use crate::transmitter::poll::{PollCaller, PollResult};
@@ -72,15 +72,12 @@ fn in_order<S: Serializer>(sets: &[(String, Arc<str>)], serializer: S) -> Result
 ///
 /// `ack` and `setErrs` are in the replicated log before the response.
 #[utoipa::path(
-    post,
-    path = "/v1/signals/poll/{stream_id}",
-    operation_id = "pollStream",
-    request_body = PollRequest,
+    post, path = "", operation_id = "pollStream", request_body = PollRequest,
     params(("stream_id" = String, Path, description = "The stream")),
     responses(
         (status = 200, description = "Tokens in the order of their events; none if the stream is not enabled", body = PollAnswer),
-        (status = 400, description = "The request is invalid, or the stream is delivered by push", body = error::Body),
-        (status = 503, description = "Temporarily unavailable, or too many polls wait; repeat the acknowledgements", body = error::Body),
+        (status = 400, description = "The request is invalid, or the stream is delivered by push"),
+        (status = 503, description = "Temporarily unavailable, or too many polls wait; repeat the acknowledgements"),
         StreamErrors,
     )
 )]

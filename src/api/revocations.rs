@@ -14,7 +14,7 @@ use super::admin_audit::Act;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
 use super::openapi::values;
 use super::{idempotency, paging, read_consistency};
@@ -87,19 +87,12 @@ pub struct Revocation {
 /// Revokes everything that derives from one fact and was issued before, in one log entry; or computes what that would
 /// cover.
 #[utoipa::path(
-    post,
-    path = "/v1/revocations",
-    operation_id = "revoke",
-    request_body = RevocationInput,
-    params(
-        ("dry_run" = Option<bool>, Query, description = "Only compute what would be revoked"),
-        IdempotencyKey,
-        Page,
-    ),
+    post, path = "", operation_id = "revoke", request_body = RevocationInput,
+    params(("dry_run" = Option<bool>, Query, description = "Only compute what would be revoked"), IdempotencyKey, Page),
     responses(
         (status = 202, description = "The revocation is in force on every node", body = RevocationMade),
         (status = 200, description = "A page of the dry run", body = DryRunPage),
-        (status = 404, description = "The agent or the signing key does not exist", body = error::Body),
+        (status = 404, description = "The agent or the signing key does not exist"),
     )
 )]
 pub async fn revoke(
@@ -171,13 +164,9 @@ fn receipt_answer(
 }
 
 /// Revocations by operators and by signals.
-#[utoipa::path(
-    get,
-    path = "/v1/revocations",
-    operation_id = "listRevocations",
-    params(Page),
-    responses((status = 200, description = "A page, ordered by `id`", body = [Revocation]))
-)]
+#[utoipa::path(get, path = "", operation_id = "listRevocations", params(Page), responses(
+    (status = 200, description = "A page, ordered by `id`", body = [Revocation]),
+))]
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,

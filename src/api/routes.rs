@@ -1,10 +1,11 @@
 //! A route table whose every row states the route's requirement on its caller. A handler whose signature states another
-//! requirement, or none, does not compile.
+//! requirement, or none, does not compile; nor does one without its description (`#[utoipa::path]`).
 
 use axum::Router;
 use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, on};
+use utoipa::openapi::OpenApi;
 
 use super::App;
 use super::caller::{Access, Caller, Need};
@@ -18,6 +19,8 @@ pub struct Route {
     pub path: &'static str,
     /// The requirement on the caller.
     pub access: Access,
+    /// The interface description of the handler and its schemas. utoipa requires a path in it, which is not used.
+    pub describe: fn() -> OpenApi,
 }
 
 /// A handler that states a caller of `N` as its first argument. `T` is axum's own tuple of arguments.
@@ -40,6 +43,19 @@ states_caller!(A, B, C);
 states_caller!(A, B, C, D);
 states_caller!(A, B, C, D, E);
 
+/// Routes of rows `(method, path, need, handler)`.
+macro_rules! routes {
+    [$(($method:ident, $path:literal, $need:expr, $($handler:ident)::+),)*] => {
+        $crate::api::routes::Routes::new()$(.row(axum::http::Method::$method, $path, $need, $($handler)::+, {
+            #[derive(utoipa::OpenApi)]
+            #[openapi(paths($($handler)::+))]
+            struct Described;
+            <Described as utoipa::OpenApi>::openapi
+        }))*
+    };
+}
+pub(super) use routes;
+
 /// The rows, and the router built from them.
 pub struct Routes {
     rows: Vec<Route>,
@@ -55,7 +71,14 @@ impl Routes {
 
     /// Adds a row: `handler` serves `method` on `path` and takes a caller of need `N`.
     #[must_use]
-    pub fn row<N, T, H>(mut self, method: Method, path: &'static str, _need: N, handler: H) -> Self
+    pub fn row<N, T, H>(
+        mut self,
+        method: Method,
+        path: &'static str,
+        _need: N,
+        handler: H,
+        describe: fn() -> OpenApi,
+    ) -> Self
     where
         N: Need,
         T: 'static,
@@ -64,7 +87,7 @@ impl Routes {
         // Every method of this table is one that axum routes; GET also answers HEAD.
         let filter = MethodFilter::try_from(method.clone()).unwrap_or(MethodFilter::TRACE);
         self.router = self.router.route(path, on(filter, handler));
-        self.rows.push(Route { method, path, access: N::ACCESS });
+        self.rows.push(Route { method, path, access: N::ACCESS, describe });
         self
     }
 

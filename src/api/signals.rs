@@ -76,29 +76,16 @@ pub enum SignalRefusal {
 /// any caller and verified with the keys of `iss`. `Idempotency-Key` is ignored: a token with the same `jti` and claims
 /// is answered `duplicate`.
 #[utoipa::path(
-    post,
-    path = "/v1/signals/events",
-    operation_id = "receiveSecurityEvent",
-    request_body(content(
-        (SecurityEventToken = "application/json"),
-        (String = "application/secevent+jwt"),
-    )),
+    post, path = "", operation_id = "receiveSecurityEvent",
+    request_body(content((SecurityEventToken = "application/json"), (String = "application/secevent+jwt"))),
     responses(
-        (
-            status = 202,
-            description = "No node accepts credentials that the token revokes. For a signed token the body is empty",
-            body = SignalAnswer
-        ),
+        (status = 202, description = "No node accepts credentials that the token revokes. For a signed token the body is empty", body = SignalAnswer),
         (status = 400, description = "The token is invalid, or a signed token is refused", body = SignalRefusal),
-        (
-            status = 403,
-            description = "The caller may not send signals; for the JSON object also: not for `iss`, `iss` has no authority over the subject, or denied by policy",
-            body = error::Body
-        ),
-        (status = 409, description = "The issuer used the `jti` for another token", body = error::Body),
-        (status = 429, description = "The revocation quota of the issuer is used up, or the rate limit of the caller", body = error::Body),
-        (status = 501, description = "No issuer of signals is configured, or policy has no rule for signals", body = error::Body),
-        (status = 503, description = "Temporarily unavailable, or the outcome is unknown", body = error::Body),
+        (status = 403, description = "The caller may not send signals; for the JSON object also: not for `iss`, `iss` has no authority over the subject, or denied by policy"),
+        (status = 409, description = "The issuer used the `jti` for another token"),
+        (status = 429, description = "The revocation quota of the issuer is used up, or the rate limit of the caller"),
+        (status = 501, description = "No issuer of signals is configured, or policy has no rule for signals"),
+        (status = 503, description = "Temporarily unavailable, or the outcome is unknown"),
     )
 )]
 pub async fn receive(

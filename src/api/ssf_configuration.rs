@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::caller::{Caller, Public};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::IfNoneMatch;
 use super::{App, cache_control};
 use crate::transmitter::streams::Method;
@@ -47,17 +47,10 @@ pub struct AuthorizationScheme {
 }
 
 /// Transmitter metadata.
-#[utoipa::path(
-    get,
-    path = "/.well-known/ssf-configuration",
-    operation_id = "ssfConfiguration",
-    params(IfNoneMatch),
-    responses(
-        (status = 200, description = "The metadata", body = SsfConfiguration),
-        (status = 304, description = "Not modified"),
-        (status = 404, description = "The transmitter is not configured", body = error::Body),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "ssfConfiguration", params(IfNoneMatch), responses(
+    (status = 200, description = "The metadata", body = SsfConfiguration),
+    (status = 404, description = "The transmitter is not configured"),
+))]
 pub async fn get(
     _caller: Caller<Public>,
     State(app): State<App>,

@@ -16,7 +16,7 @@ use super::App;
 use super::admin_audit::on_stream;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::{Page, StreamId};
 use super::openapi::values;
 use super::paging;
@@ -95,16 +95,10 @@ pub struct DeadLetterAnswer {
 }
 
 /// The status of a stream.
-#[utoipa::path(
-    get,
-    path = "/v1/signals/status",
-    operation_id = "getStreamStatus",
-    params(StreamId),
-    responses(
-        (status = 200, description = "The status", body = StatusAnswer),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "getStreamStatus", params(StreamId), responses(
+    (status = 200, description = "The status", body = StatusAnswer),
+    StreamErrors,
+))]
 pub async fn status(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
@@ -117,16 +111,10 @@ pub async fn status(
 }
 
 /// Enables, pauses or disables a stream. Events are retained for a paused stream, not for a disabled one.
-#[utoipa::path(
-    post,
-    path = "/v1/signals/status",
-    operation_id = "setStreamStatus",
-    request_body = StatusRequest,
-    responses(
-        (status = 200, description = "The changed status", body = StatusAnswer),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "setStreamStatus", request_body = StatusRequest, responses(
+    (status = 200, description = "The changed status", body = StatusAnswer),
+    StreamErrors,
+))]
 pub async fn set_status(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
@@ -145,18 +133,12 @@ pub async fn set_status(
 }
 
 /// Requests a verification event over a stream.
-#[utoipa::path(
-    post,
-    path = "/v1/signals/verification",
-    operation_id = "verifyStream",
-    request_body = VerificationRequest,
-    responses(
-        (status = 204, description = "The event is queued"),
-        (status = 400, description = "The request is invalid, or the stream is not enabled", body = error::Body),
-        (status = 429, description = "Within `min_verification_interval` of the previous one, or the rate limit of the caller", body = error::Body),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "verifyStream", request_body = VerificationRequest, responses(
+    (status = 204, description = "The event is queued"),
+    (status = 400, description = "The request is invalid, or the stream is not enabled"),
+    (status = 429, description = "Within `min_verification_interval` of the previous one, or the rate limit of the caller"),
+    StreamErrors,
+))]
 pub async fn verify(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
@@ -173,17 +155,11 @@ pub async fn verify(
 
 /// Adds a subject again that was removed from a stream; later events about it are delivered. A subject that stays
 /// excluded because another removed one matches it, as aliases and complex subjects do, is refused.
-#[utoipa::path(
-    post,
-    path = "/v1/signals/subjects:add",
-    operation_id = "addSubject",
-    request_body = SubjectRequest,
-    responses(
-        (status = 200, description = "The subject is included"),
-        (status = 400, description = "The request is invalid, or another removed subject matches this one", body = error::Body),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "addSubject", request_body = SubjectRequest, responses(
+    (status = 200, description = "The subject is included"),
+    (status = 400, description = "The request is invalid, or another removed subject matches this one"),
+    StreamErrors,
+))]
 pub async fn add_subject(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
@@ -196,17 +172,11 @@ pub async fn add_subject(
 }
 
 /// Removes a subject from a stream.
-#[utoipa::path(
-    post,
-    path = "/v1/signals/subjects:remove",
-    operation_id = "removeSubject",
-    request_body = SubjectRequest,
-    responses(
-        (status = 204, description = "The subject is excluded"),
-        (status = 409, description = "The quota of removed subjects is used up", body = error::Body),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "removeSubject", request_body = SubjectRequest, responses(
+    (status = 204, description = "The subject is excluded"),
+    (status = 409, description = "The quota of removed subjects is used up"),
+    StreamErrors,
+))]
 pub async fn remove_subject(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
@@ -219,16 +189,10 @@ pub async fn remove_subject(
 }
 
 /// The events that the receiver of a stream rejected permanently, the last 1000.
-#[utoipa::path(
-    get,
-    path = "/v1/signals/dead-letters",
-    operation_id = "listDeadLetters",
-    params(StreamId, Page),
-    responses(
-        (status = 200, description = "A page, oldest first", body = [DeadLetterAnswer]),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "listDeadLetters", params(StreamId, Page), responses(
+    (status = 200, description = "A page, oldest first", body = [DeadLetterAnswer]),
+    StreamErrors,
+))]
 pub async fn dead_letters(
     caller: Caller<ReadStreams>,
     State(app): State<App>,

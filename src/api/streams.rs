@@ -17,7 +17,7 @@ use super::admin_audit::on_stream;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller, CreateStream, ManageStreams, ReadStreams};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page, StreamId};
 use super::openapi::values;
 use super::{idempotency, paging};
@@ -153,10 +153,10 @@ pub enum StreamsAnswer {
 pub enum StreamErrors {
     /// The stream does not exist or belongs to another caller
     #[response(status = 404)]
-    Unknown(error::Body),
+    Unknown,
     /// The transmitter is not configured
     #[response(status = 501)]
-    NotConfigured(error::Body),
+    NotConfigured,
 }
 
 impl From<StreamRequest> for StreamInput {
@@ -186,15 +186,11 @@ impl From<StreamRequest> for StreamInput {
 
 /// Makes a stream: the events it asks for are delivered to it from now on.
 #[utoipa::path(
-    post,
-    path = "/v1/signals/stream",
-    operation_id = "createStream",
-    request_body = StreamRequest,
-    params(IdempotencyKey),
+    post, path = "", operation_id = "createStream", request_body = StreamRequest, params(IdempotencyKey),
     responses(
         (status = 201, description = "The stream is created and enabled", body = StreamAnswer),
-        (status = 409, description = "The quota of streams is used up, in all or of the caller", body = error::Body),
-        (status = 501, description = "The transmitter is not configured", body = error::Body),
+        (status = 409, description = "The quota of streams is used up, in all or of the caller"),
+        (status = 501, description = "The transmitter is not configured"),
     )
 )]
 pub async fn create(
@@ -225,13 +221,8 @@ pub async fn create(
 
 /// The named stream, or all streams of the caller; an operator sees all.
 #[utoipa::path(
-    get,
-    path = "/v1/signals/stream",
-    operation_id = "getStreams",
-    params(
-        ("stream_id" = Option<String>, Query, description = "Only this stream; not with `limit` or `cursor`"),
-        Page,
-    ),
+    get, path = "", operation_id = "getStreams",
+    params(("stream_id" = Option<String>, Query, description = "Only this stream; not with `limit` or `cursor`"), Page),
     responses(
         (status = 200, description = "The stream, or a page ordered by `stream_id`", body = StreamsAnswer),
         StreamErrors,
@@ -261,17 +252,11 @@ pub async fn read(
 }
 
 /// Changes the given fields of a stream; absent fields stay.
-#[utoipa::path(
-    patch,
-    path = "/v1/signals/stream",
-    operation_id = "updateStream",
-    request_body = StreamRequest,
-    responses(
-        (status = 200, description = "The changed stream", body = StreamAnswer),
-        (status = 409, description = "A concurrent change of the stream", body = error::Body),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(patch, path = "", operation_id = "updateStream", request_body = StreamRequest, responses(
+    (status = 200, description = "The changed stream", body = StreamAnswer),
+    (status = 409, description = "A concurrent change of the stream"),
+    StreamErrors,
+))]
 pub async fn update(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
@@ -283,17 +268,11 @@ pub async fn update(
 }
 
 /// Replaces a stream's configuration; absent optional fields are removed.
-#[utoipa::path(
-    put,
-    path = "/v1/signals/stream",
-    operation_id = "replaceStream",
-    request_body = StreamRequest,
-    responses(
-        (status = 200, description = "The changed stream", body = StreamAnswer),
-        (status = 409, description = "A concurrent change of the stream", body = error::Body),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(put, path = "", operation_id = "replaceStream", request_body = StreamRequest, responses(
+    (status = 200, description = "The changed stream", body = StreamAnswer),
+    (status = 409, description = "A concurrent change of the stream"),
+    StreamErrors,
+))]
 pub async fn replace(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
@@ -342,16 +321,10 @@ fn states_something(members: &Map<String, Value>) -> Result<(), Error> {
 }
 
 /// Deletes a stream and its retained events.
-#[utoipa::path(
-    delete,
-    path = "/v1/signals/stream",
-    operation_id = "deleteStream",
-    params(StreamId),
-    responses(
-        (status = 204, description = "The stream is deleted"),
-        StreamErrors,
-    )
-)]
+#[utoipa::path(delete, path = "", operation_id = "deleteStream", params(StreamId), responses(
+    (status = 204, description = "The stream is deleted"),
+    StreamErrors,
+))]
 pub async fn delete(
     caller: Caller<ManageStreams>,
     State(app): State<App>,

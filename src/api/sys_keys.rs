@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::values;
 use super::{App, paging, text};
 use crate::clock::Timestamp;
@@ -60,12 +60,9 @@ pub struct Tainted {
 }
 
 /// The signing keys of every node.
-#[utoipa::path(
-    get,
-    path = "/v1/sys/keys",
-    operation_id = "listSigningKeys",
-    responses((status = 200, description = "The keys, ordered by `kid`", body = [SigningKey]))
-)]
+#[utoipa::path(get, path = "", operation_id = "listSigningKeys", responses(
+    (status = 200, description = "The keys, ordered by `kid`", body = [SigningKey]),
+))]
 pub async fn list(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
@@ -93,15 +90,11 @@ fn describe(key: &SigningKeyRecord, now: Timestamp, signing: &[Option<String>]) 
 
 /// Retires the active signing key of this node in favour of its successor.
 #[utoipa::path(
-    post,
-    path = "/v1/sys/keys/rotate",
-    operation_id = "rotateSigningKey",
-    params(
-        ("algorithm" = Option<values::SigningAlgorithm>, Query, description = "`ES256`, the default, for tokens; `RS256` for security event tokens"),
-    ),
+    post, path = "", operation_id = "rotateSigningKey",
+    params(("algorithm" = Option<values::SigningAlgorithm>, Query, description = "`ES256`, the default, for tokens; `RS256` for security event tokens")),
     responses(
         (status = 200, description = "The key is rotated", body = Rotated),
-        (status = 409, description = "No successor is old enough, or the node has no keys of this algorithm", body = error::Body),
+        (status = 409, description = "No successor is old enough, or the node has no keys of this algorithm"),
     )
 )]
 pub async fn rotate(
@@ -123,13 +116,11 @@ pub async fn rotate(
 
 /// Taints a key: nothing that it signed is accepted any more.
 #[utoipa::path(
-    post,
-    path = "/v1/sys/keys/{kid}/taint",
-    operation_id = "taintSigningKey",
+    post, path = "", operation_id = "taintSigningKey",
     params(("kid" = String, Path, description = "RFC 7638 thumbprint")),
     responses(
         (status = 200, description = "The key is tainted", body = Tainted),
-        (status = 404, description = "The key does not exist", body = error::Body),
+        (status = 404, description = "The key does not exist"),
     )
 )]
 pub async fn taint(

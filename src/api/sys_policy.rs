@@ -12,7 +12,7 @@ use super::App;
 use super::admin_audit::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{self, Code, Error};
+use super::error::{Code, Error};
 use super::openapi::values;
 use super::paging::QueryParams;
 use crate::policy::Source;
@@ -79,15 +79,10 @@ pub struct PolicyChange {
 }
 
 /// The current policy bundle.
-#[utoipa::path(
-    get,
-    path = "/v1/sys/policy",
-    operation_id = "getPolicy",
-    responses(
-        (status = 200, description = "The bundle", body = PolicyBundle),
-        (status = 404, description = "There is no policy", body = error::Body),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "getPolicy", responses(
+    (status = 200, description = "The bundle", body = PolicyBundle),
+    (status = 404, description = "There is no policy"),
+))]
 pub async fn get(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
@@ -100,17 +95,11 @@ pub async fn get(
 }
 
 /// Applies a policy bundle on every node, after compiling it.
-#[utoipa::path(
-    put,
-    path = "/v1/sys/policy",
-    operation_id = "putPolicy",
-    request_body = PutPolicy,
-    responses(
-        (status = 200, description = "The bundle is current", body = PolicyApplied),
-        (status = 400, description = "The request is invalid, or the bundle does not compile in time", body = error::Body),
-        (status = 409, description = "The current bundle is not `expected_current`", body = error::Body),
-    )
-)]
+#[utoipa::path(put, path = "", operation_id = "putPolicy", request_body = PutPolicy, responses(
+    (status = 200, description = "The bundle is current", body = PolicyApplied),
+    (status = 400, description = "The request is invalid, or the bundle does not compile in time"),
+    (status = 409, description = "The current bundle is not `expected_current`"),
+))]
 pub async fn put(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
@@ -149,12 +138,9 @@ async fn apply(
 }
 
 /// The history of policy changes.
-#[utoipa::path(
-    get,
-    path = "/v1/sys/policy/history",
-    operation_id = "policyHistory",
-    responses((status = 200, description = "The changes, oldest first", body = [PolicyChange]))
-)]
+#[utoipa::path(get, path = "", operation_id = "policyHistory", responses(
+    (status = 200, description = "The changes, oldest first", body = [PolicyChange]),
+))]
 pub async fn history(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
@@ -170,17 +156,11 @@ pub async fn history(
 }
 
 /// Applies an earlier policy bundle again.
-#[utoipa::path(
-    post,
-    path = "/v1/sys/policy/rollback",
-    operation_id = "rollbackPolicy",
-    request_body = Rollback,
-    responses(
-        (status = 200, description = "The bundle is current", body = PolicyApplied),
-        (status = 404, description = "The change does not exist", body = error::Body),
-        (status = 409, description = "A concurrent change of the policy", body = error::Body),
-    )
-)]
+#[utoipa::path(post, path = "", operation_id = "rollbackPolicy", request_body = Rollback, responses(
+    (status = 200, description = "The bundle is current", body = PolicyApplied),
+    (status = 404, description = "The change does not exist"),
+    (status = 409, description = "A concurrent change of the policy"),
+))]
 pub async fn rollback(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
@@ -201,16 +181,11 @@ pub async fn rollback(
 
 /// Evaluates the current policy for an input, with the values of its rules.
 #[utoipa::path(
-    post,
-    path = "/v1/sys/policy/explain",
-    operation_id = "explainPolicy",
-    request_body = Object,
-    params(
-        ("point" = Option<values::PolicyPoint>, Query, description = "The decision point; the default is `exchange`"),
-    ),
+    post, path = "", operation_id = "explainPolicy", request_body = Object,
+    params(("point" = Option<values::PolicyPoint>, Query, description = "The decision point; the default is `exchange`")),
     responses(
         (status = 200, description = "The decision and the values of the rules", body = Object),
-        (status = 404, description = "There is no policy", body = error::Body),
+        (status = 404, description = "There is no policy"),
     )
 )]
 pub async fn explain(

@@ -26,13 +26,9 @@ pub struct Allowance {
 }
 
 /// Allows an issuer of signals more revocations than its quota, once. It replaces an earlier allowance.
-#[utoipa::path(
-    post,
-    path = "/v1/sys/signals/allowance",
-    operation_id = "allowRevocations",
-    request_body = Allowance,
-    responses((status = 200, description = "The allowance", body = Allowance))
-)]
+#[utoipa::path(post, path = "", operation_id = "allowRevocations", request_body = Allowance, responses(
+    (status = 200, description = "The allowance", body = Allowance),
+))]
 pub async fn allow(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,

@@ -13,11 +13,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::App;
 use super::caller::{Caller, ManageTools, ReadTools};
-use super::error::{self, Error};
+use super::error::Error;
 use super::etag;
 use super::etag::Tags;
 use super::{body, idempotency, paging};
-use crate::api::openapi::params::{IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
+use crate::api::openapi::params::{self, IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
 use crate::api::openapi::values;
 use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::{self, LinearizableRead, ToolQuery};
@@ -33,15 +33,11 @@ type ToolId = Result<Path<String>, PathRejection>;
 
 /// Registers a tool.
 #[utoipa::path(
-    post,
-    path = "/v1/tools",
-    operation_id = "registerTool",
-    request_body = ToolEntry,
-    params(IdempotencyKey),
+    post, path = "", operation_id = "registerTool", request_body = ToolEntry, params(IdempotencyKey),
     responses(
         (status = 201, description = "The tool is registered", body = ToolRecord),
         (status = 200, description = "The tool was already registered with the same content", body = ToolRecord),
-        (status = 409, description = "The tool is registered with other content, or the registry is full", body = error::Body),
+        (status = 409, description = "The tool is registered with other content, or the registry is full"),
     )
 )]
 pub async fn register(
@@ -54,15 +50,11 @@ pub async fn register(
 
 /// Registers a tool that supports MCP.
 #[utoipa::path(
-    post,
-    path = "/v1/mcp/tools",
-    operation_id = "registerMcpTool",
-    request_body = ToolEntry,
-    params(IdempotencyKey),
+    post, path = "", operation_id = "registerMcpTool", request_body = ToolEntry, params(IdempotencyKey),
     responses(
         (status = 201, description = "The tool is registered", body = ToolRecord),
         (status = 200, description = "The tool was already registered with the same content", body = ToolRecord),
-        (status = 409, description = "The tool is registered with other content, or the registry is full", body = error::Body),
+        (status = 409, description = "The tool is registered with other content, or the registry is full"),
     )
 )]
 pub async fn register_mcp(
@@ -95,21 +87,13 @@ async fn register_through(
 
 /// Registers or replaces a tool.
 #[utoipa::path(
-    put,
-    path = "/v1/tools/{tool_id}",
-    operation_id = "putTool",
-    request_body = ToolEntry,
-    params(
-        ("tool_id" = String, Path, description = "The tool"),
-        IfMatch,
-        MustBeNew,
-        IdempotencyKey,
-    ),
+    put, path = "", operation_id = "putTool", request_body = ToolEntry,
+    params(params::ToolId, IfMatch, MustBeNew, IdempotencyKey),
     responses(
         (status = 201, description = "The tool is registered", body = ToolRecord),
         (status = 200, description = "The tool is replaced or unchanged", body = ToolRecord),
-        (status = 403, description = "Another caller registered the tool", body = error::Body),
-        (status = 409, description = "The registry is full", body = error::Body),
+        (status = 403, description = "Another caller registered the tool"),
+        (status = 409, description = "The registry is full"),
     )
 )]
 pub async fn put(
@@ -135,14 +119,11 @@ pub async fn put(
 
 /// Lists tools, ordered by `tool_id`.
 #[utoipa::path(
-    get,
-    path = "/v1/tools",
-    operation_id = "listTools",
-    params(
-        ("protocol" = Option<values::Protocol>, Query, description = "Only tools that support this protocol"),
-        Page,
-    ),
-    responses((status = 200, description = "A page, ordered by `tool_id`", body = [ToolRecord]))
+    get, path = "", operation_id = "listTools",
+    params(("protocol" = Option<values::Protocol>, Query, description = "Only tools that support this protocol"), Page),
+    responses(
+        (status = 200, description = "A page, ordered by `tool_id`", body = [ToolRecord]),
+    )
 )]
 pub async fn list(
     _caller: Caller<ReadTools>,
@@ -160,13 +141,9 @@ pub async fn list(
 }
 
 /// Lists tools that support MCP, ordered by `tool_id`.
-#[utoipa::path(
-    get,
-    path = "/v1/mcp/tools",
-    operation_id = "listMcpTools",
-    params(Page),
-    responses((status = 200, description = "A page, ordered by `tool_id`", body = [ToolRecord]))
-)]
+#[utoipa::path(get, path = "", operation_id = "listMcpTools", params(Page), responses(
+    (status = 200, description = "A page, ordered by `tool_id`", body = [ToolRecord]),
+))]
 pub async fn list_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
@@ -193,21 +170,10 @@ fn answer_list(
 }
 
 /// Reads a tool.
-#[utoipa::path(
-    get,
-    path = "/v1/tools/{tool_id}",
-    operation_id = "getTool",
-    params(
-        ("tool_id" = String, Path, description = "The tool"),
-        IfMatch,
-        IfNoneMatch,
-    ),
-    responses(
-        (status = 200, description = "The tool", body = ToolRecord),
-        (status = 304, description = "Not modified"),
-        (status = 404, description = "The tool does not exist", body = error::Body),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "getTool", params(params::ToolId, IfMatch, IfNoneMatch), responses(
+    (status = 200, description = "The tool", body = ToolRecord),
+    (status = 404, description = "The tool does not exist"),
+))]
 pub async fn get(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
@@ -219,21 +185,10 @@ pub async fn get(
 }
 
 /// Reads a tool that supports MCP.
-#[utoipa::path(
-    get,
-    path = "/v1/mcp/tools/{tool_id}",
-    operation_id = "getMcpTool",
-    params(
-        ("tool_id" = String, Path, description = "The tool"),
-        IfMatch,
-        IfNoneMatch,
-    ),
-    responses(
-        (status = 200, description = "The tool", body = ToolRecord),
-        (status = 304, description = "Not modified"),
-        (status = 404, description = "The tool does not exist or does not support MCP", body = error::Body),
-    )
-)]
+#[utoipa::path(get, path = "", operation_id = "getMcpTool", params(params::ToolId, IfMatch, IfNoneMatch), responses(
+    (status = 200, description = "The tool", body = ToolRecord),
+    (status = 404, description = "The tool does not exist or does not support MCP"),
+))]
 pub async fn get_mcp(
     _caller: Caller<ReadTools>,
     State(app): State<App>,
@@ -267,18 +222,11 @@ fn answer_one(
 
 /// Deregisters a tool. Its audit stays.
 #[utoipa::path(
-    delete,
-    path = "/v1/tools/{tool_id}",
-    operation_id = "deregisterTool",
-    params(
-        ("tool_id" = String, Path, description = "The tool"),
-        IfMatch,
-        IdempotencyKey,
-    ),
+    delete, path = "", operation_id = "deregisterTool", params(params::ToolId, IfMatch, IdempotencyKey),
     responses(
         (status = 204, description = "The tool is deregistered"),
-        (status = 403, description = "Another caller registered the tool", body = error::Body),
-        (status = 404, description = "The tool does not exist", body = error::Body),
+        (status = 403, description = "Another caller registered the tool"),
+        (status = 404, description = "The tool does not exist"),
     )
 )]
 pub async fn deregister(
@@ -292,18 +240,11 @@ pub async fn deregister(
 
 /// Deregisters a tool that supports MCP. Its audit stays.
 #[utoipa::path(
-    delete,
-    path = "/v1/mcp/tools/{tool_id}",
-    operation_id = "deregisterMcpTool",
-    params(
-        ("tool_id" = String, Path, description = "The tool"),
-        IfMatch,
-        IdempotencyKey,
-    ),
+    delete, path = "", operation_id = "deregisterMcpTool", params(params::ToolId, IfMatch, IdempotencyKey),
     responses(
         (status = 204, description = "The tool is deregistered"),
-        (status = 403, description = "Another caller registered the tool", body = error::Body),
-        (status = 404, description = "The tool does not exist or does not support MCP", body = error::Body),
+        (status = 403, description = "Another caller registered the tool"),
+        (status = 404, description = "The tool does not exist or does not support MCP"),
     )
 )]
 pub async fn deregister_mcp(
@@ -317,18 +258,12 @@ pub async fn deregister_mcp(
 
 /// Deregisters a tool that supports MCP, named in the query. Its audit stays.
 #[utoipa::path(
-    delete,
-    path = "/v1/mcp/tools",
-    operation_id = "deregisterMcpToolByQuery",
-    params(
-        ("tool_id" = String, Query, description = "The tool"),
-        IfMatch,
-        IdempotencyKey,
-    ),
+    delete, path = "", operation_id = "deregisterMcpToolByQuery",
+    params(("tool_id" = String, Query, description = "The tool"), IfMatch, IdempotencyKey),
     responses(
         (status = 204, description = "The tool is deregistered"),
-        (status = 403, description = "Another caller registered the tool", body = error::Body),
-        (status = 404, description = "The tool does not exist or does not support MCP", body = error::Body),
+        (status = 403, description = "Another caller registered the tool"),
+        (status = 404, description = "The tool does not exist or does not support MCP"),
     )
 )]
 pub async fn deregister_mcp_by_query(

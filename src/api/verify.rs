@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::check_result::CheckResult;
-use super::error::{self, Error};
+use super::error::Error;
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
 use super::{App, body, feed_activity, tools};
@@ -80,16 +80,12 @@ pub struct VerifyResponse {
 
 /// Verifies a token for a tool call.
 #[utoipa::path(
-    post,
-    path = "/v1/mcp/verify",
-    operation_id = "verifyToken",
-    request_body = VerifyRequest,
-    params(IdempotencyKey),
+    post, path = "", operation_id = "verifyToken", request_body = VerifyRequest, params(IdempotencyKey),
     responses(
         (status = 200, description = "All nine checks passed or were skipped", body = VerifyResponse),
-        (status = 403, description = "A check failed; `check` names it", body = error::Body),
-        (status = 404, description = "The tool does not exist", body = error::Body),
-        (status = 503, description = "Temporarily unavailable, or the audit could not record the verdict", body = error::Body),
+        (status = 403, description = "A check failed; `check` names it"),
+        (status = 404, description = "The tool does not exist"),
+        (status = 503, description = "Temporarily unavailable, or the audit could not record the verdict"),
     )
 )]
 pub async fn post(

@@ -1,6 +1,7 @@
 //! Completes the generated interface description with the facts that the route table and the contract state once for all
 //! operations: tags, security, common parameters and responses, formats and examples.
 
+use axum::http::Method;
 use serde_json::{Map, Value, json};
 
 use crate::api::Route;
@@ -85,7 +86,7 @@ fn complete_operation(operation: &mut Map<String, Value>, row: &Route) {
             }),
         );
     }
-    add_common_responses(operation);
+    add_common_responses(operation, &row.method);
 }
 
 const CERTIFICATE: &str = "clientCertificate";
@@ -134,10 +135,12 @@ fn has_parameter(operation: &Map<String, Value>, name: &str) -> bool {
 }
 
 /// Responses that follow from the form of an operation. A description of the handler has precedence.
-fn add_common_responses(operation: &mut Map<String, Value>) {
+fn add_common_responses(operation: &mut Map<String, Value>, method: &Method) {
     let has_body = operation.contains_key("requestBody");
     let is_page = has_parameter(operation, "cursor");
+    let is_cached = method == Method::GET && has_parameter(operation, "If-None-Match");
     let common = [
+        ("304", is_cached, "Not modified"),
         ("400", true, "The request is invalid"),
         ("401", true, "The caller is not authenticated"),
         (
@@ -160,9 +163,12 @@ fn add_common_responses(operation: &mut Map<String, Value>) {
     ];
     let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
     for (status, _, description) in common.into_iter().filter(|(_, applies, _)| *applies) {
-        let body = json!({ JSON: { "schema": { "$ref": "#/components/schemas/Body" } } });
-        let response = || json!({ "description": description, "content": body });
-        responses.entry(status).or_insert_with(response);
+        responses.entry(status).or_insert_with(|| json!({ "description": description }));
+    }
+    for (_, response) in responses.iter_mut().filter(|(status, _)| status.as_str() >= "400") {
+        if response.get("content").is_none() {
+            response["content"] = json!({ JSON: { "schema": { "$ref": "#/components/schemas/Body" } } });
+        }
     }
     if is_page && let Some(page) = responses.get_mut("200") {
         page["headers"]["Link"] = json!({

@@ -15,6 +15,14 @@ pub struct Page {
     cursor: Option<String>,
 }
 
+/// A tool in the path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct ToolId {
+    /// The tool
+    tool_id: String,
+}
+
 /// A stream in the query.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
