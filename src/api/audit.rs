@@ -17,7 +17,7 @@ use crate::clock::Timestamp;
 use crate::state::LinearizableRead;
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
 use crate::tools::audit::trail::{self, DecodedBlock, ReadError};
-use crate::tools::audit::{self, Action, Decision};
+use crate::tools::audit::{Action, Decision};
 
 /// The target of a request, with its query.
 type RawQuery = (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>);
@@ -155,23 +155,5 @@ impl From<DecodedBlock> for AuditBlock {
         let DecodedBlock { number, appended_at, block } = block;
         let AuditBlockDocument { entries, hash, node_id, prev_hash, sequence } = block;
         Self { number, appended_at: appended_at.to_rfc3339(), entries, hash, node_id, prev_hash, sequence }
-    }
-}
-
-impl From<audit::Error> for Error {
-    fn from(error: audit::Error) -> Self {
-        Self::unavailable(error.to_string())
-    }
-}
-
-impl From<ReadError> for Error {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::UnknownTool => Self::not_found(error.to_string()),
-            ReadError::Unshipped(_) | ReadError::Busy => Self::unavailable(error.to_string()),
-            ReadError::Registry(error) => error.into(),
-            ReadError::Damaged(corrupt) => Self::internal(corrupt),
-            ReadError::Unreadable => Self::internal(error),
-        }
     }
 }

@@ -11,7 +11,7 @@ use futures::stream;
 use super::App;
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::Error;
+use super::error::{Error, Refusal};
 use crate::backup::{BackupStream, Origin};
 use crate::state::LinearizableRead;
 
@@ -33,9 +33,8 @@ pub async fn save(
     _current: LinearizableRead,
 ) -> Result<Response, Error> {
     let permit = Arc::clone(&app.backup_permits).try_acquire_owned();
-    let permit = permit.map_err(|_| {
-        Error::too_many_requests("another backup is being read from this node", BUSY_RETRY_SECS)
-    })?;
+    let busy = Refusal::TooMany { retry_after_secs: BUSY_RETRY_SECS };
+    let permit = permit.map_err(|_| Error::new(busy, "another backup is being read from this node"))?;
     let act = Act::begin(&app, &caller, "read a backup of the state")?;
     let backup = begin(&app).map_err(Error::internal);
     let backup = act.end(backup, |backup| format!("up to log index {}", backup.index())).await?;

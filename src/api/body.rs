@@ -1,12 +1,12 @@
 //! Reading a request's body: size, media type, encoding.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 
-use super::error::{Code, Error};
+use super::error::{Error, Refusal};
 use crate::{json, limits};
 
 /// Media types of requests.
@@ -36,7 +36,7 @@ impl Media {
 /// 413 if it is larger, 400 if it ends early, 408 if it takes longer than [`limits::BODY_TIMEOUT`].
 pub async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     let in_time = tokio::time::timeout(limits::BODY_TIMEOUT, read_to_its_end(body, bytes_max)).await;
-    in_time.unwrap_or_else(|_| Err(Error::too_slow("the body did not arrive in time")))
+    in_time.unwrap_or_else(|_| Err(Error::new(Refusal::TooSlow, "the body did not arrive in time")))
 }
 
 async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
@@ -45,11 +45,8 @@ async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Erro
         let frame = frame.map_err(|_| Error::invalid_request("the body ended early"))?;
         let Ok(data) = frame.into_data() else { continue };
         if kept.len() + data.len() > bytes_max {
-            return Err(Error::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                Code::InvalidRequest,
-                format!("the body is larger than {} KiB", bytes_max / 1024),
-            ));
+            let text = format!("the body is larger than {} KiB", bytes_max / 1024);
+            return Err(Error::new(Refusal::TooLarge, text));
         }
         kept.extend_from_slice(&data);
     }
@@ -61,8 +58,7 @@ async fn read_to_its_end(mut body: Body, bytes_max: usize) -> Result<Bytes, Erro
 /// # Errors
 /// 415 for another type, another character set than UTF-8, or a content encoding.
 pub fn media(headers: &HeaderMap, accepted: &[Media]) -> Result<Media, Error> {
-    let unsupported =
-        |what: &str| Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, what.to_owned());
+    let unsupported = |what: &str| Error::new(Refusal::UnsupportedMedia, what);
     if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(unsupported("Content-Encoding: a body must not be encoded"));
     }
@@ -113,6 +109,7 @@ pub async fn json_bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Re
 mod tests {
     use std::convert::Infallible;
 
+    use axum::http::StatusCode;
     use axum::response::IntoResponse as _;
     use futures::stream;
 

@@ -15,7 +15,7 @@ use super::openapi::params::IdempotencyKey;
 use super::paging::QueryParams;
 use super::{agents, body, idempotency};
 use crate::identity;
-use crate::identity::encryption_keys::{self, RegisterEncryptionKey, RegisteredEncryptionKey};
+use crate::identity::encryption_keys::{RegisterEncryptionKey, RegisteredEncryptionKey};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
 
@@ -107,20 +107,4 @@ pub async fn remove(
 
 fn needed<'q>(query: &'q QueryParams, name: &'static str) -> Result<&'q str, Error> {
     query.value(name).ok_or_else(|| Error::invalid_request(format!("{name}: is required")))
-}
-
-impl From<encryption_keys::Error> for Error {
-    fn from(error: encryption_keys::Error) -> Self {
-        use encryption_keys::Error as E;
-        let description = error.to_string();
-        match error {
-            E::NotConfigured(error) => error.into(),
-            E::NotItsOwn | E::AnotherSubject | E::NotItsIssuer => Self::forbidden(description),
-            E::WorkloadId(_) | E::Key(_) => Self::invalid_request(description),
-            E::NoAgent | E::NoKey => Self::not_found(description),
-            E::State(error) => error.into(),
-            E::Damaged(corrupt) => corrupt.into(),
-            E::KeyDamaged(error) => Self::internal(error),
-        }
-    }
 }

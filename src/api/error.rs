@@ -1,6 +1,6 @@
-//! The error object, and the one map from errors to status and code (contract §1).
+//! The error object, and the one map from refusals to status and code (contract §1).
 
-mod of_state;
+mod refused;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,11 +12,8 @@ use super::check_result::CheckResult;
 use super::listener::Violation;
 use super::openapi::values;
 use super::text;
-use crate::exchange;
-use crate::policy::DenialKind;
-use crate::transmitter::streams;
-use crate::{cluster, identity, json, keyring, receiver};
-use crate::{feed, revocation};
+
+pub use self::refused::set_error_code;
 
 /// Error codes of the specification, and those of RFC 8693 for form requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -62,8 +59,78 @@ pub struct Body {
     pub request_id: String,
 }
 
-/// `Retry-After` when a quota of rows is used up: TTL buckets expire by the minute.
-const FULL_RETRY_SECS: u32 = 60;
+/// A kind of refusal: one row of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The request breaks a rule.
+    Invalid,
+    /// The head breaks a rule of the listener.
+    Violation(StatusCode),
+    UnsupportedGrantType,
+    /// A refused form, with a code of RFC 6749 or RFC 8693.
+    Form(Code),
+    /// No valid credential.
+    Unauthenticated,
+    /// HTTP Basic at the token endpoint.
+    InvalidClient,
+    Denied,
+    NotFound,
+    MethodNotAllowed,
+    /// The body did not arrive in time.
+    TooSlow,
+    /// Against the stored state, or a quota of what the caller owns.
+    Conflict,
+    PreconditionFailed,
+    TooLarge,
+    UnsupportedMedia,
+    /// The `Idempotency-Key` was used with another request.
+    KeyReused,
+    /// A rate or quota that recovers by itself.
+    TooMany {
+        retry_after_secs: u32,
+    },
+    /// The text goes to the log only.
+    Internal,
+    /// A component is not configured.
+    NotConfigured,
+    /// To be retried after a second.
+    Unavailable,
+}
+
+impl Refusal {
+    const fn status_and_code(self) -> (StatusCode, Code) {
+        use StatusCode as S;
+        match self {
+            Self::Invalid => (S::BAD_REQUEST, Code::InvalidRequest),
+            Self::Violation(status) => (status, Code::InvalidRequest),
+            Self::UnsupportedGrantType => (S::BAD_REQUEST, Code::UnsupportedGrantType),
+            Self::Form(code) => (S::BAD_REQUEST, code),
+            Self::Unauthenticated => (S::UNAUTHORIZED, Code::AccessDenied),
+            Self::InvalidClient => (S::UNAUTHORIZED, Code::InvalidClient),
+            Self::Denied => (S::FORBIDDEN, Code::AccessDenied),
+            Self::NotFound => (S::NOT_FOUND, Code::NotFound),
+            Self::MethodNotAllowed => (S::METHOD_NOT_ALLOWED, Code::MethodNotAllowed),
+            Self::TooSlow => (S::REQUEST_TIMEOUT, Code::InvalidRequest),
+            Self::Conflict => (S::CONFLICT, Code::InvalidRequest),
+            Self::PreconditionFailed => (S::PRECONDITION_FAILED, Code::InvalidRequest),
+            Self::TooLarge => (S::PAYLOAD_TOO_LARGE, Code::InvalidRequest),
+            Self::UnsupportedMedia => (S::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest),
+            Self::KeyReused => (S::UNPROCESSABLE_ENTITY, Code::InvalidRequest),
+            Self::TooMany { .. } => (S::TOO_MANY_REQUESTS, Code::AccessDenied),
+            Self::Internal => (S::INTERNAL_SERVER_ERROR, Code::ServerError),
+            Self::NotConfigured => (S::NOT_IMPLEMENTED, Code::NotImplemented),
+            Self::Unavailable => (S::SERVICE_UNAVAILABLE, Code::ServerError),
+        }
+    }
+
+    const fn retry_after_secs(self) -> Option<u32> {
+        match self {
+            Self::TooMany { retry_after_secs } => Some(retry_after_secs),
+            Self::Unavailable => Some(1),
+            _ => None,
+        }
+    }
+}
 
 /// The challenge of `WWW-Authenticate` (RFC 6750 §3).
 #[derive(Clone, Copy, Debug)]
@@ -77,18 +144,17 @@ enum Challenge {
     Basic,
 }
 
+/// No challenge: the caller itself is authenticated and authorized.
 #[derive(Debug)]
-struct FailedCheck {
+pub struct FailedCheck {
     check: &'static str,
     checks: Vec<CheckResult>,
 }
 
 #[derive(Debug)]
 pub struct Error {
-    status: StatusCode,
-    code: Code,
+    refusal: Refusal,
     description: String,
-    retry_after_secs: Option<u32>,
     challenge: Option<Challenge>,
     failed: Option<Box<FailedCheck>>,
     /// For the log only.
@@ -96,97 +162,55 @@ pub struct Error {
 }
 
 impl Error {
-    pub fn new(status: StatusCode, code: Code, description: impl Into<String>) -> Self {
-        Self {
-            status,
-            code,
-            description: description.into(),
-            retry_after_secs: None,
-            challenge: None,
-            failed: None,
-            detail: None,
-        }
+    pub fn new(refusal: Refusal, description: impl Into<String>) -> Self {
+        Self { refusal, description: description.into(), challenge: None, failed: None, detail: None }
     }
 
-    /// 400 `invalid_request`.
     pub fn invalid_request(description: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, description)
+        Self::new(Refusal::Invalid, description)
     }
 
-    /// 503 `server_error`, to be retried after a second.
     pub fn unavailable(description: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::ServerError, description);
-        Self { retry_after_secs: Some(1), ..error }
+        Self::new(Refusal::Unavailable, description)
+    }
+
+    pub fn not_found(description: impl Into<String>) -> Self {
+        Self::new(Refusal::NotFound, description)
+    }
+
+    pub fn forbidden(description: impl Into<String>) -> Self {
+        Self::new(Refusal::Denied, description)
     }
 
     pub fn violation(violation: Violation) -> Self {
-        Self::new(violation.status(), Code::InvalidRequest, violation.to_string())
+        Self::new(Refusal::Violation(violation.status()), violation.to_string())
     }
 
-    /// 500 `server_error`; the detail goes to the log only.
+    /// The detail goes to the log only.
     pub fn internal(detail: impl std::fmt::Display) -> Self {
-        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error");
-        Self { detail: Some(detail.to_string()), ..error }
+        Self::new(Refusal::Internal, "internal error").with_detail(detail)
     }
 
-    /// 501 `not_implemented`: a component is not configured.
-    pub fn not_configured(description: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, Code::NotImplemented, description)
-    }
-
-    /// 404 `not_found`.
-    pub fn not_found(description: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, Code::NotFound, description)
-    }
-
-    /// 408 `invalid_request`: the body did not arrive in time.
-    pub fn too_slow(description: impl Into<String>) -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, Code::InvalidRequest, description)
-    }
-
-    /// 403 `access_denied`.
-    pub fn forbidden(description: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description)
-    }
-
-    /// 401 `access_denied`: no credential was presented.
+    /// No credential was presented.
     pub fn unauthenticated(description: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::UNAUTHORIZED, Code::AccessDenied, description);
-        Self { challenge: Some(Challenge::Missing), ..error }
+        Self::new(Refusal::Unauthenticated, description).with_challenge(Challenge::Missing)
     }
 
-    /// 401 `access_denied`: the credential is invalid.
+    /// The credential is invalid.
     pub fn invalid_bearer(description: impl Into<String>) -> Self {
-        Self { challenge: Some(Challenge::InvalidToken), ..Self::unauthenticated(description) }
+        Self::new(Refusal::Unauthenticated, description).with_challenge(Challenge::InvalidToken)
     }
 
-    /// 401 `invalid_client`: HTTP Basic at the token endpoint.
+    /// HTTP Basic at the token endpoint.
     pub fn basic_authentication() -> Self {
         let description = "clients authenticate with a certificate (tls_client_auth), not with HTTP Basic";
-        let error = Self::new(StatusCode::UNAUTHORIZED, Code::InvalidClient, description);
-        Self { challenge: Some(Challenge::Basic), ..error }
+        Self::new(Refusal::InvalidClient, description).with_challenge(Challenge::Basic)
     }
 
-    /// 403 `access_denied`: the caller lacks a capability.
+    /// The caller lacks a capability.
     pub fn insufficient(capability: &'static str) -> Self {
-        let error = Self::forbidden(format!("the caller does not have the capability {capability}"));
-        Self { challenge: Some(Challenge::InsufficientScope(capability)), ..error }
-    }
-
-    /// 403 `access_denied` with the check that the token in the request failed. No challenge: the caller itself is
-    /// authenticated and authorized.
-    pub fn failed_check(
-        check: &'static str,
-        checks: Vec<CheckResult>,
-        description: impl Into<String>,
-    ) -> Self {
-        Self { failed: Some(Box::new(FailedCheck { check, checks })), ..Self::forbidden(description) }
-    }
-
-    /// 429 `access_denied` with `Retry-After`.
-    pub fn too_many_requests(description: &str, retry_after_secs: u32) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Code::AccessDenied, description);
-        Self { retry_after_secs: Some(retry_after_secs), ..error }
+        Self::forbidden(format!("the caller does not have the capability {capability}"))
+            .with_challenge(Challenge::InsufficientScope(capability))
     }
 
     pub fn description(&self) -> &str {
@@ -195,7 +219,7 @@ impl Error {
 
     /// Whether the node failed, as opposed to the request being refused.
     pub fn is_of_server(&self) -> bool {
-        self.status.is_server_error()
+        self.refusal.status_and_code().0.is_server_error()
     }
 
     /// Adds a detail for the log.
@@ -204,217 +228,8 @@ impl Error {
         Self { detail: Some(detail.to_string()), ..self }
     }
 
-    /// A refused exchange in JSON.
-    #[must_use]
-    pub fn of_exchange(error: &exchange::Error) -> Self {
-        use exchange::Error as E;
-        let description = error.to_string();
-        let refusal = match error {
-            E::UnsupportedGrantType => {
-                Self::new(StatusCode::BAD_REQUEST, Code::UnsupportedGrantType, description)
-            }
-            E::Invalid { .. }
-            | E::UnsupportedSubjectTokenType
-            | E::UnsupportedActorTokenType
-            | E::SeveralAudiences
-            | E::SubjectToken(_)
-            | E::ActorToken(_)
-            | E::NonceSpent
-            | E::TokenEnded => Self::invalid_request(description),
-            E::TooMany(_) => Self::too_many_requests(&description, FULL_RETRY_SECS),
-            E::IdempotencyKeyReused => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
-            }
-            E::ActorNotNamed
-            | E::ActorLoop
-            | E::DelegationDepthExhausted
-            | E::ChainTooLong
-            | E::LineageTooLong
-            | E::CallerBlocked
-            | E::Denied(_)
-            | E::NothingGranted
-            | E::BlastRadius => Self::new(StatusCode::FORBIDDEN, Code::AccessDenied, description),
-            E::IssuerUnavailable
-            | E::PolicyTimedOut(_)
-            | E::NoPolicy
-            | E::CannotSign(_)
-            | E::NotBootstrapped
-            | E::Stale(_)
-            | E::Write(_) => Self::unavailable(description),
-            E::Internal(source) => Self::internal(source),
-        };
-        match source_of(error) {
-            Some(source) => refusal.with_detail(source),
-            None => refusal,
-        }
-    }
-
-    /// A refused exchange in a form: policy and scope refusals are 400 with the codes of RFC 8693 and RFC 6749.
-    #[must_use]
-    pub fn of_form_exchange(error: &exchange::Error) -> Self {
-        use exchange::Error as E;
-        let code = match error {
-            E::Denied(denial) if denial.kind == DenialKind::Audience => Code::InvalidTarget,
-            E::SeveralAudiences => Code::InvalidTarget,
-            E::NothingGranted => Code::InvalidScope,
-            // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy"
-            E::ActorNotNamed
-            | E::ActorLoop
-            | E::DelegationDepthExhausted
-            | E::ChainTooLong
-            | E::LineageTooLong => Code::InvalidRequest,
-            E::Denied(_) | E::BlastRadius => Code::AccessDenied,
-            _ => return Self::of_exchange(error),
-        };
-        Self { status: StatusCode::BAD_REQUEST, code, ..Self::of_exchange(error) }
-    }
-}
-
-fn source_of(error: &exchange::Error) -> Option<String> {
-    if let exchange::Error::Denied(denial) | exchange::Error::PolicyTimedOut(denial) = error {
-        return denial.detail.clone();
-    }
-    std::error::Error::source(error).map(ToString::to_string)
-}
-
-impl From<json::Error> for Error {
-    fn from(error: json::Error) -> Self {
-        Self::invalid_request(text::printable(&error.to_string()))
-    }
-}
-
-impl From<cluster::Corrupt> for Error {
-    fn from(error: cluster::Corrupt) -> Self {
-        Self::internal(error)
-    }
-}
-
-impl From<identity::Error> for Error {
-    fn from(error: identity::Error) -> Self {
-        use identity::Error as E;
-        let description = error.to_string();
-        let refusal = match &error {
-            E::NotConfigured => Self::not_configured(description),
-            E::Invalid { .. } => Self::invalid_request(description),
-            E::UnknownAgent => Self::not_found(description),
-            E::TooManyAgents => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
-            E::TooManyIdempotencyKeys => Self::too_many_requests(&description, FULL_RETRY_SECS),
-            E::IdempotencyKeyReused => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, Code::InvalidRequest, description)
-            }
-            E::ParentUnknown
-            | E::ParentRevoked
-            | E::ParentEnded
-            | E::ParentTerminal
-            | E::ChainTooLong
-            | E::DepthExceedsParent { .. }
-            | E::CapabilityExceedsParent { .. }
-            | E::BlastRadiusExceedsParent { .. }
-            | E::Denied(_)
-            | E::NothingGranted
-            | E::BlastRadius
-            | E::NotAnIdentityToken
-            | E::Revoked
-            | E::RenewedTooOften
-            | E::CallerBlocked
-            | E::Ended => Self::forbidden(description),
-            E::PolicyTimedOut(_)
-            | E::NoPolicy
-            | E::CannotSign(_)
-            | E::NotBootstrapped
-            | E::Stale(_)
-            | E::NotCurrent(_)
-            | E::Write(_) => Self::unavailable(description),
-            E::Internal(source) => Self::internal(source),
-        };
-        let detail = match &error {
-            E::Denied(denial) | E::PolicyTimedOut(denial) => denial.detail.clone(),
-            _ => std::error::Error::source(&error).map(ToString::to_string),
-        };
-        Self { detail, ..refusal }
-    }
-}
-
-impl From<revocation::Error> for Error {
-    fn from(error: revocation::Error) -> Self {
-        use revocation::Error as E;
-        let description = error.to_string();
-        match error {
-            E::Invalid { .. } | E::NotOne => Self::invalid_request(description),
-            E::UnknownAgent | E::UnknownKey | E::UnknownBlock => Self::not_found(description),
-            E::Busy => Self::unavailable(description),
-            E::State(error) => error.into(),
-        }
-    }
-}
-
-/// A refused security event in the JSON form.
-impl From<receiver::Error> for Error {
-    fn from(error: receiver::Error) -> Self {
-        use receiver::Error as E;
-        let description = error.to_string();
-        let refusal = match &error {
-            E::NotConfigured | E::NoRule => Self::not_configured(description),
-            E::Json(_) | E::Set(_) | E::Invalid { .. } => Self::invalid_request(description),
-            E::JtiReused => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
-            E::CallerRefused
-            | E::SpeakerNotAllowed
-            | E::SpeakerRevoked
-            | E::OutsideAuthority { .. }
-            | E::BlocksOperator
-            | E::Denied(_) => Self::forbidden(description),
-            E::Quota { retry_after_secs } => Self::too_many_requests(&description, *retry_after_secs),
-            E::PolicyTimedOut(_)
-            | E::Stale(_)
-            | E::TooManyRevocations
-            | E::IssuerUnavailable
-            | E::NoPolicy
-            | E::Write(_) => Self::unavailable(description),
-            E::Internal(source) => Self::internal(source),
-        };
-        let detail = match &error {
-            E::Denied(denial) | E::PolicyTimedOut(denial) => denial.detail.clone(),
-            _ => None,
-        };
-        Self { detail: refusal.detail.clone().or(detail), ..refusal }
-    }
-}
-
-impl From<streams::Error> for Error {
-    fn from(error: streams::Error) -> Self {
-        use streams::Error as E;
-        let description = error.to_string();
-        match error {
-            E::NotConfigured => Self::not_configured(description),
-            E::Invalid { .. } => Self::invalid_request(description),
-            E::State(error) => error.into(),
-        }
-    }
-}
-
-impl From<feed::Error> for Error {
-    fn from(error: feed::Error) -> Self {
-        use feed::Error as E;
-        let description = error.to_string();
-        match error {
-            E::MalformedId | E::UnknownType => Self::invalid_request(description),
-            E::TooManySubscribers | E::NotNow => Self::unavailable(description),
-            E::TooManySubscribersOfCaller => Self::too_many_requests(&description, 1),
-            E::Damaged(corrupt) => Self::internal(corrupt),
-        }
-    }
-}
-
-impl From<keyring::Error> for Error {
-    fn from(error: keyring::Error) -> Self {
-        match error {
-            keyring::Error::State(error) => error.into(),
-            keyring::Error::NoUsableKey(_) => Self::unavailable(error.to_string()),
-            keyring::Error::DoesNotTransmit(_) | keyring::Error::SuccessorTooYoung { .. } => {
-                Self::new(StatusCode::CONFLICT, Code::InvalidRequest, error.to_string())
-            }
-            other => Self::internal(other),
-        }
+    fn with_challenge(self, challenge: Challenge) -> Self {
+        Self { challenge: Some(challenge), ..self }
     }
 }
 
@@ -424,14 +239,15 @@ impl IntoResponse for Error {
         if let Some(detail) = &self.detail {
             tracing::info!(request_id, detail, description = self.description, "refused");
         }
+        let (status, code) = self.refusal.status_and_code();
         let body = Body {
-            error: self.code,
+            error: code,
             error_description: text::printable(&self.description),
             check: self.failed.as_ref().map(|failed| failed.check),
             checks: self.failed.map(|failed| failed.checks),
             request_id,
         };
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = (status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(challenge) = self.challenge {
@@ -447,7 +263,7 @@ impl IntoResponse for Error {
             };
             headers.extend(HeaderValue::try_from(value).ok().map(|value| (header::WWW_AUTHENTICATE, value)));
         }
-        if let Some(secs) = self.retry_after_secs {
+        if let Some(secs) = self.refusal.retry_after_secs() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
         response

@@ -112,8 +112,7 @@ pub async fn post(
     });
     let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
     app.metrics.exchange(kind_label(kind.as_deref()), label);
-    let refusal = if is_json { Error::of_exchange } else { Error::of_form_exchange };
-    let minted = result.map_err(|error| refusal(&error))?;
+    let minted = result.map_err(|error| if is_json { error.into() } else { Error::of_form(error) })?;
     tracing::info!(
         request_id = super::request_id::current(),
         jti = minted.jti,

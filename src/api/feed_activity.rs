@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::exchange::{self, Minted};
 use crate::feed::{Activity, ActivityKind, ActivityResult};
 use crate::id::WorkloadId;
+use crate::state;
 use crate::tools::checks::Failure;
 
 /// A finished exchange.
@@ -66,7 +67,7 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::Denied(_)
         | E::NothingGranted
         | E::BlastRadius
-        | E::NonceSpent => true,
+        | E::State(state::Error::NonceSpent | state::Error::CallerRefused) => true,
         E::UnsupportedGrantType
         | E::Invalid { .. }
         | E::UnsupportedSubjectTokenType
@@ -75,13 +76,10 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::IssuerUnavailable
         | E::PolicyTimedOut(_)
         | E::NoPolicy
-        | E::IdempotencyKeyReused
         | E::TokenEnded
-        | E::TooMany(_)
         | E::CannotSign(_)
         | E::NotBootstrapped
-        | E::Stale(_)
-        | E::Write(_)
+        | E::State(_)
         | E::Internal(_) => false,
     }
 }

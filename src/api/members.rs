@@ -15,12 +15,11 @@ use utoipa::ToSchema;
 use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
-use super::error::{Code, Error};
+use super::error::{Error, Refusal};
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
 use super::{App, body, idempotency, paging};
 use crate::clock::Timestamp;
-use crate::cluster::TransferError;
 use crate::state::{Index, JoinToken, Joiner, NodeRole, NodeStage, minting_key};
 use crate::{json, limits, text};
 
@@ -174,7 +173,7 @@ fn token_shown_before(node_id: u64) -> Error {
         "Idempotency-Key: was used before, for the join token of node {node_id}, which is shown only once; remove node \
          {node_id} and create another token"
     );
-    Error::new(StatusCode::CONFLICT, Code::InvalidRequest, description)
+    Error::new(Refusal::Conflict, description)
 }
 
 /// Joins a node to the cluster by its join token. A repeated request of the same node gets the same response.
@@ -284,7 +283,7 @@ fn check_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), 
         "node {leaving} is the only member that can mint tokens: without it exchanges are answered 503 until {until}; keep \
          it until then, or set force"
     );
-    Err(Error::new(StatusCode::CONFLICT, Code::InvalidRequest, description))
+    Err(Error::new(Refusal::Conflict, description))
 }
 
 async fn change(
@@ -339,17 +338,6 @@ pub async fn transfer(
     let leader = act.end(transferred, |leader| format!("node {leader} leads")).await?;
     tracing::warn!(leader, caller = caller.id(), "leadership transferred");
     Ok((NO_STORE, Json(Leader { leader })).into_response())
-}
-
-impl From<TransferError> for Error {
-    fn from(error: TransferError) -> Self {
-        let description = error.to_string();
-        match error {
-            TransferError::NotAVoter(_) => Self::invalid_request(description),
-            TransferError::NoOtherVoter => Self::new(StatusCode::CONFLICT, Code::InvalidRequest, description),
-            TransferError::NoLeader | TransferError::Failed(_) => Self::unavailable(description),
-        }
-    }
 }
 
 #[cfg(test)]

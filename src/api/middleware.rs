@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::connect_info::{Channel, ClientConnection};
-use super::error::{Code, Error};
+use super::error::{Error, Refusal};
 use super::listener::Violation;
 use super::load_shedding::Admitted;
 use super::rate_limit::{Key, Remaining};
@@ -282,11 +282,7 @@ fn as_error_object(response: Response) -> Response {
         return response;
     }
     let allow = response.headers().get(header::ALLOW).cloned();
-    let error = Error::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        Code::MethodNotAllowed,
-        "this route does not support this method",
-    );
+    let error = Error::new(Refusal::MethodNotAllowed, "this route does not support this method");
     let mut response = error.into_response();
     if let Some(allow) = allow {
         response.headers_mut().insert(header::ALLOW, allow);

@@ -18,7 +18,6 @@ use super::error::Error;
 use super::streams::StreamErrors;
 use crate::transmitter::poll;
 use crate::transmitter::poll::{PollCaller, PollResult};
-use crate::transmitter::set_builder;
 use crate::{json, limits};
 
 /// A poll, with the acknowledgements of earlier tokens (RFC 8936 §2.2). Unknown fields are ignored.
@@ -97,29 +96,4 @@ pub async fn post(
     let context = PollCaller { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
     let PollResult { sets, more_available } = app.poller.poll(&stream_id, context, request_body).await?;
     Ok((NO_STORE, Json(PollAnswer { sets, more_available })).into_response())
-}
-
-impl From<poll::Error> for Error {
-    fn from(error: poll::Error) -> Self {
-        use poll::Error as E;
-        let description = error.to_string();
-        match error {
-            E::Invalid { .. } | E::DeliveredByPush => Self::invalid_request(description),
-            E::UnknownStream => Self::not_found(description),
-            E::CallerBlocked => Self::forbidden(description),
-            E::Busy => Self::unavailable(description),
-            E::Set(error) => error.into(),
-            E::State(error) => error.into(),
-        }
-    }
-}
-
-impl From<set_builder::Error> for Error {
-    fn from(error: set_builder::Error) -> Self {
-        let refusal = Self::unavailable(error.to_string());
-        match std::error::Error::source(&error) {
-            Some(source) => refusal.with_detail(source),
-            None => refusal,
-        }
-    }
 }

@@ -14,7 +14,7 @@ use governor::{Quota, RateLimiter};
 use moka::sync::Cache;
 
 use super::connect_info::network_of;
-use super::error::Error;
+use super::error::{Error, Refusal};
 use crate::clock::Clock;
 use crate::id::WorkloadId;
 use crate::limits;
@@ -112,7 +112,7 @@ impl RateLimits {
             Err(until) => {
                 let wait = until.wait_time_from(SinceBoot(self.clock.clone()).now());
                 let secs = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-                let refused = Error::too_many_requests("too many requests of this caller, retry later", secs);
+                let refused = too_many("too many requests of this caller, retry later", secs);
                 RateDecision { remaining: Remaining { quota, requests: 0 }, permit: Err(refused) }
             }
         }
@@ -125,7 +125,11 @@ fn permit_of(account: Arc<Account>) -> Result<RequestPermit, Error> {
     if before < limits::REQUESTS_PER_CALLER_MAX {
         return Ok(permit);
     }
-    Err(Error::too_many_requests("too many concurrent requests of this caller", 1))
+    Err(too_many("too many concurrent requests of this caller", 1))
+}
+
+fn too_many(text: &str, retry_after_secs: u32) -> Error {
+    Error::new(Refusal::TooMany { retry_after_secs }, text)
 }
 
 /// Our clock for the library.

@@ -17,8 +17,8 @@ use super::error::{self, Error};
 use super::openapi::values;
 use super::text;
 use crate::limits;
-use crate::receiver;
-use crate::receiver::{Form, Received, RejectedSignal};
+use crate::receiver::{self, Form, Received, RejectedSignal};
+use crate::state;
 
 /// A security event token as a JSON object. Unknown fields are ignored.
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -116,13 +116,7 @@ pub async fn receive(
 
 /// RFC 8935 §2.3: a refused token is 400 with a code; other errors are as on any route.
 fn refusal_of_signed(error: receiver::Error) -> Result<Response, Error> {
-    use receiver::Error as E;
-    let err = match &error {
-        E::Set(error) => error.err(),
-        E::Invalid { .. } | E::JtiReused => "invalid_request",
-        E::OutsideAuthority { .. } | E::BlocksOperator | E::Denied(_) => "access_denied",
-        _ => return Err(error.into()),
-    };
+    let Some(err) = error::set_error_code(&error) else { return Err(error.into()) };
     let answer = SetError { err, description: text::printable(&error.to_string()) };
     let language = [(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"))];
     Ok((StatusCode::BAD_REQUEST, NO_STORE, language, Json(answer)).into_response())
@@ -167,7 +161,7 @@ fn log_refused(refused: &RejectedSignal, caller: Option<&str>) {
         | E::SpeakerRevoked
         | E::OutsideAuthority { .. }
         | E::BlocksOperator
-        | E::JtiReused
+        | E::State(state::Error::JtiReused)
         | E::Denied(_)
         | E::Quota { .. } => true,
         E::Set(error) => matches!(error.err(), "authentication_failed" | "invalid_key" | "invalid_issuer"),

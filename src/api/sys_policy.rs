@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,12 +12,12 @@ use super::App;
 use super::admin_audit::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
-use super::error::{Code, Error};
+use super::error::Error;
 use super::openapi::values;
 use super::paging::QueryParams;
 use crate::policy::Source;
 use crate::state::LinearizableRead;
-use crate::{active_policy, limits};
+use crate::limits;
 
 /// One file of a bundle.
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -200,19 +200,4 @@ pub async fn explain(
     let point = point.map_err(|rule: String| Error::invalid_request(format!("point: {rule}")))?;
     let explanation = app.policy.explain(point.unwrap_or_default(), question).await?;
     explanation.map(Json).ok_or_else(|| Error::not_found("there is no policy"))
-}
-
-impl From<active_policy::Error> for Error {
-    fn from(error: active_policy::Error) -> Self {
-        let description = error.to_string();
-        match error {
-            active_policy::Error::Refused(_) => Self::invalid_request(description),
-            active_policy::Error::State(error) => error.into(),
-            active_policy::Error::NotActive => Self::unavailable(description),
-            active_policy::Error::LoaderFailed(_) => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::ServerError, "internal error")
-                    .with_detail(description)
-            }
-        }
-    }
 }

@@ -22,7 +22,7 @@ use crate::api::openapi::values;
 use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::{self, LinearizableRead, ToolQuery};
 use crate::tools::entry::{self, ToolEntry, ToolRecord};
-use crate::tools::registry::{self, Precondition, RegistryChange, RegistryView, Written};
+use crate::tools::registry::{Precondition, RegistryChange, RegistryView, Written};
 use crate::{json, limits, tools};
 
 /// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
@@ -378,21 +378,4 @@ fn version_of(etag: &str) -> Option<ToolVersion> {
     let (registration, revision) = etag.trim_matches('"').split_once('.')?;
     let version = ToolVersion { registration: registration.parse().ok()?, revision: revision.parse().ok()? };
     (text_of(version) == etag).then_some(version)
-}
-
-impl From<entry::Error> for Error {
-    fn from(error: entry::Error) -> Self {
-        Self::invalid_request(error.to_string())
-    }
-}
-
-impl From<registry::Error> for Error {
-    fn from(error: registry::Error) -> Self {
-        let description = error.to_string();
-        match error {
-            registry::Error::State(error) => error.into(),
-            registry::Error::Audit(error) => error.into(),
-            registry::Error::Unaudited { source, .. } => Self::unavailable(description).with_detail(source),
-        }
-    }
 }

@@ -134,24 +134,3 @@ impl From<Verdict> for VerifyResponse {
         }
     }
 }
-
-impl From<verify::Error> for Error {
-    fn from(error: verify::Error) -> Self {
-        use verify::Error as E;
-        let description = error.to_string();
-        match error {
-            E::Invalid { .. } => Self::invalid_request(description),
-            E::UnknownTool => Self::not_found(description),
-            E::Failed(failure) => {
-                let failed = CheckResult::failed(failure.check);
-                let checks = failure.trace.iter().copied().map(CheckResult::of).chain([failed]).collect();
-                Self::failed_check(failure.check.as_str(), checks, description)
-            }
-            E::Behind => Self::unavailable(description),
-            E::State(error) => error.into(),
-            E::Audit(error) => {
-                Self::unavailable("the verdict could not be recorded in the audit").with_detail(error)
-            }
-        }
-    }
-}

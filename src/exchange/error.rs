@@ -1,7 +1,7 @@
 //! Reasons for which an exchange is refused. `api` maps each to a status and a code.
 
 use crate::policy::{Denial, DenialKind};
-use crate::{cluster, keyring, state, token};
+use crate::{keyring, state, token};
 
 /// Reason for which an exchange is refused.
 #[derive(Debug, thiserror::Error)]
@@ -67,30 +67,18 @@ pub enum Error {
     /// The blast radii of subject, actor and policy cannot be compared.
     #[error("policy denied: insufficient blast radius")]
     BlastRadius,
-    /// The nonce was spent before.
-    #[error("execution_scope.nonce already used")]
-    NonceSpent,
-    /// The `Idempotency-Key` was used with another request.
-    #[error("Idempotency-Key was used with another request")]
-    IdempotencyKeyReused,
     /// The token that a retry would repeat has expired or was revoked.
     #[error("Idempotency-Key: the token of the first request has expired or was revoked")]
     TokenEnded,
-    /// Too many retained nonces or idempotency keys, in the cluster or of the caller.
-    #[error("{0}")]
-    TooMany(#[source] state::Error),
     /// This node has no signing key to use.
     #[error("this node cannot sign tokens now")]
     CannotSign(#[source] keyring::Error),
     /// The cluster is not bootstrapped.
     #[error("the cluster is starting")]
     NotBootstrapped,
-    /// This node has no valid freshness lease.
+    /// The state refused, or could not be read or written, or the outcome is unknown.
     #[error(transparent)]
-    Stale(state::LeaseError),
-    /// The nonce was not written, or the outcome is unknown.
-    #[error("{0}")]
-    Write(#[source] cluster::Error),
+    State(#[from] state::Error),
     /// Any other error; never the caller's fault.
     #[error("internal error")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -121,14 +109,16 @@ impl Error {
             Self::PolicyTimedOut(_) => "policy_failed",
             Self::NothingGranted => "scope",
             Self::BlastRadius => "blast_radius",
-            Self::NonceSpent => "nonce_spent",
-            Self::IdempotencyKeyReused | Self::TokenEnded => "idempotency_key",
-            Self::TooMany(_) => "too_many",
-            Self::NoPolicy
-            | Self::CannotSign(_)
-            | Self::NotBootstrapped
-            | Self::Stale(_)
-            | Self::Write(_) => "unavailable",
+            Self::TokenEnded => "idempotency_key",
+            Self::NoPolicy | Self::CannotSign(_) | Self::NotBootstrapped => "unavailable",
+            Self::State(error) => match error {
+                state::Error::NonceSpent => "nonce_spent",
+                state::Error::IdempotencyKeyReused => "idempotency_key",
+                state::Error::CallerRefused => "caller_blocked",
+                state::Error::TooManyNonces | state::Error::TooManyIdempotencyKeys => "too_many",
+                state::Error::Lease(_) | state::Error::Write(_) => "unavailable",
+                _ => "internal",
+            },
             Self::Internal(_) => "internal",
         }
     }
@@ -139,22 +129,6 @@ impl From<Denial> for Error {
         match denial.kind {
             DenialKind::TimedOut => Self::PolicyTimedOut(denial),
             _ => Self::Denied(denial),
-        }
-    }
-}
-
-impl From<state::Error> for Error {
-    fn from(error: state::Error) -> Self {
-        match error {
-            state::Error::NonceSpent => Self::NonceSpent,
-            state::Error::IdempotencyKeyReused => Self::IdempotencyKeyReused,
-            state::Error::CallerRefused => Self::CallerBlocked,
-            full @ (state::Error::TooManyNonces | state::Error::TooManyIdempotencyKeys) => {
-                Self::TooMany(full)
-            }
-            state::Error::Lease(error) => Self::Stale(error),
-            state::Error::Write(error) => Self::Write(error),
-            other => Self::Internal(other.into()),
         }
     }
 }

@@ -53,7 +53,7 @@ pub enum Error {
     #[error(transparent)]
     Damaged(#[from] Corrupt),
     /// A stored key is not JSON.
-    #[error("a registered key is corrupt")]
+    #[error("a registered key is corrupt: {0}")]
     KeyDamaged(#[from] json::Error),
 }
 

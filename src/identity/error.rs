@@ -1,6 +1,6 @@
 //! Reasons for which an identity request is refused. `api` maps each to a status and a code.
 
-use crate::cluster::{self, Corrupt};
+use crate::cluster::Corrupt;
 use crate::policy::blast_radius::BlastRadius;
 use crate::policy::{Denial, DenialKind};
 use crate::{keyring, state};
@@ -74,15 +74,6 @@ pub enum Error {
     /// No such agent, or that of another caller; the response does not tell which.
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
-    /// Quota of agents reached, of the cluster or of the caller.
-    #[error("the cluster has too many agents, or too many of this caller")]
-    TooManyAgents,
-    /// The `Idempotency-Key` was used with another request.
-    #[error("Idempotency-Key was used with another request")]
-    IdempotencyKeyReused,
-    /// Quota of idempotency keys reached, of the cluster or of the caller.
-    #[error("Idempotency-Key: limit of retained keys reached, of the cluster or of this caller")]
-    TooManyIdempotencyKeys,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
@@ -92,15 +83,9 @@ pub enum Error {
     /// The cluster is not bootstrapped.
     #[error("the cluster is starting")]
     NotBootstrapped,
-    /// This node has no valid freshness lease.
+    /// The state refused, or could not be read or written, or the outcome is unknown.
     #[error(transparent)]
-    Stale(#[from] state::LeaseError),
-    /// The linearizable read failed.
-    #[error(transparent)]
-    NotCurrent(state::ReadIndexError),
-    /// Not written, or the outcome is unknown.
-    #[error("{0}")]
-    Write(#[source] cluster::Error),
+    State(#[from] state::Error),
     /// Any other error; never the caller's fault.
     #[error("internal error")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -117,7 +102,7 @@ impl Error {
             state::Error::UnknownAgent => Self::ParentUnknown,
             state::Error::AgentRevoked => Self::ParentRevoked,
             state::Error::AgentEnded => Self::ParentEnded,
-            other => Self::of_write(other),
+            other => Self::State(other),
         }
     }
 
@@ -125,26 +110,7 @@ impl Error {
     pub(super) fn of_revocation(error: state::Error) -> Self {
         match error {
             state::Error::UnknownAgent | state::Error::NotTheOwner => Self::UnknownAgent,
-            other => Self::of_write(other),
-        }
-    }
-
-    /// The lookup of an agent failed.
-    pub(super) fn of_lookup(error: state::Error) -> Self {
-        match error {
-            state::Error::ReadIndex(error) => Self::NotCurrent(error),
-            other => Self::internal(other),
-        }
-    }
-
-    fn of_write(error: state::Error) -> Self {
-        match error {
-            state::Error::TooManyAgents => Self::TooManyAgents,
-            state::Error::IdempotencyKeyReused => Self::IdempotencyKeyReused,
-            state::Error::CallerRefused => Self::CallerBlocked,
-            state::Error::TooManyIdempotencyKeys => Self::TooManyIdempotencyKeys,
-            state::Error::Write(error) => Self::Write(error),
-            other => Self::internal(other),
+            other => Self::State(other),
         }
     }
 }
@@ -160,6 +126,6 @@ impl From<Denial> for Error {
 
 impl From<Corrupt> for Error {
     fn from(error: Corrupt) -> Self {
-        Self::internal(error)
+        Self::State(error.into())
     }
 }

@@ -151,8 +151,8 @@ impl AgentIdentities {
     /// # Errors
     /// [`Error`]: each variant is one rule.
     pub async fn issue(&self, request: &AgentRequest, caller: &Caller) -> Result<AgentIdentity, Error> {
-        let fresh = self.state.cluster().fresh().await?;
-        self.state.cluster().check_clock(&fresh)?;
+        let fresh = self.state.fresh().await?;
+        self.state.check_clock(&fresh)?;
         let mint_time = self.mint_time()?;
         if self.state.refuses(&fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
@@ -186,8 +186,8 @@ impl AgentIdentities {
     /// # Errors
     /// [`Error`]: each variant is one rule.
     pub async fn renew(&self, bearer: &Credential) -> Result<AgentIdentity, Error> {
-        let fresh = self.state.cluster().fresh().await?;
-        self.state.cluster().check_clock(&fresh)?;
+        let fresh = self.state.fresh().await?;
+        self.state.check_clock(&fresh)?;
         let mint_time = self.mint_time()?;
         // An access token may be narrower than the identity token that it was exchanged from; renewal would widen it.
         if !bearer.is_agent_identity() {
@@ -215,14 +215,14 @@ impl AgentIdentities {
     /// An agent issued to this caller; an operator sees all.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`] also for an agent of another caller; [`Error::Stale`].
+    /// [`Error::UnknownAgent`] also for an agent of another caller; [`Error::State`].
     pub async fn show(
         &self,
         _current: &LinearizableRead,
         agent_id: &str,
         caller: &Caller,
     ) -> Result<AgentRecord, Error> {
-        let fresh = self.state.cluster().fresh().await?;
+        let fresh = self.state.fresh().await?;
         let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
         self.record_of(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
@@ -231,7 +231,7 @@ impl AgentIdentities {
     /// cursor of the next page.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Internal`].
+    /// [`Error::State`].
     pub async fn list(
         &self,
         _current: &LinearizableRead,
@@ -239,7 +239,7 @@ impl AgentIdentities {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<AgentRecord>, Option<String>), Error> {
-        let fresh = self.state.cluster().fresh().await?;
+        let fresh = self.state.fresh().await?;
         let issued_by = (!caller.is_operator).then(|| caller.name());
         let (agents, next) = self.state.agents(issued_by, after, limit)?;
         let records: Result<_, _> = agents.into_iter().map(|agent| self.record_of(&fresh, agent)).collect();
@@ -389,7 +389,7 @@ impl AgentIdentities {
 /// An agent issued through any node, by a linearizable read if this node has no record.
 async fn find_agent(state: &State, agent_id: &str) -> Result<Option<IssuedAgent>, Error> {
     let look = || Ok::<_, state::Error>(state.agent(agent_id)?);
-    state.confirmed(look).await.map_err(Error::of_lookup)
+    Ok(state.confirmed(look).await?)
 }
 
 fn policy_parent(parent: &IssuedAgent) -> Parent<'_> {

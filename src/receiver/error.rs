@@ -1,6 +1,5 @@
 //! Errors of the receiver. `api` maps each to a status and a code, once per form of SET.
 
-use crate::cluster;
 use crate::policy::{Denial, DenialKind};
 use crate::token::security_event;
 use crate::{json, state};
@@ -29,9 +28,6 @@ pub enum Error {
     /// The caller may speak for this issuer, but is blocked, or was revoked after `iat`.
     #[error("iss: the caller is revoked")]
     SpeakerRevoked,
-    /// The caller was blocked, or its token revoked, before the signal was applied.
-    #[error("the caller is blocked or revoked")]
-    CallerRefused,
     /// The issuer may not revoke the subject.
     #[error("{field}: the issuer has no authority over this subject")]
     OutsideAuthority {
@@ -41,38 +37,26 @@ pub enum Error {
     /// The subject is a caller with `cluster.admin`, which this issuer may not block.
     #[error("sub_id: the issuer may not block an operator: see signals.may_block_operators")]
     BlocksOperator,
-    /// The issuer used the `jti` for a token with other claims.
-    #[error("jti: the issuer used it for another security event token")]
-    JtiReused,
     /// Policy denied it.
     #[error("policy denied: {}", .0.reason)]
     Denied(Denial),
     /// Policy did not decide in time: no statement about the signal.
     #[error("policy did not decide in time")]
     PolicyTimedOut(Denial),
-    /// The node has no freshness lease.
-    #[error(transparent)]
-    Stale(#[from] state::LeaseError),
     /// The issuer's quota of revocations per minute is used up.
     #[error(
         "the issuer has reached its revocation quota for this minute; an operator can grant an allowance"
     )]
     Quota { retry_after_secs: u32 },
-    /// The cluster retains its maximum of revocations.
-    #[error("the cluster retains its maximum number of revocations")]
-    TooManyRevocations,
     /// The issuer's keys could not be fetched.
     #[error("the keys of the issuer are not available")]
     IssuerUnavailable,
     /// No policy has been loaded.
     #[error("no policy is loaded")]
     NoPolicy,
-    /// The write failed, or its result is unknown.
-    #[error("{0}")]
-    Write(#[source] cluster::Error),
-    /// Any other error; never the caller's fault.
-    #[error("internal error")]
-    Internal(#[source] state::Error),
+    /// The state refused, or could not be read or written, or the outcome is unknown.
+    #[error(transparent)]
+    State(state::Error),
 }
 
 /// A rejected signal, for the response and the log.
@@ -91,21 +75,22 @@ impl Error {
         match self {
             Self::NotConfigured | Self::NoRule => "not_configured",
             Self::Json(_) | Self::Set(_) | Self::Invalid { .. } => "invalid",
-            Self::CallerRefused
-            | Self::SpeakerNotAllowed
+            Self::SpeakerNotAllowed
             | Self::SpeakerRevoked
             | Self::OutsideAuthority { .. }
             | Self::BlocksOperator => "outside_authority",
-            Self::JtiReused => "conflict",
             Self::Denied(_) => "denied",
             Self::Quota { .. } => "quota",
-            Self::PolicyTimedOut(_)
-            | Self::Stale(_)
-            | Self::TooManyRevocations
-            | Self::IssuerUnavailable
-            | Self::NoPolicy
-            | Self::Write(_) => "unavailable",
-            Self::Internal(_) => "error",
+            Self::PolicyTimedOut(_) | Self::IssuerUnavailable | Self::NoPolicy => "unavailable",
+            Self::State(error) => match error {
+                state::Error::JtiReused => "conflict",
+                state::Error::CallerRefused => "outside_authority",
+                state::Error::TooManyRevocations
+                | state::Error::Lease(_)
+                | state::Error::ReadIndex(_)
+                | state::Error::Write(_) => "unavailable",
+                _ => "error",
+            },
         }
     }
 }

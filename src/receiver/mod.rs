@@ -298,12 +298,7 @@ impl Receiver {
                 let second = self.state.elapsed_time().secs().rem_euclid(60);
                 Error::Quota { retry_after_secs: u32::try_from(60 - second).unwrap_or(60) }
             }
-            state::Error::JtiReused => Error::JtiReused,
-            state::Error::TooManyRevocations => Error::TooManyRevocations,
-            state::Error::CallerRefused => Error::CallerRefused,
-            state::Error::Write(error) => Error::Write(error),
-            state::Error::Lease(error) => Error::Stale(error),
-            other => Error::Internal(other),
+            other => Error::State(other),
         }
     }
 }

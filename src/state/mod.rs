@@ -70,7 +70,7 @@ pub enum Error {
     #[error(transparent)]
     ReadIndex(#[from] ReadIndexError),
     /// The nonce was used before.
-    #[error("the nonce was already used")]
+    #[error("execution_scope.nonce already used")]
     NonceSpent,
     /// Nonce limit of the cluster or of the caller.
     #[error("execution_scope.nonce: limit of stored nonces reached, for the cluster or for this caller")]
@@ -194,7 +194,7 @@ pub enum Error {
     #[error("the members of the cluster changed meanwhile: repeat the request")]
     MembersChanged,
     /// A row is corrupt.
-    #[error("a row of the state is corrupt")]
+    #[error(transparent)]
     Damaged(#[from] Corrupt),
     /// The reply has a version that this node does not know.
     #[error("the reply cannot be decoded")]

@@ -116,7 +116,7 @@ pub enum Error {
     #[error(transparent)]
     State(#[from] state::Error),
     /// The audit entry could not be written, so there is no verdict.
-    #[error(transparent)]
+    #[error("the verdict could not be recorded in the audit")]
     Audit(#[from] audit::Error),
 }
 

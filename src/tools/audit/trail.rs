@@ -27,7 +27,7 @@ pub enum ReadError {
     #[error(transparent)]
     Registry(#[from] state::Error),
     /// A row is corrupt.
-    #[error("a row of the state is corrupt")]
+    #[error(transparent)]
     Damaged(#[from] Corrupt),
     /// Limit of concurrent reads reached.
     #[error("limit of concurrent audit reads reached")]
