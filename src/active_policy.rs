@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
 use crate::policy::{self, Bundle, Explanation, Point, Source};
-use crate::state::{self, CallerFacts, PolicySource, State};
+use crate::state::{self, CallContext, PolicySource, State};
 use crate::telemetry::Metrics;
 
 /// Compiles sources outside the threads that serve requests.
@@ -129,7 +129,7 @@ impl ActivePolicy {
     pub async fn apply(
         &self,
         sources: Vec<Source>,
-        (applied_by, caller): (String, &CallerFacts),
+        caller: &CallContext,
         expected_current: String,
     ) -> Result<(String, bool), Error> {
         let bundle = self.load(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
@@ -141,7 +141,7 @@ impl ActivePolicy {
         let changed = self
             .state
             .on_behalf_of(caller)
-            .put_policy(digest.clone(), sources.collect(), applied_by, expected_current)
+            .put_policy(digest.clone(), sources.collect(), expected_current)
             .await?;
         let mut active = self.active.subscribe();
         let until_active = active.wait_for(|active| *active == digest);

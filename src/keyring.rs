@@ -21,7 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
 use crate::limits;
-use crate::state::{self, CallerFacts, SigningKeyRecord, SigningKeyState, State};
+use crate::state::{self, CallContext, SigningKeyRecord, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
@@ -291,7 +291,7 @@ impl Keyring {
         &self,
         algorithm: SigningAlgorithm,
         elapsed: Timestamp,
-        caller: &CallerFacts,
+        caller: &CallContext,
     ) -> Result<String, Error> {
         // Completes an earlier rotation first if that failed after its entry.
         self.ensure().await?;
@@ -320,7 +320,7 @@ impl Keyring {
     ///
     /// # Errors
     /// [`state::Error::UnknownSigningKey`].
-    pub async fn taint(&self, kid: &str, iss: &str, caller: &CallerFacts) -> Result<(), Error> {
+    pub async fn taint(&self, kid: &str, iss: &str, caller: &CallContext) -> Result<(), Error> {
         let state = self.state.on_behalf_of(caller);
         state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
         self.replace_keys().await;

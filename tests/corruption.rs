@@ -41,7 +41,7 @@ impl History {
                 node.running
                     .state
                     .as_node()
-                    .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default(), None)
+                    .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default())
                     .await
                     .expect("fresh");
             }
@@ -49,7 +49,6 @@ impl History {
             let put = node.running.state.as_node().put_policy(
                 format!("policy-{from}"),
                 vec![source],
-                String::new(),
                 String::new(),
             );
             put.await.expect("policy");
@@ -101,12 +100,7 @@ impl History {
             assert_eq!(state.cluster().state_hash().expect("hash"), self.hash, "{name}: not the same state");
         }
         let spent = (0..NONCES).map(|number| {
-            state.as_node().record_exchange(
-                Some(nonce(number)),
-                state::owner("test"),
-                MintedToken::default(),
-                None,
-            )
+            state.as_node().record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default())
         });
         for (number, outcome) in futures::future::join_all(spent).await.into_iter().enumerate() {
             assert!(matches!(outcome, Err(state::Error::NonceSpent)), "{name}: nonce {number} was forgotten");
@@ -128,7 +122,7 @@ async fn snapshot(node: &Node, data: &Path) {
             node.running
                 .state
                 .as_node()
-                .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default(), None)
+                .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default())
                 .await,
         );
         number = if number == 255 { 200 } else { number + 1 };

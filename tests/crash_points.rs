@@ -54,7 +54,7 @@ async fn a_life_to_be_interrupted() {
         let spend = async |number: u8| {
             state
                 .as_node()
-                .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default(), None)
+                .record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default())
                 .await
                 .expect("fresh");
             acknowledge(&format!("nonce {number}"));
@@ -64,11 +64,7 @@ async fn a_life_to_be_interrupted() {
         }
         let digest = format!("policy-{life}");
         let source = PolicySource { path: "a.rego".into(), text: format!("{POLICY}\n# {life}") };
-        state
-            .as_node()
-            .put_policy(digest.clone(), vec![source], String::new(), String::new())
-            .await
-            .expect("policy");
+        state.as_node().put_policy(digest.clone(), vec![source], String::new()).await.expect("policy");
         acknowledge(&format!("policy {digest}"));
         let kid = state.index().signing_keys.keys().next().expect("key").clone();
         state.as_node().taint_signing_key(kid.clone(), nonce(255)).await.expect("tainted");
@@ -238,7 +234,6 @@ async fn assert_complete(site: &Site, life: &Run) {
                         Some(nonce(number.parse().expect("number"))),
                         state::owner("test"),
                         MintedToken::default(),
-                        None,
                     )
                     .await;
                 assert!(matches!(again, Err(state::Error::NonceSpent)), "killed at {at}: {what}: {again:?}");

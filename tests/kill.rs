@@ -128,13 +128,13 @@ async fn a_node_is_restarted_fifty_times_in_one_process() {
         let state = &node.running.state;
         state
             .as_node()
-            .record_exchange(Some(nonce(restart)), state::owner("test"), MintedToken::default(), None)
+            .record_exchange(Some(nonce(restart)), state::owner("test"), MintedToken::default())
             .await
             .expect("fresh");
         for earlier in 0..restart {
             state
                 .as_node()
-                .record_exchange(Some(nonce(earlier)), state::owner("test"), MintedToken::default(), None)
+                .record_exchange(Some(nonce(earlier)), state::owner("test"), MintedToken::default())
                 .await
                 .expect_err("spent before");
         }

@@ -2,11 +2,8 @@
 //! recorded before the response.
 
 use super::App;
-use super::caller::{Caller, ManageStreams};
 use super::error::Error;
-use super::streams::call_context;
-use crate::state::LinearizableRead;
-use crate::tools;
+use crate::state::{CallContext, LinearizableRead};
 use crate::tools::audit::{Decision, Draft, PendingEntry};
 
 /// An act without a recorded outcome. If it is dropped, its entry states that the outcome is unknown.
@@ -22,16 +19,16 @@ pub struct Act {
 /// Those of `change`; [`state::Error::UnknownStream`](crate::state::Error::UnknownStream); 503 as for [`Act`].
 pub async fn on_stream<T, E>(
     (app, current): (&App, &LinearizableRead),
-    caller: &Caller<ManageStreams>,
+    caller: &CallContext,
     (what, stream_id): (&str, &str),
     change: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Error>
 where
     Error: From<E>,
 {
-    let view = app.streams.get(current, stream_id, &call_context(caller)).await?;
+    let view = app.streams.get(current, stream_id, caller).await?;
     let owner = &view.stream.config.owner;
-    if owner == caller.id().unwrap_or_default() {
+    if owner == caller.name() {
         return Ok(change.await?);
     }
     let act = Act::begin(app, caller, format!("{what} stream {stream_id} of {owner}"))?;
@@ -43,14 +40,8 @@ impl Act {
     ///
     /// # Errors
     /// 503 if the entry cannot be written; the act must not be done then.
-    pub fn begin<N>(app: &App, caller: &Caller<N>, what: impl Into<String>) -> Result<Self, Error> {
-        let actor = tools::Caller {
-            id: caller.id().map(str::to_owned),
-            actor: caller.actor().map(str::to_owned),
-            request_id: super::request_id::current(),
-            ..tools::Caller::default()
-        };
-        let open = app.audit.begin(Draft::act(&actor, app.clock.now()))?;
+    pub fn begin(app: &App, caller: &CallContext, what: impl Into<String>) -> Result<Self, Error> {
+        let open = app.audit.begin(Draft::act(caller, app.clock.now()))?;
         Ok(Self { open, what: what.into() })
     }
 

@@ -10,10 +10,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::admin_audit::Act;
 use super::body;
 use super::cache_control::NO_STORE;
-use super::caller::{self, Caller, Identities, IssueIdentity, OwnToken};
+use super::caller::{Caller, Identities, IssueIdentity, OwnToken};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
-use super::{App, idempotency, paging, text};
+use super::{App, paging, text};
 use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
@@ -41,12 +41,10 @@ pub async fn issue(
     // An unread body closes the connection under a client that is still sending.
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     app.identity.configured()?;
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let request = json::read::<AgentIdentityRequest>(&bytes)?.validate()?;
-    let call_context = identity::Caller { idempotency, ..call_context(&caller) };
-    let identified = app.identity.issue(&request, &call_context).await?;
-    let (request_id, agent_id, jti) = (super::request_id::current(), &identified.agent_id, &identified.jti);
+    let identified = app.identity.issue(&request, &caller).await?;
+    let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
     let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
@@ -63,7 +61,7 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     app.identity.configured()?;
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
     let identified = app.identity.renew(bearer).await?;
-    let (request_id, agent_id, jti) = (super::request_id::current(), &identified.agent_id, &identified.jti);
+    let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
     Ok((NO_STORE, Json(identified)).into_response())
 }
@@ -80,8 +78,7 @@ pub async fn list(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, Error> {
     let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
-    let (agents, next) =
-        app.identity.list(&current, &call_context(&caller), page.after.as_deref(), page.limit).await?;
+    let (agents, next) = app.identity.list(&current, &caller, page.after.as_deref(), page.limit).await?;
     paging::answer(&uri, &agents, next.as_deref())
 }
 
@@ -102,7 +99,7 @@ pub async fn show(
 ) -> Result<Response, Error> {
     // An agent_id is ASCII.
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let record = app.identity.show(&current, &agent_id, &call_context(&caller)).await?;
+    let record = app.identity.show(&current, &agent_id, &caller).await?;
     Ok((NO_STORE, Json(record)).into_response())
 }
 
@@ -123,28 +120,15 @@ pub async fn revoke(
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
-    let call_context = identity::Caller { idempotency, ..call_context(&caller) };
-    let is_act = caller.is_operator() && !app.identity.is_issued_by(&agent_id, call_context.name()).await?;
-    let revocation = async { app.identity.revoke(&agent_id, &call_context).await.map_err(Error::from) };
+    let caller = caller.with_key(&parts, b"")?;
+    let is_act = caller.is_operator && !app.identity.is_issued_by(&agent_id, caller.name()).await?;
+    let revocation = async { app.identity.revoke(&agent_id, &caller).await.map_err(Error::from) };
     let changed = if is_act {
         let act = Act::begin(&app, &caller, format!("revoke agent {}", text::printable(&agent_id)))?;
         act.end(revocation.await, |_| String::new()).await?
     } else {
         revocation.await?
     };
-    let request_id = super::request_id::current();
-    tracing::warn!(request_id, agent_id, changed, caller = caller.id(), "agent revoked");
+    tracing::warn!(request_id = caller.request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
-}
-
-/// The caller, for the use-cases of identity.
-pub(super) fn call_context<N: caller::Need>(caller: &Caller<N>) -> identity::Caller {
-    identity::Caller {
-        id: caller.id().map(str::to_owned),
-        is_operator: caller.is_operator(),
-        facts: caller.shared_facts(),
-        idempotency: None,
-    }
 }

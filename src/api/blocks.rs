@@ -14,8 +14,8 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
 use super::openapi::values;
+use super::paging;
 use super::text;
-use super::{idempotency, paging};
 use crate::revocation;
 use crate::revocation::Revocations;
 use crate::state::{LinearizableRead, SubjectBlock, stated};
@@ -93,12 +93,10 @@ pub async fn lift(
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
     let Ok(Path(id)) = id else { return Err(revocation::Error::UnknownBlock.into()) };
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
+    let caller = caller.with_key(&parts, b"")?;
     let act = Act::begin(&app, &caller, format!("lift block {}", text::printable(&id)))?;
-    let lifted = app.revocations.lift(&id, caller.facts(), idempotency).await.map_err(Error::from);
+    let lifted = app.revocations.lift(&id, &caller).await.map_err(Error::from);
     act.end(lifted, |()| String::new()).await?;
-    let request_id = super::request_id::current();
-    tracing::warn!(request_id, id, caller = caller.id(), "block lifted");
+    tracing::warn!(request_id = caller.request_id, id, caller = caller.id(), "block lifted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }

@@ -6,21 +6,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
-use super::App;
 pub use super::capability::Capability;
 use super::connect_info::{Channel, ClientConnection};
 use super::error::Error;
 use super::rate_limit::Key;
 use super::request_context::RequestContext;
+use super::{App, idempotency};
 use crate::clock::Timestamp;
 use crate::id::WorkloadId;
-use crate::state::CallerFacts;
+use crate::state::{CallContext, CallerFacts};
 use crate::tls::PeerCertificate;
 use crate::token;
 use crate::token::CertificateDigest;
@@ -161,10 +162,8 @@ needs! {
 /// An authorized caller for need `N`. Only this module constructs it.
 #[derive(Clone, Debug)]
 pub struct Caller<N> {
-    principal: Principal,
-    certificate: Option<CertificateDigest>,
-    is_operator: bool,
-    facts: Arc<CallerFacts>,
+    context: CallContext,
+    credential: Option<Arc<Credential>>,
     need: PhantomData<N>,
 }
 
@@ -190,49 +189,28 @@ impl Principal {
 }
 
 impl<N> Caller<N> {
-    /// Its identifier; `None` for an anonymous caller.
-    #[must_use]
-    pub fn id(&self) -> Option<&str> {
-        self.principal.id().map(WorkloadId::as_str)
-    }
-
-    /// The actor of its bearer token (RFC 8693 §4.1).
-    #[must_use]
-    pub fn actor(&self) -> Option<&str> {
-        self.credential().and_then(Credential::act).map(|act| act.sub.as_str())
-    }
-
     /// Its verified bearer token.
     #[must_use]
     pub fn credential(&self) -> Option<&Credential> {
-        match &self.principal {
-            Principal::Bearer(credential) => Some(credential),
-            Principal::Anonymous | Principal::Workload(_) => None,
-        }
+        self.credential.as_deref()
     }
 
-    /// Whether it also has `cluster.admin` and may change resources of other owners.
-    #[must_use]
-    pub fn is_operator(&self) -> bool {
-        self.is_operator
+    /// Adds the `Idempotency-Key` of its request.
+    ///
+    /// # Errors
+    /// 400 if the key is invalid.
+    pub fn with_key(mut self, parts: &Parts, body: &[u8]) -> Result<Self, Error> {
+        let target = (&parts.method, &parts.uri);
+        self.context.idempotency = idempotency::idempotency(&parts.headers, self.id(), target, body)?;
+        Ok(self)
     }
+}
 
-    /// The facts that `apply` checks against the blocks; none of an anonymous caller.
-    #[must_use]
-    pub fn facts(&self) -> &CallerFacts {
-        &self.facts
-    }
+impl<N> Deref for Caller<N> {
+    type Target = CallContext;
 
-    /// The same, shared.
-    #[must_use]
-    pub fn shared_facts(&self) -> Arc<CallerFacts> {
-        Arc::clone(&self.facts)
-    }
-
-    /// The certificate of its connection, also when a bearer token authenticates it.
-    #[must_use]
-    pub fn certificate(&self) -> Option<CertificateDigest> {
-        self.certificate
+    fn deref(&self) -> &CallContext {
+        &self.context
     }
 }
 
@@ -260,7 +238,13 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
             super::middleware::reach_min_index(app, &parts.headers, may_wait).await?;
         }
         let is_operator = may(app, &principal, Capability::ClusterAdmin);
-        Ok(Self { principal, certificate, is_operator, facts: Arc::new(facts), need: PhantomData })
+        let id = principal.id().map(|id| id.as_str().to_owned());
+        let credential = if let Principal::Bearer(credential) = principal { Some(credential) } else { None };
+        let actor = credential.as_ref().and_then(|credential| credential.act()).map(|act| act.sub.clone());
+        let request_id = super::request_id::current();
+        let context =
+            CallContext { request_id, id, actor, is_operator, certificate, facts, idempotency: None };
+        Ok(Self { context, credential, need: PhantomData })
     }
 }
 

@@ -7,14 +7,13 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::App;
+use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Authenticated, Caller, OwnToken};
 use super::error::Error;
 use super::jwks::{self, JwkSet};
 use super::openapi::params::IdempotencyKey;
 use super::paging::QueryParams;
-use super::{agents, body, idempotency};
-use crate::identity;
 use crate::identity::encryption_keys::{RegisterEncryptionKey, RegisteredEncryptionKey};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
@@ -41,10 +40,9 @@ pub async fn register(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::ENCRYPTION_KEY_BODY_BYTES_MAX).await?;
-    let target = (&parts.method, &parts.uri);
-    let idempotency = idempotency::idempotency(&parts.headers, caller.id(), target, &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let request: RegisterEncryptionKey = json::read(&bytes)?;
-    let registered = app.identity.register_encryption_key(caller.credential(), &request, idempotency).await?;
+    let registered = app.identity.register_encryption_key(caller.credential(), &caller, &request).await?;
     let (kid, is_new) = (&registered.kid, registered.is_new);
     tracing::info!(kid, is_new, caller = caller.id(), "encryption key registered");
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -96,12 +94,15 @@ pub async fn remove(
     let query = QueryParams::read(query, &["workload_id", "kid"])?;
     let workload_id = needed(&query, "workload_id")?;
     let kid = needed(&query, "kid")?.to_owned();
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), b"")?;
-    let context = identity::Caller { idempotency, ..agents::call_context(&caller) };
-    app.identity.remove_encryption_key(caller.credential(), &context, workload_id, kid.clone()).await?;
-    let request_id = super::request_id::current();
-    tracing::info!(request_id, kid, workload_id, caller = caller.id(), "encryption key removed");
+    let caller = caller.with_key(&parts, b"")?;
+    app.identity.remove_encryption_key(caller.credential(), &caller, workload_id, kid.clone()).await?;
+    tracing::info!(
+        request_id = caller.request_id,
+        kid,
+        workload_id,
+        caller = caller.id(),
+        "encryption key removed"
+    );
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 

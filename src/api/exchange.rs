@@ -17,7 +17,7 @@ use super::feed_activity::Exchanged;
 use super::idempotency;
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
-use crate::exchange::{self, ExchangeInput, ExecutionScope, RequestedConfirmation};
+use crate::exchange::{self, ExchangeInput, ExecutionScope, RequestedConfirmation, RetryKey};
 use crate::{json, limits};
 
 /// A token exchange request (RFC 8693 §2.1). Unknown fields are ignored, except in `execution_scope`.
@@ -90,25 +90,21 @@ pub async fn post(
     // An unread body closes the connection under a client that is still sending.
     let bytes = body::read(body, limits::BODY_BYTES_MAX).await?;
     let media = body::media(&headers, &[Media::Json, Media::Form])?;
-    let caller = exchange::Caller {
-        id: caller.id().map(str::to_owned),
-        certificate: caller.certificate(),
-        facts: caller.shared_facts(),
-        idempotency_key: idempotency::key(&headers)?,
-    };
+    let key = idempotency::key(&headers)?;
+    let retry = key.as_deref().map(|key| RetryKey { key, body: &bytes });
     let is_json = media == Media::Json;
     let input = if is_json { from_json(&bytes)? } else { from_form(&bytes)? };
     let kind = input.subject_token_type.clone();
     let (began, mut subject) = (app.clock.boot(), None);
     let (result, audience) = match exchange::ExchangeRequest::read(input) {
         Ok(request) => {
-            (app.exchange.exchange(&request, &caller, &bytes, &mut subject).await, request.audience)
+            (app.exchange.exchange(&request, &caller, retry, &mut subject).await, request.audience)
         }
         Err(error) => (Err(error), None),
     };
     app.feed.activity(|| {
         let duration = app.clock.boot().saturating_sub(began);
-        Exchanged { result: &result, subject, caller: caller.id.as_deref(), audience, duration }.into()
+        Exchanged { result: &result, subject, caller: caller.id(), audience, duration }.into()
     });
     let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
     app.metrics.exchange(kind_label(kind.as_deref()), label);

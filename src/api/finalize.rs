@@ -6,12 +6,12 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::App;
 use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::IdempotencyKey;
-use super::{App, idempotency};
 
 /// The outcome of an upgrade.
 #[derive(Serialize, ToSchema)]
@@ -34,11 +34,9 @@ pub async fn post(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
-    let target = (&parts.method, &parts.uri);
-    let idempotency = idempotency::idempotency(&parts.headers, caller.id(), target, b"")?;
-    let by = caller.id().unwrap_or_default().to_owned();
+    let caller = caller.with_key(&parts, b"")?;
     let act = Act::begin(&app, &caller, "raise the feature level")?;
-    let raised = app.state.on_behalf_of(caller.facts()).raise_feature_level(by, idempotency).await;
+    let raised = app.state.on_behalf_of(&caller).raise_feature_level().await;
     let level = act.end(raised.map_err(Error::from), |level| format!("feature level {level}")).await?;
     tracing::warn!(feature_level = level, caller = caller.id(), "feature level raised");
     Ok((NO_STORE, Json(Finalized { feature_level: level })).into_response())

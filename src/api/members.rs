@@ -18,7 +18,7 @@ use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
 use super::error::{Error, Refusal};
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
-use super::{App, body, idempotency, paging};
+use super::{App, body, paging};
 use crate::clock::Timestamp;
 use crate::state::{Index, JoinToken, Joiner, NodeRole, NodeStage, minting_key};
 use crate::{json, limits, text};
@@ -145,13 +145,10 @@ pub async fn invite(
         app.state.cluster().cluster_id().ok_or_else(|| Error::unavailable("not bootstrapped"))?;
     let mut secret = [0; 32];
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| Error::internal("the system provides no random bytes"))?;
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
-    let by = caller.id().unwrap_or_default().to_owned();
+    let caller = caller.with_key(&parts, &bytes)?;
     let act = Act::begin(&app, &caller, "create a join token")?;
     let digest = JoinToken::digest_of(&secret);
-    let allocated = app.state.on_behalf_of(caller.facts());
-    let allocated = allocated.allocate_node(digest, role, replaces, by, idempotency).await;
+    let allocated = app.state.on_behalf_of(&caller).allocate_node(digest, role, replaces).await;
     let allocated = allocated.map_err(Error::from).and_then(|allocated| {
         let node_id = allocated.outcome.node_id;
         if allocated.is_repeated { Err(token_shown_before(node_id)) } else { Ok(allocated.outcome) }
@@ -229,7 +226,7 @@ pub async fn promote(
     node_id: Result<Path<u64>, PathRejection>,
     request: Request,
 ) -> Result<Response, Error> {
-    change(&app, &caller, node_id, NodeRole::Voter, request.into_parts().0).await
+    change(&app, caller, node_id, NodeRole::Voter, request.into_parts().0).await
 }
 
 /// Removes a member, or a node that is about to join, for ever: its id is not used again.
@@ -258,7 +255,7 @@ pub async fn remove(
     if let (Ok(Path(node_id)), false) = (&node_id, is_forced) {
         check_minters(&app.state.index(), *node_id, app.key_time())?;
     }
-    change(&app, &caller, node_id, NodeRole::Removed, request.into_parts().0).await
+    change(&app, caller, node_id, NodeRole::Removed, request.into_parts().0).await
 }
 
 /// Refuses to take the only member away that can mint tokens: exchanges would be answered 503 until the signing key of
@@ -288,18 +285,16 @@ fn check_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), 
 
 async fn change(
     app: &App,
-    caller: &Caller<ClusterAdmin>,
+    caller: Caller<ClusterAdmin>,
     node_id: Result<Path<u64>, PathRejection>,
     role: NodeRole,
     parts: Parts,
 ) -> Result<Response, Error> {
     let Ok(Path(node_id)) = node_id else { return Err(Error::not_found("there is no such node")) };
     let (verb, wanted) = if role == NodeRole::Voter { ("promote", "voter") } else { ("remove", "removed") };
-    let target = (&parts.method, &parts.uri);
-    let idempotency = idempotency::idempotency(&parts.headers, caller.id(), target, b"")?;
-    let by = caller.id().unwrap_or_default().to_owned();
-    let act = Act::begin(app, caller, format!("{verb} node {node_id}"))?;
-    let changed = app.state.on_behalf_of(caller.facts()).want_role(node_id, role, by, idempotency).await;
+    let caller = caller.with_key(&parts, b"")?;
+    let act = Act::begin(app, &caller, format!("{verb} node {node_id}"))?;
+    let changed = app.state.on_behalf_of(&caller).want_role(node_id, role).await;
     act.end(changed.map_err(Error::from), |_| String::new()).await?;
     tracing::warn!(node_id, wanted, caller = caller.id(), "change of a member requested");
     let is_done = || {

@@ -16,8 +16,7 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ReadStreams};
 use super::error::Error;
 use super::streams::StreamErrors;
-use crate::transmitter::poll;
-use crate::transmitter::poll::{PollCaller, PollResult};
+use crate::transmitter::poll::{self, PollResult};
 use crate::{json, limits};
 
 /// A poll, with the acknowledgements of earlier tokens (RFC 8936 §2.2). Unknown fields are ignored.
@@ -93,7 +92,6 @@ pub async fn post(
     let request_body = poll::PollRequest::parse(&json::parse(&bytes)?)?;
     // The body is not retained while the poll waits.
     drop(bytes);
-    let context = PollCaller { id: caller.id(), is_operator: caller.is_operator(), facts: caller.facts() };
-    let PollResult { sets, more_available } = app.poller.poll(&stream_id, context, request_body).await?;
+    let PollResult { sets, more_available } = app.poller.poll(&stream_id, &caller, request_body).await?;
     Ok((NO_STORE, Json(PollAnswer { sets, more_available })).into_response())
 }

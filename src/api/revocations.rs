@@ -17,7 +17,7 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
 use super::openapi::values;
-use super::{idempotency, paging, read_consistency};
+use super::{paging, read_consistency};
 use crate::revocation;
 use crate::revocation::{DryRunPage, RevocationInput, Revocations};
 use crate::state::{LinearizableRead, Revoked, stated};
@@ -104,8 +104,7 @@ pub async fn revoke(
     let (parts, body) = request.into_parts();
     // An unread body closes the connection under a client that is still sending.
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let query = paging::QueryParams::read(query, &["dry_run", "limit", "cursor"])?;
     let is_dry_run = is_dry_run(&query)?;
     let page = query.page()?;
@@ -120,14 +119,12 @@ pub async fn revoke(
     let fact = request.fact();
     let verb = if request.block() { "revoke and block" } else { "revoke" };
     let act = Act::begin(&app, &caller, format!("{verb} {} {}", fact.kind(), fact.digest()))?;
-    let by = (caller.id().unwrap_or_default(), caller.facts());
-    let receipt = app.revocations.revoke(&request, by, idempotency).await.map_err(Error::from);
+    let receipt = app.revocations.revoke(&request, &caller).await.map_err(Error::from);
     let receipt = act.end(receipt, |receipt| format!("log index {}", receipt.applied.index)).await?;
     let answer = receipt_answer(&app.revocations, &request, &receipt);
     let RevocationMade { id, kind, index, agents, .. } = &answer;
-    let request_id = super::request_id::current();
     // Without the value, which may be an email address.
-    tracing::warn!(request_id, id, kind, index, agents, caller = caller.id(), "revoked");
+    tracing::warn!(request_id = caller.request_id, id, kind, index, agents, caller = caller.id(), "revoked");
     Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
 }
 

@@ -98,7 +98,7 @@ pub async fn receive(
     let media = body::media(&headers, &[Media::Json, Media::SecurityEvent])?;
     let is_signed = media == Media::SecurityEvent;
     let form = if is_signed { Form::Signed(&bytes) } else { Form::Object(&bytes) };
-    let received = match app.receiver.receive(form, caller.id(), caller.facts()).await {
+    let received = match app.receiver.receive(form, &caller).await {
         Ok(received) => received,
         Err(refused) => {
             log_refused(&refused, caller.id());

@@ -21,7 +21,7 @@ use super::openapi::params::{Page, StreamId};
 use super::openapi::values;
 use super::paging;
 use super::streams::StreamErrors;
-use super::streams::{call_context, named, read_body};
+use super::streams::{named, read_body};
 use crate::json;
 use crate::state::{DeadLetter, EventId, LinearizableRead, Stream, stated};
 
@@ -107,7 +107,7 @@ pub async fn status(
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id"])?;
-    Ok(of_status(&app.streams.get(&current, named(&query)?, &call_context(&caller)).await?.stream))
+    Ok(of_status(&app.streams.get(&current, named(&query)?, &caller).await?.stream))
 }
 
 /// Enables, pauses or disables a stream. Events are retained for a paused stream, not for a disabled one.
@@ -123,12 +123,16 @@ pub async fn set_status(
     body: Body,
 ) -> Result<Response, Error> {
     let StatusRequest { stream_id, status, reason } = read(&app, &headers, body).await?;
-    let call_context = call_context(&caller);
-    let set = app.streams.set_status(&current, &stream_id, (&status, reason), &call_context);
+    let set = app.streams.set_status(&current, &stream_id, (&status, reason), &caller);
     let stream = on_stream((&app, &current), &caller, ("set the status of", &stream_id), set).await?;
-    let request_id = super::request_id::current();
     let status = stream.status.as_str();
-    tracing::info!(request_id, stream_id, status, caller = caller.id(), "stream status set");
+    tracing::info!(
+        request_id = caller.request_id,
+        stream_id,
+        status,
+        caller = caller.id(),
+        "stream status set"
+    );
     Ok(of_status(&stream))
 }
 
@@ -147,8 +151,7 @@ pub async fn verify(
     body: Body,
 ) -> Result<Response, Error> {
     let VerificationRequest { stream_id, state } = read(&app, &headers, body).await?;
-    let call_context = call_context(&caller);
-    let verified = app.streams.verify(&current, &stream_id, state, &call_context);
+    let verified = app.streams.verify(&current, &stream_id, state, &caller);
     on_stream((&app, &current), &caller, ("verify", &stream_id), verified).await?;
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
@@ -205,8 +208,7 @@ pub async fn dead_letters(
     let page = query.page()?;
     let after = page.after.as_deref().map(event_id).transpose()?;
     let stream_id = named(&query)?;
-    let (letters, next) =
-        app.streams.dead_letters(&current, stream_id, (after, page.limit), &call_context(&caller))?;
+    let (letters, next) = app.streams.dead_letters(&current, stream_id, (after, page.limit), &caller)?;
     let rows: Vec<_> = letters.into_iter().map(row_of).collect();
     paging::answer(&uri, &rows, next.map(|next| next.to_string()).as_deref())
 }
@@ -222,9 +224,8 @@ async fn change_subject(
     is_removed: bool,
 ) -> Result<(), Error> {
     let SubjectRequest { stream_id, subject, .. } = read(app, headers, body).await?;
-    let (call_context, what) =
-        (call_context(caller), if is_removed { "remove a subject of" } else { "add a subject to" });
-    let changed = app.streams.change_subject(current, &stream_id, (&subject, is_removed), &call_context);
+    let what = if is_removed { "remove a subject of" } else { "add a subject to" };
+    let changed = app.streams.change_subject(current, &stream_id, (&subject, is_removed), caller);
     on_stream((app, current), caller, (what, &stream_id), changed).await
 }
 

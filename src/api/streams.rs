@@ -16,14 +16,13 @@ use super::App;
 use super::admin_audit::on_stream;
 use super::body;
 use super::cache_control::NO_STORE;
-use super::caller::{self, Caller, CreateStream, ManageStreams, ReadStreams};
+use super::caller::{Caller, CreateStream, ManageStreams, ReadStreams};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page, StreamId};
 use super::openapi::values;
-use super::{idempotency, paging};
+use super::paging;
 use crate::state::{LinearizableRead, Stream};
 use crate::token::event_types::EVENTS_SUPPORTED;
-use crate::transmitter::streams;
 use crate::transmitter::streams::{Delivery, Method, StreamInput, StreamView, UpdateKind};
 use crate::{json, limits};
 
@@ -200,8 +199,7 @@ pub async fn create(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let bytes = read_body(&app, &parts.headers, body).await?;
-    let idempotency =
-        idempotency::idempotency(&parts.headers, caller.id(), (&parts.method, &parts.uri), &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let request: StreamRequest = json::read(&bytes)?;
     let counted = [
         ("delivered", request.delivered.is_some()),
@@ -213,8 +211,7 @@ pub async fn create(
     }
     let mut drawn = [0; 16];
     aws_lc_rs::rand::fill(&mut drawn).map_err(|_| Error::internal("the system provides no random bytes"))?;
-    let call_context = streams::CallContext { idempotency, ..call_context(&caller) };
-    let stream = app.streams.create(request.into(), &call_context, drawn).await?;
+    let stream = app.streams.create(request.into(), &caller, drawn).await?;
     log("stream created", &stream, caller.id());
     Ok((StatusCode::CREATED, NO_STORE, Json(described(&app, &stream))).into_response())
 }
@@ -239,15 +236,14 @@ pub async fn read(
     let query = paging::QueryParams::read(query, &["stream_id", "limit", "cursor"])?;
     let Some(stream_id) = query.value("stream_id") else {
         let page = query.page()?;
-        let (streams, next) =
-            app.streams.list(&current, &call_context(&caller), page.after.as_deref(), page.limit).await?;
+        let (streams, next) = app.streams.list(&current, &caller, page.after.as_deref(), page.limit).await?;
         let streams = streams.iter().map(|shown| counted(&app, shown)).collect();
         return paging::answer(&uri, &StreamsAnswer::Page(streams), next.as_deref());
     };
     if let Some(name) = ["limit", "cursor"].into_iter().find(|name| query.value(name).is_some()) {
         return Err(Error::invalid_request(format!("{name}: not supported with stream_id")));
     }
-    let shown = app.streams.get(&current, stream_id, &call_context(&caller)).await?;
+    let shown = app.streams.get(&current, stream_id, &caller).await?;
     Ok((NO_STORE, Json(StreamsAnswer::One(Box::new(counted(&app, &shown))))).into_response())
 }
 
@@ -295,8 +291,8 @@ async fn change(
         states_something(&members)?;
     }
     let request: StreamRequest = json::from_value(Value::Object(members))?;
-    let (call_context, stream_id) = (call_context(caller), request.stream_id.clone());
-    let changed = app.streams.change(current, request.into(), extent, &call_context);
+    let stream_id = request.stream_id.clone();
+    let changed = app.streams.change(current, request.into(), extent, caller);
     let shown = match stream_id {
         Some(stream_id) => on_stream((app, current), caller, ("change", &stream_id), changed).await?,
         None => changed.await?,
@@ -334,11 +330,9 @@ pub async fn delete(
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id"])?;
     let stream_id = named(&query)?;
-    let call_context = call_context(&caller);
-    let deleted = app.streams.delete(&current, stream_id, &call_context);
+    let deleted = app.streams.delete(&current, stream_id, &caller);
     on_stream((&app, &current), &caller, ("delete", stream_id), deleted).await?;
-    let request_id = super::request_id::current();
-    tracing::info!(request_id, stream_id, caller = caller.id(), "stream deleted");
+    tracing::info!(request_id = caller.request_id, stream_id, caller = caller.id(), "stream deleted");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
 }
 
@@ -352,15 +346,6 @@ pub(super) async fn read_body(app: &App, headers: &HeaderMap, body: Body) -> Res
 /// `stream_id` of a query.
 pub(super) fn named(query: &paging::QueryParams) -> Result<&str, Error> {
     query.value("stream_id").ok_or_else(|| Error::invalid_request("stream_id: is required"))
-}
-
-pub(super) fn call_context<N: caller::Need>(caller: &Caller<N>) -> streams::CallContext {
-    streams::CallContext {
-        id: caller.id().map(str::to_owned),
-        is_operator: caller.is_operator(),
-        facts: caller.shared_facts(),
-        idempotency: None,
-    }
 }
 
 fn log(what: &str, stream: &Stream, caller: Option<&str>) {

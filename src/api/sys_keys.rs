@@ -107,7 +107,7 @@ pub async fn rotate(
     let algorithm = algorithm.map_err(|error| Error::invalid_request(format!("algorithm: {error}")))?;
     let now = app.key_time();
     let act = Act::begin(&app, &caller, format!("rotate the {algorithm} signing key"))?;
-    let rotated = app.keyring.rotate(algorithm, now, caller.facts()).await.map_err(Error::from);
+    let rotated = app.keyring.rotate(algorithm, now, &caller).await.map_err(Error::from);
     let retired = act.end(rotated, |retired| format!("{retired} is retired")).await?;
     let active = app.keyring.signing_kid(algorithm, now).ok_or(keyring::Error::NoUsableKey(algorithm))?;
     tracing::info!(retired, active, %algorithm, caller = caller.id(), "signing key rotated");
@@ -131,7 +131,7 @@ pub async fn taint(
     // A kid is ASCII, so a path that is not UTF-8 names no key.
     let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
     let act = Act::begin(&app, &caller, format!("taint signing key {}", text::printable(&kid)))?;
-    let tainted = app.keyring.taint(&kid, &app.issuer, caller.facts()).await.map_err(Error::from);
+    let tainted = app.keyring.taint(&kid, &app.issuer, &caller).await.map_err(Error::from);
     act.end(tainted, |()| String::new()).await?;
     tracing::warn!(kid, caller = caller.id(), "signing key tainted");
     Ok(Json(Tainted { tainted: kid }))

@@ -15,9 +15,9 @@ use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::values;
 use super::paging::QueryParams;
+use crate::limits;
 use crate::policy::Source;
 use crate::state::LinearizableRead;
-use crate::limits;
 
 /// One file of a bundle.
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -121,14 +121,12 @@ async fn apply(
     expected_current: String,
     rolled_back_to: Option<u64>,
 ) -> Result<Json<PolicyApplied>, Error> {
-    // Empty for the anonymous caller of development mode.
-    let applied_by = caller.id().unwrap_or_default().to_owned();
     let what = match rolled_back_to {
         Some(number) => format!("roll the policy back to change {number}"),
         None => "apply a policy".to_owned(),
     };
     let act = Act::begin(app, caller, what)?;
-    let applied = app.policy.apply(sources, (applied_by, caller.facts()), expected_current).await;
+    let applied = app.policy.apply(sources, caller, expected_current).await;
     let describe = |(digest, changed): &(String, bool)| {
         format!("{digest} is current{}", if *changed { "" } else { ", as it was before" })
     };

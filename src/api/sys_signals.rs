@@ -40,9 +40,14 @@ pub async fn allow(
     let Allowance { issuer, more } = &allowance;
     let act =
         Act::begin(&app, &caller, format!("allow {more} more revocations to {}", text::printable(issuer)))?;
-    let allowed = app.revocations.grant_allowance(issuer, *more, caller.facts()).await.map_err(Error::from);
+    let allowed = app.revocations.grant_allowance(issuer, *more, &caller).await.map_err(Error::from);
     act.end(allowed, |()| String::new()).await?;
-    let request_id = super::request_id::current();
-    tracing::warn!(request_id, issuer, more, caller = caller.id(), "more revocations allowed than the quota");
+    tracing::warn!(
+        request_id = caller.request_id,
+        issuer,
+        more,
+        caller = caller.id(),
+        "more revocations allowed than the quota"
+    );
     Ok((NO_STORE, Json(allowance)).into_response())
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, IF_MATCH, IF_NONE_MATCH, LOCATION};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -16,14 +16,14 @@ use super::caller::{Caller, ManageTools, ReadTools};
 use super::error::Error;
 use super::etag;
 use super::etag::Tags;
-use super::{body, idempotency, paging};
+use super::{body, paging};
 use crate::api::openapi::params::{self, IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
 use crate::api::openapi::values;
 use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::{self, LinearizableRead, ToolQuery};
 use crate::tools::entry::{self, ToolEntry, ToolRecord};
 use crate::tools::registry::{Precondition, RegistryChange, RegistryView, Written};
-use crate::{json, limits, tools};
+use crate::{json, limits};
 
 /// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -45,7 +45,7 @@ pub async fn register(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Error> {
-    register_through(RegistryView::Every, &app, &caller, request).await
+    register_through(RegistryView::Every, &app, caller, request).await
 }
 
 /// Registers a tool that supports MCP.
@@ -62,13 +62,13 @@ pub async fn register_mcp(
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Error> {
-    register_through(RegistryView::Mcp, &app, &caller, request).await
+    register_through(RegistryView::Mcp, &app, caller, request).await
 }
 
 async fn register_through(
     door: RegistryView,
     app: &App,
-    caller: &Caller<ManageTools>,
+    caller: Caller<ManageTools>,
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
@@ -80,7 +80,7 @@ async fn register_through(
     {
         return Err(Error::invalid_request(format!("protocols: must include {protocol} here")));
     }
-    let caller = call_context(caller, &parts, &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let written = app.registry.register(entry, &caller).await?;
     answer_write(door, written)
 }
@@ -112,7 +112,7 @@ pub async fn put(
     }
     input.tool_id = Some(tool_id);
     let entry = input.validate()?;
-    let caller = call_context(&caller, &parts, &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let written = app.registry.replace(entry, condition, &caller).await?;
     answer_write(RegistryView::Every, written)
 }
@@ -235,7 +235,7 @@ pub async fn deregister(
     tool_id: ToolId,
     request: Request,
 ) -> Result<StatusCode, Error> {
-    deregister_through(RegistryView::Every, &app, &caller, id_of(tool_id)?, request).await
+    deregister_through(RegistryView::Every, &app, caller, id_of(tool_id)?, request).await
 }
 
 /// Deregisters a tool that supports MCP. Its audit stays.
@@ -253,7 +253,7 @@ pub async fn deregister_mcp(
     tool_id: ToolId,
     request: Request,
 ) -> Result<StatusCode, Error> {
-    deregister_through(RegistryView::Mcp, &app, &caller, id_of(tool_id)?, request).await
+    deregister_through(RegistryView::Mcp, &app, caller, id_of(tool_id)?, request).await
 }
 
 /// Deregisters a tool that supports MCP, named in the query. Its audit stays.
@@ -275,20 +275,20 @@ pub async fn deregister_mcp_by_query(
     let query = paging::QueryParams::read(query, &["tool_id"])?;
     let tool_id = query.value("tool_id").filter(|tool_id| !tool_id.is_empty());
     let tool_id = tool_id.ok_or_else(|| Error::invalid_request("tool_id: is required in the query"))?;
-    deregister_through(RegistryView::Mcp, &app, &caller, tool_id.to_owned(), request).await
+    deregister_through(RegistryView::Mcp, &app, caller, tool_id.to_owned(), request).await
 }
 
 async fn deregister_through(
     door: RegistryView,
     app: &App,
-    caller: &Caller<ManageTools>,
+    caller: Caller<ManageTools>,
     tool_id: String,
     request: Request,
 ) -> Result<StatusCode, Error> {
     let (parts, _) = request.into_parts();
     etag::refuse(&parts.headers, &[IF_NONE_MATCH])?;
     let condition = if_match(&parts.headers)?;
-    let caller = call_context(caller, &parts, b"")?;
+    let caller = caller.with_key(&parts, b"")?;
     app.registry.deregister(tool_id, door, condition, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -298,23 +298,6 @@ async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::TOOL_BODY_BYTES_MAX).await?;
     Ok((parts, bytes))
-}
-
-/// The caller and its request, for the use-case.
-pub fn call_context<N>(
-    caller: &Caller<N>,
-    parts: &request::Parts,
-    body: &[u8],
-) -> Result<tools::Caller, Error> {
-    let request: (&Method, &Uri) = (&parts.method, &parts.uri);
-    Ok(tools::Caller {
-        id: caller.id().map(str::to_owned),
-        actor: caller.actor().map(str::to_owned),
-        is_operator: caller.is_operator(),
-        facts: caller.shared_facts(),
-        request_id: super::request_id::current(),
-        idempotency: idempotency::idempotency(&parts.headers, caller.id(), request, body)?,
-    })
 }
 
 /// A `tool_id` is UTF-8.

@@ -12,7 +12,7 @@ use super::check_result::CheckResult;
 use super::error::Error;
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
-use super::{App, body, feed_activity, tools};
+use super::{App, body, feed_activity};
 use crate::tools::verify::{self, Verdict, VerifyInput};
 use crate::{json, limits};
 
@@ -103,7 +103,7 @@ pub async fn post(
         request_body_hash: request.request_body_hash,
         certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
     };
-    let caller = tools::call_context(&caller, &parts, &bytes)?;
+    let caller = caller.with_key(&parts, &bytes)?;
     let (began, mut subject) = (app.clock.boot(), None);
     let tool_id = input.tool_id.clone();
     let outcome = app.verifier.verify(input, &caller, &mut subject).await;

@@ -29,7 +29,7 @@ use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Allow, Party, PolicyInput, RequestedGrant};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, CallerFacts, Idempotency, LeaseProof, MintedToken, State};
+use crate::state::{self, CallContext, Idempotency, LeaseProof, MintedToken, State};
 use crate::telemetry::Metrics;
 use crate::token::foreign;
 use crate::token::foreign::{Credential, Kind};
@@ -60,17 +60,12 @@ pub struct Exchange {
     pub metrics: Metrics,
 }
 
-/// Caller of one exchange.
-#[derive(Clone, Debug, Default)]
-pub struct Caller {
-    /// Authenticated identifier.
-    pub id: Option<String>,
-    /// Client certificate of the connection.
-    pub certificate: Option<CertificateDigest>,
-    /// Digests by which `apply` checks subject blocks.
-    pub facts: Arc<CallerFacts>,
-    /// `Idempotency-Key` of the request.
-    pub idempotency_key: Option<String>,
+/// An `Idempotency-Key` and the body of its request. They are hashed here, because an anonymous caller's key is scoped
+/// to the subject.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryKey<'r> {
+    pub key: &'r str,
+    pub body: &'r [u8],
 }
 
 /// A minted token and the fields of its response.
@@ -90,8 +85,8 @@ pub struct Minted {
 }
 
 impl Exchange {
-    /// Exchanges a credential for a token. `body` is the request body, hashed for its `Idempotency-Key`. `token_subject` is set
-    /// to the subject once its credential is verified, also if the exchange is refused after that.
+    /// Exchanges a credential for a token. `token_subject` is set to the subject once its credential is verified, also if
+    /// the exchange is refused after that.
     ///
     /// A refused exchange changes nothing, except that its nonce stays spent if signing failed.
     ///
@@ -100,8 +95,8 @@ impl Exchange {
     pub async fn exchange(
         &self,
         request: &ExchangeRequest,
-        caller: &Caller,
-        body: &[u8],
+        caller: &CallContext,
+        retry: Option<RetryKey<'_>>,
         token_subject: &mut Option<WorkloadId>,
     ) -> Result<Minted, Error> {
         // The lease is checked before any lookup (design §4): lookups then see every revocation acknowledged before
@@ -128,11 +123,11 @@ impl Exchange {
 
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let token = mint::new_token(now, request.execution_scope.is_some());
-        let token = self.record(&grant, request, caller, body, token).await?;
+        let token = self.record(&grant, request, caller, retry, token).await?;
         self.check_not_ended(&fresh, &token, now, position)?;
         let context = mint::MintContext {
             iss: self.own_tokens.issuer(),
-            caller: caller.id.as_deref(),
+            caller: caller.id(),
             confirmation,
             token,
             position,
@@ -155,7 +150,7 @@ impl Exchange {
         &self,
         fresh: &LeaseProof,
         request: &ExchangeRequest,
-        caller: &Caller,
+        caller: &CallContext,
         now: Timestamp,
     ) -> Result<Credential, Error> {
         let (text, kind) = (&request.subject_token, request.subject_token_type);
@@ -168,7 +163,7 @@ impl Exchange {
         &self,
         fresh: &LeaseProof,
         request: &ExchangeRequest,
-        caller: &Caller,
+        caller: &CallContext,
         now: Timestamp,
     ) -> Result<Option<Credential>, Error> {
         let Some((text, kind)) = &request.actor else { return Ok(None) };
@@ -188,7 +183,7 @@ impl Exchange {
         fresh: &LeaseProof,
         text: &str,
         kind: Kind,
-        caller: &Caller,
+        caller: &CallContext,
         now: Timestamp,
     ) -> Result<Credential, Unverified> {
         let token = Compact::parse(text)?;
@@ -217,7 +212,7 @@ impl Exchange {
         &self,
         pair: &DelegationPair,
         request: &ExchangeRequest,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<Allow, Error> {
         let policy = self.policy.load();
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
@@ -234,7 +229,7 @@ impl Exchange {
                 htm: execution.and_then(|scope| scope.htm.as_deref()),
                 htu: execution.and_then(|scope| scope.htu.as_deref()),
             },
-            caller: caller.id.as_deref(),
+            caller: caller.id(),
         });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Exchange.as_str(), result);
@@ -248,15 +243,15 @@ impl Exchange {
         &self,
         grant: &Grant,
         request: &ExchangeRequest,
-        caller: &Caller,
-        body: &[u8],
+        caller: &CallContext,
+        retry: Option<RetryKey<'_>>,
         token: MintedToken,
     ) -> Result<MintedToken, Error> {
         let Some(scope) = &request.execution_scope else { return Ok(token) };
         let subject = grant.pair().subject().sub().as_str();
-        let caller_id = caller.id.as_deref().unwrap_or(subject);
+        let caller_id = caller.id().unwrap_or(subject);
         let owner = state::owner(caller_id);
-        let idempotency = caller.idempotency_key.as_deref().map(|key| Idempotency {
+        let idempotency = retry.map(|RetryKey { key, body }| Idempotency {
             key: Digest128::of(DigestKind::IdempotencyKey, caller_id.as_bytes(), key.as_bytes()),
             request: Digest128::of(DigestKind::RequestBody, caller_id.as_bytes(), body),
             owner,
@@ -266,8 +261,8 @@ impl Exchange {
         if nonce.is_none() && idempotency.is_none() {
             return Ok(token);
         }
-        let state = self.state.on_behalf_of(&caller.facts);
-        Ok(state.record_exchange(nonce, owner, token, idempotency).await?)
+        let state = self.state.on_behalf_of(caller).once(idempotency);
+        Ok(state.record_exchange(nonce, owner, token).await?)
     }
 
     /// A retry gets no token that has expired or whose `jti` was revoked.
@@ -289,7 +284,7 @@ impl Exchange {
 /// that it does not hold.
 fn requested_confirmation(
     request: &ExchangeRequest,
-    caller: &Caller,
+    caller: &CallContext,
 ) -> Result<Option<CertificateDigest>, Error> {
     match request.confirmation {
         requested if requested.is_none() || requested == caller.certificate => Ok(requested),

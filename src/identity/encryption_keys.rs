@@ -5,13 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{AgentIdentities, Caller, find_agent};
+use super::{AgentIdentities, find_agent};
 use crate::cluster::Corrupt;
 use crate::id::{self, WorkloadId};
 use crate::json;
-use crate::state::{
-    self, AgentStatus, CallerFacts, EncryptionKeyRecord, Idempotency, LinearizableRead, Registrar,
-};
+use crate::state::{self, AgentStatus, CallContext, EncryptionKeyRecord, LinearizableRead, Registrar};
 use crate::text::values;
 use crate::token::encryption_key::{self, EncryptionKey};
 use crate::token::foreign::Credential;
@@ -102,8 +100,8 @@ impl AgentIdentities {
     pub async fn register_encryption_key(
         &self,
         bearer: Option<&Credential>,
+        caller: &CallContext,
         request: &RegisterEncryptionKey,
-        idempotency: Option<Idempotency>,
     ) -> Result<RegisteredEncryptionKey, Error> {
         drop(self.configured()?);
         let workload_id: WorkloadId = request.workload_id.parse()?;
@@ -116,9 +114,8 @@ impl AgentIdentities {
         let registrar =
             Registrar { lineage: bearer.lineage().to_vec(), idx: bearer.idx(), iat: bearer.iat() };
         let is_agent = workload_id.is_agent_of(&self.trust_domain);
-        let (key, facts) = ((kid, jwk), CallerFacts::of_bearer(bearer));
-        let state = self.state.on_behalf_of(&facts);
-        let registering = state.register_encryption_key(&workload_id, is_agent, key, &registrar, idempotency);
+        let state = self.state.on_behalf_of(caller);
+        let registering = state.register_encryption_key(&workload_id, is_agent, (kid, jwk), &registrar);
         let (is_new, record) = registering.await?;
         Ok(RegisteredEncryptionKey {
             workload_id: workload_id.to_string(),
@@ -138,7 +135,7 @@ impl AgentIdentities {
     pub async fn remove_encryption_key(
         &self,
         bearer: Option<&Credential>,
-        caller: &Caller,
+        caller: &CallContext,
         workload_id: &str,
         kid: String,
     ) -> Result<(), Error> {
@@ -154,10 +151,7 @@ impl AgentIdentities {
                 }
             }
         }
-        let name = caller.name().to_owned();
-        let state = self.state.on_behalf_of(&caller.facts);
-        let removing = state.remove_encryption_key(&workload_id, kid, name, caller.idempotency);
-        Ok(removing.await?)
+        Ok(self.state.on_behalf_of(caller).remove_encryption_key(&workload_id, kid).await?)
     }
 
     /// Encryption keys of a subject; an agent may have none. Keys registered with a token that is revoked by now are left

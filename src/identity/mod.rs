@@ -29,8 +29,8 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Allow, Parent, PolicyInput, RequestedIdentity};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    self, Agent, AgentStatus, CallerFacts, Idempotency, IssuedAgent, LeaseProof, LinearizableRead,
-    SecurityEvent, State, stated,
+    self, Agent, AgentStatus, CallContext, IssuedAgent, LeaseProof, LinearizableRead, SecurityEvent, State,
+    stated,
 };
 use crate::telemetry::Metrics;
 use crate::text::values;
@@ -53,31 +53,6 @@ pub struct AgentIdentities {
     pub policy: Arc<ArcSwapOption<Bundle>>,
     pub clock: Clock,
     pub metrics: Metrics,
-}
-
-/// Caller of one request.
-#[derive(Clone, Debug, Default)]
-pub struct Caller {
-    /// Authenticated identifier; `None` only in development mode.
-    pub id: Option<String>,
-    /// Whether it may see and revoke agents of other callers.
-    pub is_operator: bool,
-    /// Digests by which `apply` checks subject blocks.
-    pub facts: Arc<CallerFacts>,
-    /// `Idempotency-Key` with the digest of the request.
-    pub idempotency: Option<Idempotency>,
-}
-
-impl Caller {
-    /// Identifier in the log: empty for an anonymous caller.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.id.as_deref().unwrap_or_default()
-    }
-
-    fn may_see(&self, agent: &IssuedAgent) -> bool {
-        self.is_operator || agent.issued_by == self.name()
-    }
 }
 
 /// An issued identity. The token is a bearer token for this fabric, and a subject or actor token.
@@ -150,7 +125,7 @@ impl AgentIdentities {
     ///
     /// # Errors
     /// [`Error`]: each variant is one rule.
-    pub async fn issue(&self, request: &AgentRequest, caller: &Caller) -> Result<AgentIdentity, Error> {
+    pub async fn issue(&self, request: &AgentRequest, caller: &CallContext) -> Result<AgentIdentity, Error> {
         let fresh = self.state.fresh().await?;
         self.state.check_clock(&fresh)?;
         let mint_time = self.mint_time()?;
@@ -163,15 +138,15 @@ impl AgentIdentities {
             None => RequestedRights::of_request(request),
         };
         let AgentRequest { agent_name, platform, metadata, .. } = request;
-        let issued_by = caller.id.as_deref();
+        let issued_by = caller.id();
         let permit = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
         let grant = narrow::narrow(&permit, &requested, &self.containment)?;
         // Checked before the write: a node that cannot sign writes nothing.
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
 
         let agent = self.record(request, &grant)?;
-        let state = self.state.on_behalf_of(&caller.facts);
-        let issued = state.issue_agent(agent, caller.name().to_owned(), caller.idempotency).await;
+        let state = self.state.on_behalf_of(caller);
+        let issued = state.issue_agent(agent).await;
         let agent_id = issued.map_err(Error::of_issue)?;
         // With an `Idempotency-Key` it may be an earlier agent that has expired.
         let issued = self.acting(&fresh, &agent_id, mint_time.log_now).await?;
@@ -220,10 +195,10 @@ impl AgentIdentities {
         &self,
         _current: &LinearizableRead,
         agent_id: &str,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<AgentRecord, Error> {
         let fresh = self.state.fresh().await?;
-        let agent = self.state.agent(agent_id)?.filter(|agent| caller.may_see(agent));
+        let agent = self.state.agent(agent_id)?.filter(|agent| may_see(caller, agent));
         self.record_of(&fresh, agent.ok_or(Error::UnknownAgent)?)
     }
 
@@ -235,7 +210,7 @@ impl AgentIdentities {
     pub async fn list(
         &self,
         _current: &LinearizableRead,
-        caller: &Caller,
+        caller: &CallContext,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<AgentRecord>, Option<String>), Error> {
@@ -250,16 +225,14 @@ impl AgentIdentities {
     ///
     /// # Errors
     /// [`Error::UnknownAgent`] also for an agent of another caller.
-    pub async fn revoke(&self, agent_id: &str, caller: &Caller) -> Result<bool, Error> {
+    pub async fn revoke(&self, agent_id: &str, caller: &CallContext) -> Result<bool, Error> {
         let is_own = self.is_issued_by(agent_id, caller.name()).await?;
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
-        let name = caller.name().to_owned();
         // An operator that revokes its own agent acts as its issuer.
         let by = if is_own { "user" } else { "admin" };
         let event = SecurityEvent::revoked(&Fact::workload(&agent_id), by, "", self.clock.now());
-        let is_operator = caller.is_operator;
-        let state = self.state.on_behalf_of(&caller.facts);
-        let revoked = state.revoke_agent(&agent_id, name, is_operator, event, caller.idempotency).await;
+        let state = self.state.on_behalf_of(caller);
+        let revoked = state.revoke_agent(&agent_id, event).await;
         revoked.map_err(Error::of_revocation)
     }
 
@@ -384,6 +357,10 @@ impl AgentIdentities {
             jti: claims.jti,
         })
     }
+}
+
+fn may_see(caller: &CallContext, agent: &IssuedAgent) -> bool {
+    caller.is_operator || agent.issued_by == caller.name()
 }
 
 /// An agent issued through any node, by a linearizable read if this node has no record.

@@ -1,11 +1,11 @@
 //! The parent of an agent (`on_behalf_of`): whether it may have this child (contract §3, Delegation).
 
 use super::narrow::RequestedRights;
-use super::{AgentRequest, Caller, Error};
+use super::{AgentRequest, Error};
 use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::state::{AgentStatus, IssuedAgent, LeaseProof, State};
+use crate::state::{AgentStatus, CallContext, IssuedAgent, LeaseProof, State};
 
 /// The parent named in a request. Checks, in this order:
 ///
@@ -17,13 +17,13 @@ use crate::state::{AgentStatus, IssuedAgent, LeaseProof, State};
 /// [`Error::ParentUnknown`], [`Error::ParentRevoked`], [`Error::ParentEnded`].
 pub(super) async fn of(
     request: &AgentRequest,
-    caller: &Caller,
+    caller: &CallContext,
     state: &State,
     fresh: &LeaseProof,
     now: Timestamp,
 ) -> Result<Option<IssuedAgent>, Error> {
     let Some(id) = &request.on_behalf_of else { return Ok(None) };
-    let parent = super::find_agent(state, id).await?.filter(|parent| caller.may_see(parent));
+    let parent = super::find_agent(state, id).await?.filter(|parent| super::may_see(caller, parent));
     let parent = parent.ok_or(Error::ParentUnknown)?;
     match state.agent_status(fresh, &parent, now)? {
         AgentStatus::Active => Ok(Some(parent)),

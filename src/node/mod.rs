@@ -462,12 +462,7 @@ mod tests {
         let (state, incarnation) = (&node.state, node.state.index().incarnation);
         let faster = || async {
             state.seed_policy("theirs".to_owned(), Vec::new()).await.expect("there is none");
-            let applied = state.as_node().put_policy(
-                "later".to_owned(),
-                Vec::new(),
-                String::new(),
-                "theirs".to_owned(),
-            );
+            let applied = state.as_node().put_policy("later".to_owned(), Vec::new(), "theirs".to_owned());
             assert!(applied.await.expect("applied"));
             Ok(bundle("ours"))
         };

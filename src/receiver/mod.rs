@@ -23,7 +23,7 @@ use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Allow, PolicyInput, SetInput};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, CallerFacts, Effect, LeaseProof, Signal, State};
+use crate::state::{self, CallContext, CallerFacts, Effect, LeaseProof, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
@@ -114,17 +114,11 @@ struct ClaimedId {
 }
 
 impl Receiver {
-    /// Receives one signal. `caller` is `None` only in development mode, where an anonymous caller may send for every
-    /// issuer. Returns once no node of the cluster accepts a revoked credential. A refused signal changes nothing and
+    /// Receives one signal. In development mode an anonymous caller may send for every issuer. Returns once no node of the cluster accepts a revoked credential. A refused signal changes nothing and
     /// may be sent again.
-    pub async fn receive(
-        &self,
-        form: Form<'_>,
-        caller: Option<&str>,
-        facts: &CallerFacts,
-    ) -> Result<Received, RejectedSignal> {
+    pub async fn receive(&self, form: Form<'_>, caller: &CallContext) -> Result<Received, RejectedSignal> {
         let mut claimed = ClaimedId::default();
-        let received = self.verify_and_apply(form, (caller, facts), &mut claimed).await;
+        let received = self.verify_and_apply(form, caller, &mut claimed).await;
         let result = match &received {
             Ok(received) => received.status.as_str(),
             Err(error) => error.label(),
@@ -136,7 +130,7 @@ impl Receiver {
     async fn verify_and_apply(
         &self,
         form: Form<'_>,
-        (caller, caller_facts): (Option<&str>, &CallerFacts),
+        caller: &CallContext,
         claimed: &mut ClaimedId,
     ) -> Result<Received, Error> {
         if self.issuers.is_empty() {
@@ -145,7 +139,7 @@ impl Receiver {
         // Before any revocation lookup (design §4): a caller that was revoked before the request may not send it.
         let fresh = self.state.fresh().await.map_err(|error| self.map_error(error))?;
         let (issuer, sent) = match form {
-            Form::Object(object) => self.verify_plain(&fresh, object, caller, claimed)?,
+            Form::Object(object) => self.verify_plain(&fresh, object, caller.id(), claimed)?,
             Form::Signed(token) => self.verify_signed(&fresh, token, claimed).await?,
         };
         claimed.jti.clone_from(&sent.jti);
@@ -166,9 +160,9 @@ impl Receiver {
         let own_issuer = self.own_issuer.as_str();
         let parties = Parties { iss: &issuer.iss, own_issuer, credential_issuers: &self.credential_issuers };
         let facts = issuer.authority.facts(&set.subject, parties)?;
-        let permit = self.decide(&set, caller, matches!(form, Form::Signed(_)))?;
+        let permit = self.decide(&set, caller.id(), matches!(form, Form::Signed(_)))?;
         let effects = effects::effects(&set, &permit, &facts, now)?;
-        check_blocks(&effects, issuer, form, caller_facts, &self.operators)?;
+        check_blocks(&effects, issuer, form, &caller.facts, &self.operators)?;
         let events = if facts.may_relay { events } else { Vec::new() };
 
         let count = effects.len();
@@ -183,7 +177,7 @@ impl Receiver {
             events,
             subject: subject_id::text(&set.sub_id),
         };
-        let state = self.state.on_behalf_of(caller_facts);
+        let state = self.state.on_behalf_of(caller);
         if !state.accept_signal(signal).await.map_err(|error| self.map_error(error))? {
             // Another caller sent it concurrently.
             return Ok(duplicate(iss, jti));

@@ -18,8 +18,8 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, CallerFacts, Idempotency, IssuedAgent, LinearizableRead, Revoked, RevokedFact,
-    SecurityEvent, State, SubjectBlock, Target,
+    self, BlockId, CallContext, IssuedAgent, LinearizableRead, Revoked, RevokedFact, SecurityEvent, State,
+    SubjectBlock, Target,
 };
 use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
 
@@ -93,7 +93,7 @@ impl Revocations {
         Semaphore::new(limits::AGENT_SCANS_MAX)
     }
 
-    /// Revokes. `caller` is empty for an anonymous caller. The steps are ordered so that a retry with the same
+    /// Revokes. The steps are ordered so that a retry with the same
     /// `Idempotency-Key` completes an interrupted request:
     ///
     /// 1. the log entry: an agent or signing key of ours must exist; our key stops signing; a foreign key is blocked,
@@ -105,20 +105,19 @@ impl Revocations {
     pub async fn revoke(
         &self,
         request: &RevocationRequest,
-        (caller, facts): (&str, &CallerFacts),
-        idempotency: Option<Idempotency>,
+        caller: &CallContext,
     ) -> Result<RevocationReceipt, Error> {
         let (fact, target) = (request.fact(), self.target(request));
-        let (reason, caller) = (request.reason().to_owned(), caller.to_owned());
+        let reason = request.reason().to_owned();
         let blocks = self.blocks_fact(request);
-        if blocks && facts.contain(&fact.digest()) {
+        if blocks && caller.facts.contain(&fact.digest()) {
             let rule = "must not name the caller itself, or what its credential derives from".to_owned();
             return Err(Error::Invalid { field: "block", rule });
         }
         let event = SecurityEvent::revoked(fact, "admin", &reason, self.clock.now());
-        let revocation = state::OperatorRevocation { fact, target, blocks, reason, caller, event };
-        let state = self.state.on_behalf_of(facts);
-        let applied = state.revoke(revocation, idempotency).await.map_err(map_error)?;
+        let revocation = state::OperatorRevocation { fact, target, blocks, reason, event };
+        let state = self.state.on_behalf_of(caller);
+        let applied = state.revoke(revocation).await.map_err(map_error)?;
         if target == Target::OwnKey {
             self.keyring.replace_keys().await;
         }
@@ -157,14 +156,9 @@ impl Revocations {
     }
 
     /// Lifts a block, whichever issuer or operator set it. Credentials issued before the block stay revoked.
-    pub async fn lift(
-        &self,
-        id: &str,
-        facts: &CallerFacts,
-        idempotency: Option<Idempotency>,
-    ) -> Result<(), Error> {
+    pub async fn lift(&self, id: &str, caller: &CallContext) -> Result<(), Error> {
         let id: BlockId = id.parse().map_err(|_| Error::UnknownBlock)?;
-        self.state.on_behalf_of(facts).lift_block(id, idempotency).await.map_err(map_error)
+        self.state.on_behalf_of(caller).lift_block(id).await.map_err(map_error)
     }
 
     /// At most `limit` revocations after `after`, in order of their ids, and the cursor if there are more.
@@ -197,9 +191,9 @@ impl Revocations {
     }
 
     /// Allows an issuer of signals `more` facts beyond its quota, once; replaces an earlier allowance.
-    pub async fn grant_allowance(&self, issuer: &str, more: u32, facts: &CallerFacts) -> Result<(), Error> {
+    pub async fn grant_allowance(&self, issuer: &str, more: u32, caller: &CallContext) -> Result<(), Error> {
         request::bounded("issuer", issuer, limits::URI_BYTES_MAX)?;
-        self.state.on_behalf_of(facts).allow_revocations(issuer.to_owned(), more).await?;
+        self.state.on_behalf_of(caller).allow_revocations(issuer.to_owned(), more).await?;
         Ok(())
     }
 

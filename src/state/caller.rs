@@ -14,6 +14,7 @@ use super::{Error, Idempotency, State, read_reply};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof};
 use crate::id::{Digest128, Incarnation, LogPosition, WorkloadId};
+use crate::token::confirmation::CertificateDigest;
 use crate::token::foreign::Credential;
 use crate::token::lineage;
 
@@ -34,8 +35,6 @@ struct Issued {
 }
 
 impl CallerFacts {
-    pub const ANONYMOUS: Self = Self { digests: Vec::new(), issued: None };
-
     /// Facts of a client certificate: the workload, and the client of `issuer` (our own `iss`) with the same identifier.
     #[must_use]
     pub fn of_certificate(issuer: &str, id: &WorkloadId) -> Self {
@@ -107,24 +106,57 @@ impl CallerFacts {
     }
 }
 
+/// The caller of one request, for use-cases and commands. Constructed by the edge only.
+#[derive(Clone, Debug, Default)]
+pub struct CallContext {
+    /// `X-Request-Id` of the request.
+    pub request_id: String,
+    /// Authenticated identifier; `None` for an anonymous caller.
+    pub id: Option<String>,
+    /// Actor of its bearer token (RFC 8693 §4.1).
+    pub actor: Option<String>,
+    /// Whether it also has `cluster.admin` and may read and change resources of other owners.
+    pub is_operator: bool,
+    /// The certificate of its connection, also when a bearer token authenticates it.
+    pub certificate: Option<CertificateDigest>,
+    /// The facts that `apply` checks against the blocks.
+    pub facts: CallerFacts,
+    /// `Idempotency-Key` with the digest of the request; `None` also on a route that ignores it.
+    pub idempotency: Option<Idempotency>,
+}
+
+impl CallContext {
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// Identifier in the log: empty for an anonymous caller.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.id().unwrap_or_default()
+    }
+}
+
 /// Write access to the replicated state for one caller, or for the node itself.
 #[derive(Clone, Copy)]
 pub struct OnBehalf<'s> {
     pub(super) state: &'s State,
-    caller: Option<&'s CallerFacts>,
+    caller: Option<&'s CallContext>,
+    idempotency: Option<Idempotency>,
 }
 
 impl State {
     /// For commands that a caller causes: `apply` refuses them if the caller is blocked by then.
     #[must_use]
-    pub fn on_behalf_of<'s>(&'s self, caller: &'s CallerFacts) -> OnBehalf<'s> {
-        OnBehalf { state: self, caller: Some(caller) }
+    pub fn on_behalf_of<'s>(&'s self, caller: &'s CallContext) -> OnBehalf<'s> {
+        OnBehalf { state: self, caller: Some(caller), idempotency: caller.idempotency }
     }
 
     /// For commands of the node itself, to which no block applies.
     #[must_use]
     pub fn as_node(&self) -> OnBehalf<'_> {
-        OnBehalf { state: self, caller: None }
+        OnBehalf { state: self, caller: None, idempotency: None }
     }
 
     /// Whether a caller is blocked, or for a bearer token revoked, in the state of this node.
@@ -136,40 +168,47 @@ impl State {
 }
 
 impl OnBehalf<'_> {
+    /// Replaces the digests of the request.
+    #[must_use]
+    pub fn once(self, idempotency: Option<Idempotency>) -> Self {
+        Self { idempotency, ..self }
+    }
+
+    /// The caller's identifier in the log: empty for an anonymous caller and for the node itself.
+    pub(super) fn name(self) -> String {
+        self.caller.map(CallContext::name).unwrap_or_default().to_owned()
+    }
+
+    pub(super) fn is_operator(self) -> bool {
+        self.caller.is_some_and(|caller| caller.is_operator)
+    }
+
     pub(super) async fn propose(self, command: Command) -> Result<bool, Error> {
-        self.propose_once(command, None).await?.outcome.changed()
+        self.once(None).propose_once(command).await?.outcome.changed()
     }
 
     /// Proposes a command whose outcome is stored under the caller's `Idempotency-Key`. The result is never
     /// [`Reply::Refused`].
-    pub(super) async fn propose_once(
-        self,
-        command: Command,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Replied<Reply>, Error> {
-        read_reply(&self.state.cluster.propose(self.encode(command, idempotency)?).await?)
+    pub(super) async fn propose_once(self, command: Command) -> Result<Replied<Reply>, Error> {
+        read_reply(&self.state.cluster.propose(self.encode(command)?).await?)
     }
 
     /// As [`Self::propose_once`], for a command that revokes: returns after the barrier, also if the command changed
     /// nothing.
-    pub(super) async fn propose_revocation(
-        self,
-        command: Command,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Replied<Reply>, Error> {
-        let outcome = self.state.cluster.propose(self.encode(command, idempotency)?).await?;
+    pub(super) async fn propose_revocation(self, command: Command) -> Result<Replied<Reply>, Error> {
+        let outcome = self.state.cluster.propose(self.encode(command)?).await?;
         let reply = read_reply(&outcome)?;
         self.state.cluster.barrier(outcome.index).await?;
         Ok(reply)
     }
 
     /// Nothing is proposed that a member of an older version may not know.
-    fn encode(self, command: Command, idempotency: Option<Idempotency>) -> Result<Bytes, Error> {
+    fn encode(self, command: Command) -> Result<Bytes, Error> {
         if feature_level::needed_by(&command) > self.state.index().feature_level {
             return Err(Error::FeatureLevelTooLow);
         }
-        let caller = self.caller.and_then(CallerFacts::to_row);
-        Ok(command::encode_for(command, idempotency.map(Into::into), caller))
+        let caller = self.caller.and_then(|caller| caller.facts.to_row());
+        Ok(command::encode_for(command, self.idempotency.map(Into::into), caller))
     }
 }
 
@@ -243,7 +282,7 @@ mod tests {
             let row = caller.to_row().expect("facts");
             assert_eq!(CallerFacts::from_row(&row).expect("reads"), caller);
         }
-        assert_eq!(CallerFacts::ANONYMOUS.to_row(), None);
+        assert_eq!(CallerFacts::default().to_row(), None);
         let cut = command::Caller { digests: Bytes::from_static(&[1; 17]), bearer: None };
         assert!(CallerFacts::from_row(&cut).is_err());
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-pub use caller::{CallerFacts, OnBehalf};
+pub use caller::{CallContext, CallerFacts, OnBehalf};
 pub use command::{Agent, MintedToken, Node, NodeRole, NodeStage, PolicySource, Replied, stated};
 pub(crate) use machine::idempotency::Idempotency;
 pub use machine::idempotency::owner;
@@ -460,7 +460,7 @@ impl OnBehalf<'_> {
     pub async fn taint_signing_key(self, kid: String, digest: Digest128) -> Result<(), Error> {
         let digest = Bytes::copy_from_slice(digest.as_bytes());
         let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
-        self.propose_revocation(command, None).await.map(drop)
+        self.propose_revocation(command).await.map(drop)
     }
 
     /// Makes a policy bundle current; false if it was. [`Error::PolicyChanged`] if the current policy is not
@@ -469,9 +469,9 @@ impl OnBehalf<'_> {
         self,
         digest: String,
         sources: Vec<PolicySource>,
-        applied_by: String,
         expected_current: String,
     ) -> Result<bool, Error> {
+        let applied_by = self.name();
         let command = command::PutPolicy { digest, sources, applied_by, expected_current, is_seed: false };
         self.propose(Command::PutPolicy(command)).await
     }

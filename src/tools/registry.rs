@@ -4,13 +4,12 @@
 
 use std::fmt;
 
-use super::Caller;
 use super::audit::{self, Action, Audit, Decision, Draft, PendingEntry};
 use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
-use crate::state::{self, LinearizableRead, Replied, State, ToolPage, ToolQuery};
+use crate::state::{self, CallContext, LinearizableRead, Replied, State, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
 /// Route set of a request, which determines the visible tools.
@@ -114,7 +113,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::State`] with the refusal of `apply`; [`Error::Audit`], [`Error::Unaudited`].
-    pub async fn register(&self, entry: Entry, caller: &Caller) -> Result<Written, Error> {
+    pub async fn register(&self, entry: Entry, caller: &CallContext) -> Result<Written, Error> {
         self.put(entry, false, Precondition::default(), caller).await
     }
 
@@ -127,7 +126,7 @@ impl Registry {
         &self,
         entry: Entry,
         precondition: Precondition,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<Written, Error> {
         self.put(entry, true, precondition, caller).await
     }
@@ -137,7 +136,7 @@ impl Registry {
         entry: Entry,
         replaces: bool,
         precondition: Precondition,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<Written, Error> {
         let tool = entry.into_tool();
         let tool_id = tool.tool_id.clone();
@@ -152,7 +151,7 @@ impl Registry {
         };
         let action = if replaces { Action::Replace } else { Action::Register };
         let open = self.begin(action, &tool_id, caller)?;
-        match self.state.on_behalf_of(&caller.facts).put_tool(command, caller.idempotency).await {
+        match self.state.on_behalf_of(caller).put_tool(command).await {
             Ok(Replied { outcome: written, is_repeated }) => {
                 let (outcome, action) = match written.how() {
                     How::Registered => (RegistryChange::Registered, Action::Register),
@@ -181,7 +180,7 @@ impl Registry {
         tool_id: String,
         view: RegistryView,
         precondition: Precondition,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<(), Error> {
         let command = DeregisterTool {
             tool_id: tool_id.clone(),
@@ -192,7 +191,7 @@ impl Registry {
             protocol: view.protocol().unwrap_or_default().to_owned(),
         };
         let open = self.begin(Action::Deregister, &tool_id, caller)?;
-        match self.state.on_behalf_of(&caller.facts).deregister_tool(command, caller.idempotency).await {
+        match self.state.on_behalf_of(caller).deregister_tool(command).await {
             Ok(Replied { is_repeated, .. }) => {
                 let reply = Replied { outcome: RegistryChange::Deregistered, is_repeated };
                 self.done(open, reply, Action::Deregister).await?;
@@ -238,7 +237,7 @@ impl Registry {
 
     /// Begins the audit entry before the proposal: nothing is done that cannot be audited, and a write is audited even
     /// if its caller has disconnected.
-    fn begin(&self, action: Action, tool_id: &str, caller: &Caller) -> Result<PendingEntry, Error> {
+    fn begin(&self, action: Action, tool_id: &str, caller: &CallContext) -> Result<PendingEntry, Error> {
         let begun = self.audit.begin(Draft::undecided(action, tool_id, caller, self.clock.now()));
         if begun.is_err() {
             self.metrics.tool_write(action.as_str(), "unavailable");

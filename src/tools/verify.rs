@@ -3,7 +3,6 @@
 //! [`ToolCallVerifier::verify`] is: freshness lease, check 1, log position, tool, checks 2 to 9, single use, audit. The checks
 //! are in `checks`; here is their input.
 
-use super::Caller;
 use super::audit::{self, Action, Audit, Decision, Draft};
 use super::checks::{self, Authentic, Failure, Keys, RevocationStatus, ToolCall, Verified};
 use super::entry::PROTOCOL_RULE;
@@ -13,7 +12,7 @@ use crate::limits;
 use crate::own_tokens::OwnTokens;
 use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
-use crate::state::{self, LeaseProof, State};
+use crate::state::{self, CallContext, LeaseProof, State};
 use crate::telemetry::Metrics;
 use crate::text::values::Protocol;
 use crate::token::foreign::Credential;
@@ -142,7 +141,7 @@ impl ToolCallVerifier {
     pub async fn verify(
         &self,
         input: VerifyInput,
-        caller: &Caller,
+        caller: &CallContext,
         token_subject: &mut Option<WorkloadId>,
     ) -> Result<Verdict, Error> {
         let verdict = match VerifyRequest::read(input) {
@@ -156,7 +155,7 @@ impl ToolCallVerifier {
     async fn decide(
         &self,
         request: VerifyRequest,
-        caller: &Caller,
+        caller: &CallContext,
         token_subject: &mut Option<WorkloadId>,
     ) -> Result<Verdict, Error> {
         // The lease is checked before any lookup (design §4).
@@ -230,7 +229,7 @@ impl ToolCallVerifier {
         authentic: Result<Authentic, Failure>,
         tool: &Tool,
         request: &VerifyRequest,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<Verified, Error> {
         let authentic = authentic.map_err(Error::Failed)?;
         let execution = execution(authentic.credential());
@@ -242,8 +241,8 @@ impl ToolCallVerifier {
         // concurrent verifications, `apply` lets one pass.
         let Some(execution) = execution else { return Ok(verified) };
         let owner = state::owner(caller.id.as_deref().unwrap_or_default());
-        let state = self.state.on_behalf_of(&caller.facts);
-        match state.spend_token(execution, owner, caller.idempotency).await {
+        let state = self.state.on_behalf_of(caller);
+        match state.spend_token(execution, owner).await {
             Ok(()) => Ok(verified),
             Err(state::Error::TokenSpent) => Err(Error::Failed(verified.into_already_used())),
             Err(error) => Err(error.into()),
@@ -255,7 +254,7 @@ impl ToolCallVerifier {
         fresh: &LeaseProof,
         credential: &Credential,
         execution: Option<Digest128>,
-        caller: &Caller,
+        caller: &CallContext,
     ) -> Result<RevocationStatus, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
@@ -285,7 +284,7 @@ fn execution(credential: &Credential) -> Option<Digest128> {
     Some(Digest128::of(DigestKind::Execution, credential.iss().as_bytes(), jti.as_bytes()))
 }
 
-fn draft(request: &VerifyRequest, caller: &Caller, now: Timestamp) -> Draft {
+fn draft(request: &VerifyRequest, caller: &CallContext, now: Timestamp) -> Draft {
     let undecided = Draft::undecided(Action::Verify, &request.tool_id, caller, now);
     Draft { protocol: Some(request.protocol.to_owned()), ..undecided }
 }

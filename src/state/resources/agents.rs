@@ -21,7 +21,7 @@ use crate::state::tables::{
     AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, FLOOR, META, Tables, decode,
     eight_bytes, time_key,
 };
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 use crate::token::lineage::{self, canonical_name};
 
 /// Row of the meta table: number of agents.
@@ -413,14 +413,9 @@ impl OnBehalf<'_> {
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] for the parent;
     /// [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`].
-    pub async fn issue_agent(
-        self,
-        agent: Agent,
-        issued_by: String,
-        idempotency: Option<Idempotency>,
-    ) -> Result<String, Error> {
-        let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by });
-        match self.propose_once(command, idempotency).await?.outcome {
+    pub async fn issue_agent(self, agent: Agent) -> Result<String, Error> {
+        let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: self.name() });
+        match self.propose_once(command).await?.outcome {
             Reply::Agent(AgentIssued { row: Some(AgentRow { agent: Some(agent), .. }) }) => {
                 Ok(agent.agent_id)
             }
@@ -436,19 +431,16 @@ impl OnBehalf<'_> {
     pub async fn revoke_agent(
         self,
         agent_id: &WorkloadId,
-        caller: String,
-        is_operator: bool,
         event: Option<SecurityEvent>,
-        idempotency: Option<Idempotency>,
     ) -> Result<bool, Error> {
         let command = RevokeAgent {
             agent_id: agent_id.as_str().to_owned(),
             digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
-            caller,
-            is_operator,
+            caller: self.name(),
+            is_operator: self.is_operator(),
             event: event.map(Into::into),
         };
-        self.propose_revocation(Command::RevokeAgent(command), idempotency).await?.outcome.changed()
+        self.propose_revocation(Command::RevokeAgent(command)).await?.outcome.changed()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::state::machine::idempotency::digest;
 use crate::state::tables;
 use crate::state::tables::quotas::Quota;
 use crate::state::tables::{ENCRYPTION_KEY, ENCRYPTION_KEY_END, ENCRYPTION_KEY_OF, EntryTime, Tables};
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 
 /// Registers a key of an active agent, or of a subject that is not an agent. If the key exists already, `alg` and
 /// registrar are replaced by those of this registration.
@@ -299,12 +299,11 @@ impl OnBehalf<'_> {
         is_agent: bool,
         (kid, jwk): (String, String),
         registrar: &Registrar,
-        idempotency: Option<Idempotency>,
     ) -> Result<(bool, EncryptionKeyRecord), Error> {
         let (workload_id, registrar) = (subject.to_string(), Some(registrar.into()));
         let command = RegisterEncryptionKey { workload_id, kid, jwk, registrar, is_agent };
         let command = Command::RegisterEncryptionKey(command);
-        match self.propose_once(command, idempotency).await?.outcome {
+        match self.propose_once(command).await?.outcome {
             Reply::EncryptionKey(EncryptionKeyRegistered { created, row: Some(row) }) => {
                 Ok((created, row.try_into()?))
             }
@@ -312,23 +311,13 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Removes a key. `caller` is empty for an anonymous caller.
+    /// Removes a key.
     ///
     /// # Errors
     /// [`Error::UnknownEncryptionKey`], [`Error::IdempotencyKeyReused`].
-    pub async fn remove_encryption_key(
-        self,
-        subject: &WorkloadId,
-        kid: String,
-        caller: String,
-        idempotency: Option<Idempotency>,
-    ) -> Result<(), Error> {
-        let command = RemoveEncryptionKey { workload_id: subject.to_string(), kid, caller };
-        self.propose_once(Command::RemoveEncryptionKey(command), idempotency)
-            .await?
-            .outcome
-            .changed()
-            .map(drop)
+    pub async fn remove_encryption_key(self, subject: &WorkloadId, kid: String) -> Result<(), Error> {
+        let command = RemoveEncryptionKey { workload_id: subject.to_string(), kid, caller: self.name() };
+        self.propose_once(Command::RemoveEncryptionKey(command)).await?.outcome.changed().map(drop)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::state::command::{Command, Node, RaiseFeatureLevel, Refusal, Reply};
 use crate::state::command::{MemberVersion, RecordVersion};
 use crate::state::feature_level::{SUPPORTED, check};
 use crate::state::tables::{FEATURE_LEVEL, META, Tables};
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 
 /// The program of a member, as the member reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,16 +162,12 @@ impl OnBehalf<'_> {
     ///
     /// # Errors
     /// [`Error::NotSupported`], [`Error::MembersChanged`], [`Error::IdempotencyKeyReused`].
-    pub async fn raise_feature_level(
-        self,
-        caller: String,
-        idempotency: Option<Idempotency>,
-    ) -> Result<u32, Error> {
+    pub async fn raise_feature_level(self) -> Result<u32, Error> {
         let members = self.state.member_levels().await;
         let level = level_of(self.state.index().feature_level, &members)?;
         let node_ids = members.iter().map(|member| member.node_id).collect();
-        let command = Command::RaiseFeatureLevel(RaiseFeatureLevel { level, node_ids, caller });
-        self.propose_once(command, idempotency).await?;
+        let command = Command::RaiseFeatureLevel(RaiseFeatureLevel { level, node_ids, caller: self.name() });
+        self.propose_once(command).await?;
         Ok(self.state.index().feature_level)
     }
 }

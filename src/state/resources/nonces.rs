@@ -110,11 +110,10 @@ impl OnBehalf<'_> {
         nonce: Option<Digest128>,
         owner: Digest128,
         token: MintedToken,
-        idempotency: Option<Idempotency>,
     ) -> Result<MintedToken, Error> {
         let nonce = nonce.map_or_else(Bytes::new, bytes);
         let command = RecordExchange { nonce, owner: bytes(owner), token: Some(token) };
-        match self.propose_once(Command::RecordExchange(command), idempotency).await?.outcome {
+        match self.propose_once(Command::RecordExchange(command)).await?.outcome {
             Reply::Minted(token) => Ok(token),
             _ => Err(Error::Undecodable),
         }
@@ -125,14 +124,9 @@ impl OnBehalf<'_> {
     /// # Errors
     /// [`Error::TokenSpent`], [`Error::TooManySpentTokens`], [`Error::TooManyIdempotencyKeys`],
     /// [`Error::IdempotencyKeyReused`].
-    pub async fn spend_token(
-        self,
-        token: Digest128,
-        owner: Digest128,
-        idempotency: Option<Idempotency>,
-    ) -> Result<(), Error> {
+    pub async fn spend_token(self, token: Digest128, owner: Digest128) -> Result<(), Error> {
         let command = Command::SpendToken(SpendToken { token: bytes(token), owner: bytes(owner) });
-        self.propose_once(command, idempotency).await?.outcome.changed().map(drop)
+        self.propose_once(command).await?.outcome.changed().map(drop)
     }
 }
 

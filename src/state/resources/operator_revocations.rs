@@ -9,7 +9,7 @@ use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::command::{self, Command, Refusal, Reply, TaintSigningKey};
 use crate::state::tables::{EntryTime, REVOCATIONS, Tables};
-use crate::state::{Error, Idempotency, OnBehalf};
+use crate::state::{Error, OnBehalf};
 use crate::token::lineage::Fact;
 
 /// A revocation by an operator.
@@ -23,8 +23,6 @@ pub struct OperatorRevocation<'r> {
     pub blocks: bool,
     /// Reason; may be empty.
     pub reason: String,
-    /// Caller; empty if anonymous.
-    pub caller: String,
     /// Event for streams; `None` if the fact has no subject identifier.
     pub event: Option<SecurityEvent>,
 }
@@ -94,22 +92,18 @@ impl OnBehalf<'_> {
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
     /// [`Error::IdempotencyKeyReused`].
-    pub async fn revoke(
-        self,
-        revocation: OperatorRevocation<'_>,
-        idempotency: Option<Idempotency>,
-    ) -> Result<AppliedRevocation, Error> {
-        let OperatorRevocation { fact, target, blocks, reason, caller, event } = revocation;
+    pub async fn revoke(self, revocation: OperatorRevocation<'_>) -> Result<AppliedRevocation, Error> {
+        let OperatorRevocation { fact, target, blocks, reason, event } = revocation;
         let command = command::Revoke {
             fact: Some(fact_row(fact)),
             reason,
-            caller,
+            caller: self.name(),
             blocks,
             must_be_agent: target == Target::Agent,
             taints: target == Target::OwnKey,
             event: event.map(Into::into),
         };
-        match self.propose_revocation(Command::Revoke(command), idempotency).await?.outcome {
+        match self.propose_revocation(Command::Revoke(command)).await?.outcome {
             Reply::Revoked(made) => Ok(AppliedRevocation {
                 index: made.index,
                 at: Timestamp::from_millis(made.at_millis),

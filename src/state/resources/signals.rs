@@ -295,7 +295,7 @@ impl OnBehalf<'_> {
     /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`].
     pub async fn accept_signal(self, signal: Signal) -> Result<bool, Error> {
         let command = Command::AcceptSignal(signal.into_command());
-        self.propose_revocation(command, None).await?.outcome.changed()
+        self.once(None).propose_revocation(command).await?.outcome.changed()
     }
 
     /// Sets the extra quota of an issuer, to be used once; replaces the previous one. Returns whether that changed

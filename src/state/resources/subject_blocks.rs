@@ -21,7 +21,7 @@ use crate::limits;
 use crate::state::command::{BlockRow, Command, Effect, EffectKind, Fact, LiftBlock, Refusal, Reply};
 use crate::state::machine::idempotency::digest;
 use crate::state::tables::{BLOCK, BLOCKS, EntryTime, REVOCATION_END, Tables, decode, time_key, try_scan};
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 use crate::token::lineage;
 
 /// Issuer in the key of an operator's block. No issuer has an empty `iss`.
@@ -259,9 +259,9 @@ impl OnBehalf<'_> {
     ///
     /// # Errors
     /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`].
-    pub async fn lift_block(self, id: BlockId, idempotency: Option<Idempotency>) -> Result<(), Error> {
+    pub async fn lift_block(self, id: BlockId) -> Result<(), Error> {
         let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
-        self.propose_once(Command::LiftBlock(command), idempotency).await?.outcome.changed().map(drop)
+        self.propose_once(Command::LiftBlock(command)).await?.outcome.changed().map(drop)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::state::command::{
 };
 use crate::state::tables::quotas::Quota;
 use crate::state::tables::{TOOL, TOOL_OF_PROTOCOL, TOOLS, Tables, decode, try_scan};
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 
 /// Row of the meta table: number of the last registration. It only grows, so that versions of two registrations of one id
 /// always differ.
@@ -263,12 +263,8 @@ impl OnBehalf<'_> {
     /// # Errors
     /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
     /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`].
-    pub async fn put_tool(
-        self,
-        command: PutTool,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Replied<ToolWritten>, Error> {
-        let reply = self.propose_once(Command::PutTool(command), idempotency).await?;
+    pub async fn put_tool(self, command: PutTool) -> Result<Replied<ToolWritten>, Error> {
+        let reply = self.propose_once(Command::PutTool(command)).await?;
         match reply.outcome {
             Reply::Tool(outcome) => Ok(Replied { outcome, is_repeated: reply.is_repeated }),
             _ => Err(Error::Undecodable),
@@ -280,12 +276,8 @@ impl OnBehalf<'_> {
     /// # Errors
     /// [`Error::UnknownTool`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
     /// [`Error::IdempotencyKeyReused`].
-    pub async fn deregister_tool(
-        self,
-        command: DeregisterTool,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Replied<()>, Error> {
-        let reply = self.propose_once(Command::DeregisterTool(command), idempotency).await?;
+    pub async fn deregister_tool(self, command: DeregisterTool) -> Result<Replied<()>, Error> {
+        let reply = self.propose_once(Command::DeregisterTool(command)).await?;
         reply.outcome.changed()?;
         Ok(Replied { outcome: (), is_repeated: reply.is_repeated })
     }

@@ -23,13 +23,12 @@ use utoipa::ToSchema;
 pub(crate) use self::pending_entry::PendingEntry;
 use self::shipper::Shipper;
 use self::writer::{Head, Job, Writer};
-use super::Caller;
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::Corrupt;
 use crate::id::Digest128;
 use crate::journal::{self, Directory, Opened};
 use crate::limits;
-use crate::state::{self, State};
+use crate::state::{self, CallContext, State};
 use crate::telemetry::{FailureLog, Metrics};
 
 /// Audited kind of action.
@@ -93,7 +92,7 @@ pub struct Draft {
 impl Draft {
     /// Draft with the outcome still unknown.
     #[must_use]
-    pub fn undecided(action: Action, tool_id: &str, caller: &Caller, now: Timestamp) -> Self {
+    pub fn undecided(action: Action, tool_id: &str, caller: &CallContext, now: Timestamp) -> Self {
         let subject = match action {
             Action::Verify => String::new(),
             _ => caller.id.clone().unwrap_or_default(),
@@ -118,7 +117,7 @@ impl Draft {
 
     /// Administrative act: its actor is the bearer's actor, else the caller.
     #[must_use]
-    pub fn act(caller: &Caller, now: Timestamp) -> Self {
+    pub fn act(caller: &CallContext, now: Timestamp) -> Self {
         let actor = caller.actor.clone().or_else(|| caller.id.clone());
         Self { actor, ..Self::undecided(Action::Admin, "", caller, now) }
     }

@@ -410,7 +410,7 @@ async fn unauditable_change_is_not_made() {
         };
         entry.validate().expect("an entry")
     };
-    let caller = Caller { is_operator: true, ..Default::default() };
+    let caller = CallContext { is_operator: true, ..Default::default() };
     let precondition = Precondition::default;
     let replace = async |name| registry.replace(tool(name), precondition(), &caller).await.map(drop);
     let deregister =

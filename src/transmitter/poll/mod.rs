@@ -25,7 +25,7 @@ use super::set_builder::{self, SetBuilder};
 use crate::clock::Clock;
 use crate::limits;
 use crate::state::{
-    self, CallerFacts, EventId, LeaseProof, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor,
+    self, CallContext, EventId, LeaseProof, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor,
     StreamStatus,
 };
 use crate::telemetry::Metrics;
@@ -56,17 +56,6 @@ pub enum Error {
     State(#[from] state::Error),
 }
 
-/// Caller of a poll.
-#[derive(Clone, Copy, Debug)]
-pub struct PollCaller<'c> {
-    /// `None` for an anonymous caller, in development mode only.
-    pub id: Option<&'c str>,
-    /// Whether it may poll streams of other owners.
-    pub is_operator: bool,
-    /// The facts that are checked when its commands are applied.
-    pub facts: &'c CallerFacts,
-}
-
 /// Result of a poll.
 #[derive(Clone, Debug, Default)]
 pub struct PollResult {
@@ -92,7 +81,7 @@ pub struct Poller {
 #[derive(Clone, Copy)]
 struct PollContext<'p> {
     stream_id: &'p str,
-    caller: PollCaller<'p>,
+    caller: &'p CallContext,
 }
 
 /// Open events for one response.
@@ -123,7 +112,7 @@ impl Poller {
     pub async fn poll(
         &self,
         stream_id: &str,
-        caller: PollCaller<'_>,
+        caller: &CallContext,
         request: PollRequest,
     ) -> Result<PollResult, Error> {
         let began = self.clock.boot();
@@ -144,15 +133,15 @@ impl Poller {
     }
 
     /// A blocked caller receives no events.
-    fn check(&self, fresh: &LeaseProof, caller: PollCaller<'_>) -> Result<(), Error> {
-        if self.state.refuses(fresh, caller.facts) {
+    fn check(&self, fresh: &LeaseProof, caller: &CallContext) -> Result<(), Error> {
+        if self.state.refuses(fresh, &caller.facts) {
             return Err(Error::CallerBlocked);
         }
         Ok(())
     }
 
     fn stream(&self, PollContext { stream_id, caller }: PollContext<'_>) -> Result<Arc<Stream>, Error> {
-        let is_visible = |stream: &Arc<Stream>| stream.answers(caller.id, caller.is_operator);
+        let is_visible = |stream: &Arc<Stream>| stream.answers(caller.id(), caller.is_operator);
         let stream = self.state.stream(stream_id).filter(is_visible).ok_or(Error::UnknownStream)?;
         if stream.config.endpoint_url.is_some() {
             return Err(Error::DeliveredByPush);
@@ -205,7 +194,7 @@ impl Poller {
                 return Ok(());
             }
             let dead: Vec<NewDeadLetter> = dead.iter().filter_map(|id| letters.remove(id)).collect();
-            let state = self.state.on_behalf_of(context.caller.facts);
+            let state = self.state.on_behalf_of(context.caller);
             state.advance_stream(&stream, advanced, dead.clone()).await?;
             self.count(&stream, delivered, &dead);
             cursor = self.cursor(&stream)?;
@@ -237,7 +226,7 @@ impl Poller {
         };
         // Events that are done after them are passed with them, up to the first that stays open.
         let furthest = cursor.done.last().copied().max(Some(last));
-        let _permit = self.limiter.scan(context.caller.id).await?;
+        let _permit = self.limiter.scan(context.caller.id()).await?;
         let (mut seen, mut leaves_open) = (0, false);
         let mut take = |_, event: OutboxEvent| {
             seen += 1;
@@ -270,7 +259,7 @@ impl Poller {
         let (mut end, mut changes) = (self.state.outbox_end(), self.state.stream_changes());
         let mut previous: Option<(Arc<Stream>, u64, Scan)> = None;
         loop {
-            let permit = self.limiter.scan(context.caller.id).await?;
+            let permit = self.limiter.scan(context.caller.id()).await?;
             // An event from here on wakes this poll, whether or not the scan sees it.
             end.mark_unchanged();
             changes.mark_unchanged();
@@ -377,7 +366,7 @@ impl Poller {
         began: Duration,
     ) -> Result<Option<LeaseProof>, Error> {
         let left = limits::POLL_WAIT_MAX.saturating_sub(self.clock.boot().saturating_sub(began));
-        let permit = self.limiter.wait(context.caller.id)?;
+        let permit = self.limiter.wait(context.caller.id())?;
         let counted = self.metrics.poll_waits();
         let has_changed = tokio::select! {
             has_changed = changed_within(changes, left) => has_changed,

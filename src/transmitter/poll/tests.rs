@@ -12,11 +12,10 @@ use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::outbound::guard::{Guard, Rules};
 use crate::state::testing::TestNode;
-use crate::state::{CallerFacts, DeadLetter, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
+use crate::state::{CallContext, DeadLetter, STREAM_UPDATED, SecurityEvent, Signal, StreamConfig};
 
 const WANTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 const OTHER: &str = "https://schemas.openid.net/secevent/caep/event-type/credential-change";
-const ANONYMOUS: PollCaller<'_> = PollCaller { id: None, is_operator: true, facts: &CallerFacts::ANONYMOUS };
 
 /// A node with one stream for one event type, and its poller.
 struct Harness {
@@ -51,7 +50,7 @@ async fn start() -> Harness {
         endpoint_url: None,
         description: None,
     };
-    state.as_node().create_stream(config, None).await.expect("created");
+    state.as_node().create_stream(config).await.expect("created");
     Harness { node, poller, metrics, stream_id, signals: AtomicUsize::new(0) }
 }
 
@@ -96,7 +95,8 @@ impl Harness {
     }
 
     async fn polled(&self, request: &Value) -> Result<PollResult, Error> {
-        self.poller.poll(&self.stream_id, ANONYMOUS, PollRequest::parse(request).expect("a request")).await
+        let anonymous = CallContext { is_operator: true, ..CallContext::default() };
+        self.poller.poll(&self.stream_id, &anonymous, PollRequest::parse(request).expect("a request")).await
     }
 
     async fn poll(&self, more: &Value) -> PollResult {

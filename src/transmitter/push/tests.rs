@@ -138,7 +138,7 @@ impl Harness {
             endpoint_url: url.map(str::to_owned),
             description: None,
         };
-        self.node.state.as_node().create_stream(config, None).await.expect("created");
+        self.node.state.as_node().create_stream(config).await.expect("created");
         stream_id
     }
 

@@ -20,8 +20,8 @@ use super::obstacle::Obstacles;
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::state::{
-    self, CallerFacts, DeadLetter, EventId, Idempotency, LeaseProof, LinearizableRead, State, Stream,
-    StreamCursor, StreamStatus,
+    self, CallContext, DeadLetter, EventId, LeaseProof, LinearizableRead, State, Stream, StreamCursor,
+    StreamStatus,
 };
 
 /// Manages streams.
@@ -34,30 +34,6 @@ pub struct Streams {
     /// Finds streams that currently deliver nothing.
     pub obstacles: Obstacles,
     pub state: State,
-}
-
-/// Caller of a stream operation.
-#[derive(Clone, Debug, Default)]
-pub struct CallContext {
-    /// Its authenticated identifier; `None` for an anonymous caller, in development mode only.
-    pub id: Option<String>,
-    /// Whether it may see and change streams of other owners.
-    pub is_operator: bool,
-    /// The facts that are checked when its commands are applied.
-    pub facts: Arc<CallerFacts>,
-    /// Its `Idempotency-Key`, with the request digest.
-    pub idempotency: Option<Idempotency>,
-}
-
-impl CallContext {
-    /// The owner name in the log: empty for an anonymous caller.
-    fn name(&self) -> &str {
-        self.id.as_deref().unwrap_or_default()
-    }
-
-    fn may_see(&self, stream: &Stream) -> bool {
-        stream.answers(self.id.as_deref(), self.is_operator)
-    }
 }
 
 /// A stream with its cursor.
@@ -93,7 +69,7 @@ impl Streams {
         let push_url = |url: &str| self.check_push_url(url);
         let terms = Terms { issuer: &self.issuer, poll_url: &poll_url, push_url: &push_url };
         let config = request::create(input, &terms, caller.name(), stream_id)?;
-        let stream = self.state.on_behalf_of(&caller.facts).create_stream(config, caller.idempotency).await?;
+        let stream = self.state.on_behalf_of(caller).create_stream(config).await?;
         Ok(Stream::clone(&self.obstacles.effective(&fresh, Arc::new(stream))))
     }
 
@@ -120,8 +96,9 @@ impl Streams {
         let fresh = self.fresh().await?;
         let streams = self.state.streams();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut visible_streams =
-            streams.range::<str, _>((from, Bound::Unbounded)).filter(|(_, stream)| caller.may_see(stream));
+        let mut visible_streams = streams
+            .range::<str, _>((from, Bound::Unbounded))
+            .filter(|(_, stream)| stream.answers(caller.id(), caller.is_operator));
         let page: Vec<_> = visible_streams
             .by_ref()
             .take(limit)
@@ -151,7 +128,7 @@ impl Streams {
             // As shown to receivers, which send back what they read.
             let stream = self.obstacles.effective(&fresh, self.visible(current, &stream_id, caller)?);
             let config = request::change(input.clone(), kind, &stream, &terms)?;
-            match self.state.on_behalf_of(&caller.facts).update_stream(config, stream.revision).await {
+            match self.state.on_behalf_of(caller).update_stream(config, stream.revision).await {
                 // Overtaken by a concurrent change: the request is applied to the new stream.
                 Err(state::Error::StreamChanged) if attempts < limits::STREAM_UPDATE_ATTEMPTS_MAX => {
                     attempts += 1;
@@ -169,7 +146,7 @@ impl Streams {
         caller: &CallContext,
     ) -> Result<(), Error> {
         self.visible(current, stream_id, caller)?;
-        Ok(self.state.on_behalf_of(&caller.facts).delete_stream(stream_id).await?)
+        Ok(self.state.on_behalf_of(caller).delete_stream(stream_id).await?)
     }
 
     /// Changes the status of a stream, from any to any (SSF 1.0 §8.1.2.2).
@@ -186,8 +163,7 @@ impl Streams {
         let status: StreamStatus = status.parse().map_err(unknown)?;
         let reason = reason.map(|text| request::bounded("reason", text, limits::STREAM_REASON_BYTES_MAX));
         let reason = reason.transpose()?.unwrap_or_default();
-        let stream =
-            self.state.on_behalf_of(&caller.facts).set_stream_status(stream_id, status, reason).await?;
+        let stream = self.state.on_behalf_of(caller).set_stream_status(stream_id, status, reason).await?;
         Ok(Stream::clone(&self.obstacles.effective(&fresh, Arc::new(stream))))
     }
 
@@ -204,7 +180,7 @@ impl Streams {
         if state.as_ref().is_some_and(|state| state.len() > max) {
             return Err(Error::invalid("state", format!("must be at most {max} bytes")));
         }
-        Ok(self.state.on_behalf_of(&caller.facts).verify_stream(stream_id, state).await?)
+        Ok(self.state.on_behalf_of(caller).verify_stream(stream_id, state).await?)
     }
 
     /// Adds or removes a subject (SSF 1.0 §8.1.3; a new stream includes every subject). Events count from the change
@@ -221,7 +197,7 @@ impl Streams {
         if !is_removed {
             excluded_subject::check_not_excluded(&subject, &stream.removed_subjects)?;
         }
-        let state = self.state.on_behalf_of(&caller.facts);
+        let state = self.state.on_behalf_of(caller);
         Ok(state.change_stream_subject(stream_id, &subject, is_removed).await?)
     }
 
@@ -245,7 +221,8 @@ impl Streams {
         caller: &CallContext,
     ) -> Result<Arc<Stream>, Error> {
         self.base_url()?;
-        let stream = self.state.stream(stream_id).filter(|stream| caller.may_see(stream));
+        let stream =
+            self.state.stream(stream_id).filter(|stream| stream.answers(caller.id(), caller.is_operator));
         Ok(stream.ok_or(state::Error::UnknownStream)?)
     }
 

@@ -212,7 +212,7 @@ async fn running_node_proposes_nothing_above_the_level() {
     state.record_version().await.expect("nothing to record");
     assert_eq!((state.owes_version(), state.cluster().applied()), (false, index));
 
-    let raised = state.as_node().raise_feature_level(String::new(), None).await;
+    let raised = state.as_node().raise_feature_level().await;
     assert_eq!((raised.expect("raised"), state.owes_version()), (NEWEST, true));
     state.record_version().await.expect("recorded");
     let recorded = Node::clone(&state.index().nodes[&1]);

@@ -6,7 +6,7 @@ use super::{AdmittedJoiner, Joiner, admit};
 use crate::state::command::{
     AllocateNode, Command, JoinNode, Node, NodeRole, NodeWritten, Replied, Reply, WantRole,
 };
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 
 impl State {
     /// Refuses a wrong token without an entry in the log.
@@ -31,13 +31,10 @@ impl OnBehalf<'_> {
         token_digest: [u8; 32],
         role: NodeRole,
         replaces: Option<u64>,
-        caller: String,
-        idempotency: Option<Idempotency>,
     ) -> Result<Replied<Node>, Error> {
         let token_digest = Bytes::copy_from_slice(&token_digest);
-        let command = AllocateNode { token_digest, role: role.into(), replaces, caller };
-        let Replied { outcome, is_repeated } =
-            self.propose_once(Command::AllocateNode(command), idempotency).await?;
+        let command = AllocateNode { token_digest, role: role.into(), replaces, caller: self.name() };
+        let Replied { outcome, is_repeated } = self.propose_once(Command::AllocateNode(command)).await?;
         node_of(outcome).map(|(_, outcome)| Replied { outcome, is_repeated })
     }
 
@@ -49,22 +46,16 @@ impl OnBehalf<'_> {
         let Joiner { node_id, token_digest, address, disk_id, feature_level } = joiner;
         let [token_digest, disk_id] = [&token_digest[..], &disk_id].map(Bytes::copy_from_slice);
         let command = JoinNode { node_id, token_digest, address, disk_id, feature_level };
-        node_of(self.propose_once(Command::JoinNode(command), None).await?.outcome)
+        node_of(self.propose_once(Command::JoinNode(command)).await?.outcome)
     }
 
     /// Changes the role that a node shall have to voter or removed; false if it shall have it already.
     ///
     /// # Errors
     /// [`Error::Node`], [`Error::IdempotencyKeyReused`].
-    pub async fn want_role(
-        self,
-        node_id: u64,
-        role: NodeRole,
-        caller: String,
-        idempotency: Option<Idempotency>,
-    ) -> Result<bool, Error> {
-        let command = WantRole { node_id, role: role.into(), caller };
-        self.propose_once(Command::WantRole(command), idempotency).await?.outcome.changed()
+    pub async fn want_role(self, node_id: u64, role: NodeRole) -> Result<bool, Error> {
+        let command = WantRole { node_id, role: role.into(), caller: self.name() };
+        self.propose_once(Command::WantRole(command)).await?.outcome.changed()
     }
 }
 

@@ -450,9 +450,9 @@ async fn running_node_refuses_tokens_and_false_joins() {
         assert!(matches!(refused, Err(Error::Node(NodeError::UnknownToken))), "{refused:?}");
     }
     assert_eq!(state.cluster().applied(), index, "a wrong token costs no entry");
-    let token = state.as_node().allocate_node([1; 32], NodeRole::Voter, None, String::new(), None).await;
+    let token = state.as_node().allocate_node([1; 32], NodeRole::Voter, None).await;
     assert!(matches!(token, Err(Error::Node(NodeError::NoListener))), "{token:?}");
-    let removal = state.as_node().want_role(1, NodeRole::Removed, String::new(), None).await;
+    let removal = state.as_node().want_role(1, NodeRole::Removed).await;
     assert!(matches!(removal, Err(Error::Node(NodeError::LastVoter))), "{removal:?}");
     let rows = state.index().nodes.clone();
     assert_eq!(rows[&1].stage(), NodeStage::Voter, "recorded from the bootstrap entry");

@@ -30,7 +30,7 @@ use crate::state::command::{
 };
 use crate::state::tables::quotas::Quota;
 use crate::state::tables::{EntryTime, STREAM, STREAMS, Tables, decode};
-use crate::state::{Error, Idempotency, OnBehalf, State};
+use crate::state::{Error, OnBehalf, State};
 use crate::token::subject_id::{self, SubjectId};
 
 /// Configuration of a stream.
@@ -281,13 +281,9 @@ impl OnBehalf<'_> {
     ///
     /// # Errors
     /// [`Error::TooManyStreams`]; [`Error::StreamChanged`] if its id exists; [`Error::IdempotencyKeyReused`].
-    pub async fn create_stream(
-        self,
-        config: StreamConfig,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Stream, Error> {
+    pub async fn create_stream(self, config: StreamConfig) -> Result<Stream, Error> {
         let command = CreateStream { stream: Some(config.into()) };
-        self.write_stream(Command::CreateStream(command), idempotency).await
+        self.write_stream(Command::CreateStream(command)).await
     }
 
     /// Replaces the configuration of a stream at this revision.
@@ -296,7 +292,7 @@ impl OnBehalf<'_> {
     /// [`Error::UnknownStream`], [`Error::StreamChanged`].
     pub async fn update_stream(self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
         let command = UpdateStream { stream: Some(config.into()), revision };
-        self.write_stream(Command::UpdateStream(command), None).await
+        self.once(None).write_stream(Command::UpdateStream(command)).await
     }
 
     /// Excludes a subject from a stream, or adds it again. `sub_id` is one that [`SubjectId::read`] accepts.
@@ -314,7 +310,7 @@ impl OnBehalf<'_> {
         }
         let sub_id = subject_id::relayed(sub_id, None).to_string();
         let command = ChangeStreamSubject { stream_id: stream_id.to_owned(), sub_id, removed };
-        self.write_stream(Command::ChangeStreamSubject(command), None).await.map(drop)
+        self.once(None).write_stream(Command::ChangeStreamSubject(command)).await.map(drop)
     }
 
     /// Appends a verification event for a stream.
@@ -324,7 +320,7 @@ impl OnBehalf<'_> {
     pub async fn verify_stream(self, stream_id: &str, state: Option<String>) -> Result<(), Error> {
         let state = state.unwrap_or_default();
         let command = VerifyStream { stream_id: stream_id.to_owned(), state };
-        self.write_stream(Command::VerifyStream(command), None).await.map(drop)
+        self.once(None).write_stream(Command::VerifyStream(command)).await.map(drop)
     }
 
     /// Deletes a stream. [`Error::UnknownStream`] if there is none.
@@ -333,12 +329,8 @@ impl OnBehalf<'_> {
         self.propose(Command::DeleteStream(command)).await.map(drop)
     }
 
-    pub(crate) async fn write_stream(
-        self,
-        command: Command,
-        idempotency: Option<Idempotency>,
-    ) -> Result<Stream, Error> {
-        match self.propose_once(command, idempotency).await?.outcome {
+    pub(crate) async fn write_stream(self, command: Command) -> Result<Stream, Error> {
+        match self.propose_once(command).await?.outcome {
             Reply::Stream(StreamWritten { row: Some(row) }) => Ok(row.try_into()?),
             _ => Err(Error::Undecodable),
         }

@@ -137,7 +137,7 @@ impl State {
             by_transmitter: true,
             changes: Some(stream.changes),
         };
-        self.as_node().write_stream(Command::SetStreamStatus(command), None).await.map(drop)
+        self.as_node().write_stream(Command::SetStreamStatus(command)).await.map(drop)
     }
 }
 
@@ -156,6 +156,6 @@ impl OnBehalf<'_> {
             by_transmitter: false,
             changes: None,
         };
-        self.write_stream(Command::SetStreamStatus(command), None).await
+        self.once(None).write_stream(Command::SetStreamStatus(command)).await
     }
 }

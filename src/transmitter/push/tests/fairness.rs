@@ -4,7 +4,7 @@ use futures::FutureExt as _;
 
 use super::*;
 use crate::outbound::client;
-use crate::state::{CallerFacts, OperatorRevocation, Target};
+use crate::state::{CallContext, OperatorRevocation, Target};
 use crate::token::lineage::Fact;
 use crate::token::signing_key::SigningAlgorithm;
 use crate::transmitter::push::attempt::{Attempt, AttemptOutcome};
@@ -74,7 +74,7 @@ async fn key_tainted_while_a_push_waits_does_not_sign_it() {
         harness.node.clock.advance(limits::KEY_PUBLISH_AHEAD);
         let kid = harness.keyring.signing_kid(SigningAlgorithm::Rs256, harness.node.clock.now());
         before = kid.expect("a key");
-        harness.keyring.taint(&before, ISSUER, &CallerFacts::default()).await.expect("tainted");
+        harness.keyring.taint(&before, ISSUER, &CallContext::default()).await.expect("tainted");
     })
     .await;
     assert!(matches!(outcome, AttemptOutcome::Answered(_, PushResponse::Delivered { .. })));
@@ -93,10 +93,9 @@ async fn owner_blocked_while_a_push_waits_gets_no_event() {
             target: Target::Fact,
             blocks: true,
             reason: String::new(),
-            caller: String::new(),
             event: None,
         };
-        harness.node.state.as_node().revoke(revocation, None).await.expect("blocked");
+        harness.node.state.as_node().revoke(revocation).await.expect("blocked");
     })
     .await;
     let AttemptOutcome::Unsent(unsent) = outcome else { panic!("sent") };

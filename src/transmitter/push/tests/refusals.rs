@@ -1,7 +1,7 @@
 //! Receivers that refuse or reject events.
 
 use super::*;
-use crate::state::CallerFacts;
+use crate::state::CallContext;
 use crate::token::signing_key::SigningAlgorithm;
 
 const INVALID_KEY: &str = r#"{"err": "invalid_key", "description": "who?"}"#;
@@ -18,7 +18,7 @@ async fn refused_push_is_retried_with_the_successor_of_a_tainted_key() {
     let (jti, kid) = (first.jti(), first.kid.clone());
     let signs = harness.keyring.signing_kid(SigningAlgorithm::Rs256, harness.node.clock.now());
     assert_eq!(signs.as_ref(), Some(&kid));
-    harness.keyring.taint(&kid, ISSUER, &CallerFacts::default()).await.expect("tainted");
+    harness.keyring.taint(&kid, ISSUER, &CallContext::default()).await.expect("tainted");
     first.respond(400, INVALID_KEY);
     let retry = receiver.next().await;
     assert_eq!(retry.jti(), jti);
