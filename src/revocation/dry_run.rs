@@ -11,9 +11,8 @@ use super::{Error, covers, invalid_cursor, is_workload};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{
-    AgentStatus, AppliedRevocation, IssuedAgent, LeaseProof, State, Stream, ToolQuery, stated,
-};
+use crate::state::command::Revoked;
+use crate::state::{AgentStatus, IssuedAgent, LeaseProof, State, Stream, ToolQuery, stated};
 use crate::text::values;
 use crate::token::lineage::{Fact, is_same_name};
 
@@ -108,9 +107,9 @@ impl DryRunPage {
 }
 
 /// Number of agents that a revocation covers: those that derive from the fact and were active until then.
-pub(super) async fn count(state: &State, fact: &Fact, applied: &AppliedRevocation) -> Result<u64, Error> {
+pub(super) async fn count(state: &State, fact: &Fact, revoked: &Revoked) -> Result<u64, Error> {
     let mut agents = 0_u64;
-    let was_covered = |agent: &IssuedAgent| state.was_agent_active(agent, fact.value(), applied);
+    let was_covered = |agent: &IssuedAgent| state.was_agent_active(agent, fact.value(), revoked);
     each_agent(state, fact, None, was_covered, |_| {
         agents = agents.saturating_add(1);
         true

@@ -4,11 +4,13 @@
 //! One log entry, however much derives from it. [`covers`] alone decides which agents are covered, for a dry run
 //! and for the count of a revocation.
 
+mod answers;
 mod dry_run;
 mod request;
 
 use tokio::sync::Semaphore;
 
+pub(crate) use self::answers::{Revocation, RevocationMade};
 pub(crate) use self::dry_run::DryRunPage;
 pub(crate) use self::request::{RevocationInput, RevocationRequest};
 
@@ -18,8 +20,7 @@ use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
 use crate::state::{
-    self, BlockId, CallContext, IssuedAgent, LinearizableRead, Revoked, RevokedFact, SecurityEvent, State,
-    SubjectBlock, Target,
+    self, BlockId, CallContext, IssuedAgent, LinearizableRead, SecurityEvent, State, SubjectBlock, command,
 };
 use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
 
@@ -67,16 +68,6 @@ pub struct Revocations {
     pub scans: Semaphore,
 }
 
-/// Receipt of a revocation.
-#[derive(Clone, Debug)]
-pub struct RevocationReceipt {
-    pub applied: state::AppliedRevocation,
-    /// Whether it blocks too.
-    pub blocks: bool,
-    /// Number of agents covered; `None` if unknown, or if counting took too long.
-    pub agents: Option<u64>,
-}
-
 /// Whether revoking `fact` covers `agent`. Only a workload has derived agents: an agent is issued to a client
 /// certificate, never to an email address, a token or a subject of another issuer.
 pub fn covers(agent: &IssuedAgent, fact: &Fact) -> bool {
@@ -106,22 +97,28 @@ impl Revocations {
         &self,
         request: &RevocationRequest,
         caller: &CallContext,
-    ) -> Result<RevocationReceipt, Error> {
-        let (fact, target) = (request.fact(), self.target(request));
-        let reason = request.reason().to_owned();
+    ) -> Result<RevocationMade, Error> {
+        let (fact, taints) = (request.fact(), self.is_own_key(request.fact()));
         let blocks = self.blocks_fact(request);
         if blocks && caller.facts.contain(&fact.digest()) {
             let rule = "must not name the caller itself, or what its credential derives from".to_owned();
             return Err(Error::Invalid { field: "block", rule });
         }
-        let event = SecurityEvent::revoked(fact, "admin", &reason, self.clock.now());
-        let revocation = state::OperatorRevocation { fact, target, blocks, reason, event };
-        let state = self.state.on_behalf_of(caller);
-        let applied = state.revoke(revocation).await.map_err(map_error)?;
-        if target == Target::OwnKey {
+        let event = SecurityEvent::revoked(fact, "admin", request.reason(), self.clock.now());
+        let command = command::Revoke {
+            fact: Some(state::fact_row(fact)),
+            reason: request.reason().to_owned(),
+            blocks,
+            must_be_agent: request.names_agent(),
+            taints,
+            event: event.map(Into::into),
+            ..command::Revoke::default()
+        };
+        let revoked = self.state.on_behalf_of(caller).revoke(command).await.map_err(map_error)?;
+        if taints {
             self.keyring.replace_keys().await;
         }
-        Ok(RevocationReceipt { applied, blocks, agents: self.count(fact, &applied).await? })
+        Ok(self.made(request, &revoked, blocks, self.count(fact, &revoked).await?))
     }
 
     /// A page of the agents and tools that a revocation would cover, at most `limit`; changes nothing. `after` is
@@ -167,18 +164,19 @@ impl Revocations {
         _current: &LinearizableRead,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<(Vec<Revoked>, Option<Digest128>), Error> {
+    ) -> Result<(Vec<Revocation>, Option<Digest128>), Error> {
         let after: Option<Digest128> = after.map(str::parse).transpose().map_err(|_| invalid_cursor())?;
-        Ok(self.state.revocation_list(after, limit)?)
+        let (rows, next) = self.state.revocation_list(after, limit)?;
+        Ok((rows.into_iter().map(|row| self.listed(row)).collect(), next))
     }
 
     /// The kind of a revoked fact: `agent` for a workload identifier of an agent, else the kind that is stored.
-    pub fn kind<'f>(&self, fact: &'f RevokedFact) -> &'f str {
+    pub fn kind<'f>(&self, fact: &'f command::Fact) -> &'f str {
         self.kind_in([&fact.kind, &fact.issuer, &fact.value])
     }
 
     /// As [`Self::kind`], of a fact to be revoked.
-    pub fn kind_of<'f>(&self, fact: &'f Fact) -> &'f str {
+    fn kind_of<'f>(&self, fact: &'f Fact) -> &'f str {
         self.kind_in([fact.kind(), fact.issuer(), fact.value()])
     }
 
@@ -208,17 +206,6 @@ impl Revocations {
         Ok(())
     }
 
-    fn target(&self, request: &RevocationRequest) -> Target {
-        let fact = request.fact();
-        if request.names_agent() {
-            Target::Agent
-        } else if self.is_own_key(fact) {
-            Target::OwnKey
-        } else {
-            Target::Fact
-        }
-    }
-
     /// Whether a request also blocks. The taint of our own key already refuses everything the key signed. The thief of
     /// another issuer's key chooses `iat` freely, so that a watermark alone would cover nothing.
     fn blocks_fact(&self, request: &RevocationRequest) -> bool {
@@ -227,7 +214,7 @@ impl Revocations {
     }
 
     /// Credentials that a revocation does not cover, for the operator to handle; none of a block.
-    pub fn not_covered(&self, request: &RevocationRequest, blocks: bool) -> Vec<&'static str> {
+    fn not_covered(&self, request: &RevocationRequest, blocks: bool) -> Vec<&'static str> {
         let fact = request.fact();
         let is_one_credential = [KEY, TOKEN].contains(&fact.kind());
         if blocks || is_one_credential {
@@ -265,14 +252,14 @@ impl Revocations {
             let key = index.signing_keys.get(fact.value()).filter(|_| self.is_own_key(fact));
             key.is_some_and(|key| key.tainted_at.is_some())
         };
-        Ok(is_permanent || self.state.is_blocked_by_operator(fact)? || self.state.revocation(fact)?.is_some())
+        Ok(is_permanent || self.state.is_blocked_by_operator(fact)? || self.state.has_revocation(fact)?)
     }
 
     /// Never waits for a scan permit, nor longer than [`limits::AGENT_COUNT_WAIT`].
-    async fn count(&self, fact: &Fact, applied: &state::AppliedRevocation) -> Result<Option<u64>, Error> {
+    async fn count(&self, fact: &Fact, revoked: &command::Revoked) -> Result<Option<u64>, Error> {
         match self.scans.try_acquire() {
             Ok(_permit) if self.can_list_agents(fact) => {
-                within_limit(dry_run::count(&self.state, fact, applied)).await.transpose()
+                within_limit(dry_run::count(&self.state, fact, revoked)).await.transpose()
             }
             _ => Ok(None),
         }

@@ -34,12 +34,10 @@ pub use resources::feature_levels::recorded_version;
 pub(crate) use resources::feed::FeedEvent;
 pub use resources::join_token::{InvalidJoinToken, JoinToken};
 pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
-pub(crate) use resources::operator_revocations::{OperatorRevocation, Target};
 pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::restore::restore_command;
 pub use resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
-pub(crate) use resources::revocations::{AppliedRevocation, Revoked};
-pub(crate) use resources::revoked_fact::RevokedFact;
+pub(crate) use resources::revoked_fact::fact_row;
 pub(crate) use resources::signals::{Effect, Signal};
 pub(crate) use resources::signing_keys::{SigningKeyRecord, SigningKeyState, minting_key};
 pub use resources::streams::{

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::events::SecurityEvent;
-use super::revocations::{AppliedRevocation, RevocationDetails};
+use super::revocations::RevocationDetails;
 use super::{encryption_keys, feed, outbox, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::WorkloadId;
 use crate::limits;
 use crate::state::command::{
-    Agent, AgentIssued, AgentRow, Command, Fact, FloorRow, IssueAgent, Refusal, Reply, RevokeAgent,
+    Agent, AgentIssued, AgentRow, Command, Fact, FloorRow, IssueAgent, Refusal, Reply, RevokeAgent, Revoked,
 };
 use crate::state::tables::quotas::Quota;
 use crate::state::tables::{
@@ -266,9 +266,9 @@ fn was_active(
     tables: &Tables<'_>,
     agent: &IssuedAgent,
     workload: &str,
-    made: &AppliedRevocation,
+    made: &Revoked,
 ) -> Result<bool, Corrupt> {
-    if agent.issued_index > made.index || agent.ends_at <= made.at {
+    if agent.issued_index > made.index || agent.ends_at.millis() <= made.at_millis {
         return Ok(false);
     }
     for id in agent.agent.ancestors.iter().chain([&agent.agent.agent_id]) {
@@ -400,7 +400,7 @@ impl State {
         &self,
         agent: &IssuedAgent,
         workload: &str,
-        made: &AppliedRevocation,
+        made: &Revoked,
     ) -> Result<bool, Corrupt> {
         was_active(&Tables::new(self.cluster.view()), agent, workload, made)
     }

@@ -1,42 +1,12 @@
 //! Revocations by operators: the command with its further effects on agents, signing keys, blocks, feed and streams.
 
-use super::events::SecurityEvent;
-use super::revocations::{self, AppliedRevocation, RevocationDetails};
-use super::revoked_fact::fact_row;
+use super::revocations::{self, RevocationDetails};
 use super::{agents, feed, outbox, signing_keys, subject_blocks};
-use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::command::{self, Command, Refusal, Reply, TaintSigningKey};
 use crate::state::tables::{EntryTime, REVOCATIONS, Tables};
 use crate::state::{Error, OnBehalf};
-use crate::token::lineage::Fact;
-
-/// A revocation by an operator.
-#[derive(Clone, Debug)]
-pub struct OperatorRevocation<'r> {
-    /// The fact.
-    pub fact: &'r Fact,
-    /// Further effects.
-    pub target: Target,
-    /// Whether the fact is also blocked: later credentials and certificates are refused too, until the block is lifted.
-    pub blocks: bool,
-    /// Reason; may be empty.
-    pub reason: String,
-    /// Event for streams; `None` if the fact has no subject identifier.
-    pub event: Option<SecurityEvent>,
-}
-
-/// Kind of the fact, as far as it has further effects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// No further effect.
-    Fact,
-    /// An agent, which must have a row.
-    Agent,
-    /// A signing key of this fabric, tainted in the same entry.
-    OwnKey,
-}
 
 /// Revokes a fact as an operator, who has some capacity beyond the limit.
 pub fn by_operator(
@@ -86,29 +56,16 @@ pub fn by_operator(
 }
 
 impl OnBehalf<'_> {
-    /// Revokes a fact as an operator: all that derives from it and was issued before. Returns after the barrier; a retry
+    /// Revokes a fact as the caller, an operator: all that derives from it and was issued before. Returns after the barrier; a retry
     /// returns the outcome of the first request.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
     /// [`Error::IdempotencyKeyReused`].
-    pub async fn revoke(self, revocation: OperatorRevocation<'_>) -> Result<AppliedRevocation, Error> {
-        let OperatorRevocation { fact, target, blocks, reason, event } = revocation;
-        let command = command::Revoke {
-            fact: Some(fact_row(fact)),
-            reason,
-            caller: self.name(),
-            blocks,
-            must_be_agent: target == Target::Agent,
-            taints: target == Target::OwnKey,
-            event: event.map(Into::into),
-        };
+    pub async fn revoke(self, command: command::Revoke) -> Result<command::Revoked, Error> {
+        let command = command::Revoke { caller: self.name(), ..command };
         match self.propose_revocation(Command::Revoke(command)).await?.outcome {
-            Reply::Revoked(made) => Ok(AppliedRevocation {
-                index: made.index,
-                at: Timestamp::from_millis(made.at_millis),
-                issuer_revoked_before: made.issuer_revoked_before,
-            }),
+            Reply::Revoked(revoked) => Ok(revoked),
             _ => Err(Error::Undecodable),
         }
     }

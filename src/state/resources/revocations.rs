@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::issuer_quotas::{self, QuotaKind};
 use super::revocation_index::RevocationIndex;
-use super::revoked_fact::{RevokedFact, retained_until};
+use super::revoked_fact::retained_until;
 use super::{agents, encryption_keys, subject_blocks};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof, View};
@@ -26,54 +26,6 @@ use crate::token::lineage::{self, Fact, SUBJECT, TOKEN};
 
 /// Row of the meta table: key of [`REVOCATION_END`] below which no row is left.
 const DELETED_UP_TO: &[u8] = b"revocations_forgotten_up_to";
-
-/// A stored revocation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Revoked {
-    /// Digest of the revoked fact, as in `lineage`.
-    pub id: Digest128,
-    /// Log index of its entry: tokens of this cluster with a smaller `idx` are refused.
-    pub index: u64,
-    /// Stamp of its entry: no wall clock that was read for it showed a later time, and no signal of it was issued later.
-    pub at: Timestamp,
-    /// Earliest end of its retention.
-    pub ends_at: Timestamp,
-    /// The revoked fact; `None` if only the digest was known.
-    pub fact: Option<RevokedFact>,
-    /// Reason, as its author states it; may be empty.
-    pub reason: String,
-    /// Issuer of the signal, or caller; empty for an anonymous caller.
-    pub by: String,
-}
-
-/// Outcome of an operator's revocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppliedRevocation {
-    /// Log index of its entry.
-    pub index: u64,
-    /// Log time of its entry.
-    pub at: Timestamp,
-    /// Log index of the previous entry that revoked the same workload as an issuer of agents; 0 if there is none.
-    pub issuer_revoked_before: u64,
-}
-
-impl Revoked {
-    fn read(key: &[u8], row: &[u8]) -> Result<Self, Corrupt> {
-        let id = digest(key)?;
-        let row = decode::<RevocationRow>(REVOCATION, row)?;
-        let at = Timestamp::from_millis(row.at_millis);
-        let text = |fact: FactRow| RevokedFact { kind: fact.kind, issuer: fact.issuer, value: fact.value };
-        Ok(Self {
-            id,
-            index: row.index,
-            at,
-            ends_at: at.plus(limits::REVOCATION_RETENTION),
-            fact: row.fact.map(text),
-            reason: row.reason,
-            by: row.by,
-        })
-    }
-}
 
 /// Fields of a row of [`REVOCATION`] for the index in memory.
 pub fn watermark(key: &[u8], row: &[u8]) -> Result<(Digest128, u64, Timestamp), Corrupt> {
@@ -187,23 +139,22 @@ fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Re
     Ok(())
 }
 
-fn list(
-    view: &dyn View,
-    after: Option<Digest128>,
-    limit: usize,
-) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
+/// Revocations by the digest of their fact.
+type Page = (Vec<(Digest128, RevocationRow)>, Option<Digest128>);
+
+fn list(view: &dyn View, after: Option<Digest128>, limit: usize) -> Result<Page, Corrupt> {
     // The smallest key after `after`.
     let from = after.map_or_else(Vec::new, |after| [&after.as_bytes()[..], &[0]].concat());
-    let (mut revoked, mut next) = (Vec::new(), None);
+    let (mut rows, mut next) = (Vec::new(), None);
     try_scan(view, REVOCATION, &from, |key, row| {
-        if revoked.len() >= limit {
-            next = revoked.last().map(|last: &Revoked| last.id);
+        if rows.len() >= limit {
+            next = rows.last().map(|(id, _)| *id);
             return Ok(false);
         }
-        revoked.push(Revoked::read(key, row)?);
+        rows.push((digest(key)?, decode(REVOCATION, row)?));
         Ok(true)
     })?;
-    Ok((revoked, next))
+    Ok((rows, next))
 }
 
 impl State {
@@ -238,19 +189,14 @@ impl State {
     }
 
     /// At most `limit` revocations after `after`, in the order of their ids, and the cursor of the next page.
-    pub fn revocation_list(
-        &self,
-        after: Option<Digest128>,
-        limit: usize,
-    ) -> Result<(Vec<Revoked>, Option<Digest128>), Corrupt> {
+    pub fn revocation_list(&self, after: Option<Digest128>, limit: usize) -> Result<Page, Corrupt> {
         list(self.cluster.view(), after, limit)
     }
 
-    /// The stored revocation of a fact.
-    pub fn revocation(&self, fact: &Fact) -> Result<Option<Revoked>, Corrupt> {
-        let id = fact.digest();
-        let row = self.cluster.view().get(REVOCATION, id.as_bytes())?;
-        row.map(|row| Revoked::read(id.as_bytes(), &row)).transpose()
+    /// Whether a revocation of the fact is stored.
+    pub fn has_revocation(&self, fact: &Fact) -> Result<bool, Corrupt> {
+        let tables = Tables::new(self.cluster.view());
+        Ok(tables.message::<RevocationRow>(REVOCATION, fact.digest().as_bytes())?.is_some())
     }
 
     /// Number of revocations.
@@ -298,7 +244,7 @@ mod tests {
         fn revoked(&self) -> Vec<Digest128> {
             let (revoked, next) = list(&self.rows, None, 1000).expect("list");
             assert_eq!(next, None);
-            revoked.into_iter().map(|revoked| revoked.id).collect()
+            revoked.into_iter().map(|(id, _)| id).collect()
         }
     }
 
@@ -383,7 +329,7 @@ mod tests {
         for node in [&harness.machine, &restarted] {
             assert!(node.revocations().covers(Epoch::default(), &[fact("alice").digest()], None, ahead));
         }
-        assert_eq!(list(&harness.rows, None, 1).expect("list").0[0].at, ahead);
+        assert_eq!(list(&harness.rows, None, 1).expect("list").0[0].1.at_millis, ahead.millis());
     }
 
     #[test]
@@ -395,19 +341,15 @@ mod tests {
         let (first, next) = list(&harness.rows, None, 2).expect("list");
         let (rest, end) = list(&harness.rows, next, 2).expect("list");
         assert_eq!((first.len(), rest.len(), end), (2, 1, None));
-        let mut ids: Vec<_> = first.iter().chain(&rest).map(|revoked| revoked.id).collect();
+        let mut ids: Vec<_> = first.iter().chain(&rest).map(|(id, _)| *id).collect();
         assert!(ids.is_sorted());
         ids.dedup();
         assert_eq!(ids.len(), 3);
-        let alice = first.into_iter().chain(rest).find(|revoked| revoked.id == fact("alice").digest());
-        let alice = alice.expect("listed");
-        let text = RevokedFact {
-            kind: "subject".to_owned(),
-            issuer: "https://a.example".to_owned(),
-            value: "alice".to_owned(),
-        };
+        let alice = first.into_iter().chain(rest).find(|(id, _)| *id == fact("alice").digest());
+        let (_, alice) = alice.expect("listed");
+        let text = FactRow { digest: Bytes::new(), ..fact_row(&fact("alice")) };
         assert_eq!((alice.fact, alice.reason.as_str(), alice.by.as_str()), (Some(text), "stolen", "alice"));
-        assert_eq!((alice.index, alice.at), (1, START));
+        assert_eq!((alice.index, alice.at_millis), (1, START.millis()));
     }
 
     #[test]
@@ -464,7 +406,7 @@ mod tests {
         assert!(harness.machine.index().signing_keys["k"].tainted_at.is_some());
         let (revoked, _) = list(&harness.rows, None, 10).expect("list");
         assert_eq!(
-            (revoked.len(), revoked[0].reason.as_str(), revoked[0].id),
+            (revoked.len(), revoked[0].1.reason.as_str(), revoked[0].0),
             (1, "stolen", key("k").digest())
         );
         assert!(matches!(harness.one(START, taint("k")), Reply::Revoked(_)), "a second one changes nothing");

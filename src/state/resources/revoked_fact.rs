@@ -1,4 +1,4 @@
-//! A revoked or blocked fact as a row states it, and the retention of the row.
+//! A revoked or blocked fact as a command states it, and the retention of its row.
 
 use bytes::Bytes;
 
@@ -7,17 +7,6 @@ use crate::limits;
 use crate::state::command::Fact as FactRow;
 use crate::state::tables::EntryTime;
 use crate::token::lineage::Fact;
-
-/// The value under a digest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RevokedFact {
-    /// `subject`, `email`, `client`, `token` or `key`.
-    pub kind: String,
-    /// Issuer of the fact; empty for a workload identifier.
-    pub issuer: String,
-    /// The value.
-    pub value: String,
-}
 
 /// Encodes a fact for a command.
 #[must_use]

@@ -13,7 +13,7 @@ use prost::Message as _;
 
 use super::feed;
 use super::issuer_quotas::{self, QuotaKind};
-use super::revoked_fact::{RevokedFact, retained_until};
+use super::revoked_fact::retained_until;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
@@ -58,7 +58,7 @@ pub struct InvalidBlockId;
 pub struct SubjectBlock {
     pub id: BlockId,
     /// The blocked fact.
-    pub fact: RevokedFact,
+    pub fact: Fact,
     /// Issuer of the signal, or the operator; empty for an anonymous caller.
     pub by: String,
     /// Family of events.
@@ -72,10 +72,9 @@ pub struct SubjectBlock {
 impl SubjectBlock {
     fn read(key: &[u8], row: BlockRow) -> Result<Self, Corrupt> {
         let id = key.try_into().map_err(|_| Corrupt::row("the key of a block is not 32 bytes"))?;
-        let Fact { kind, issuer, value, .. } = row.fact.unwrap_or_default();
         Ok(Self {
             id: BlockId(id),
-            fact: RevokedFact { kind, issuer, value },
+            fact: row.fact.unwrap_or_default(),
             by: if row.issuer.is_empty() { row.by } else { row.issuer },
             family: row.family,
             at: Timestamp::from_millis(row.blocked_at_millis.unwrap_or_default()),

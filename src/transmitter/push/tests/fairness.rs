@@ -4,7 +4,7 @@ use futures::FutureExt as _;
 
 use super::*;
 use crate::outbound::client;
-use crate::state::{CallContext, OperatorRevocation, Target};
+use crate::state::{CallContext, command, fact_row};
 use crate::token::lineage::Fact;
 use crate::token::signing_key::SigningAlgorithm;
 use crate::transmitter::push::attempt::{Attempt, AttemptOutcome};
@@ -87,14 +87,8 @@ async fn key_tainted_while_a_push_waits_does_not_sign_it() {
 async fn owner_blocked_while_a_push_waits_gets_no_event() {
     let mut harness = Harness::still().await;
     let (outcome, arrived) = waits(&mut harness, async |harness, _| {
-        let fact = Fact::client(ISSUER, "");
-        let revocation = OperatorRevocation {
-            fact: &fact,
-            target: Target::Fact,
-            blocks: true,
-            reason: String::new(),
-            event: None,
-        };
+        let fact = Some(fact_row(&Fact::client(ISSUER, "")));
+        let revocation = command::Revoke { fact, blocks: true, ..command::Revoke::default() };
         harness.node.state.as_node().revoke(revocation).await.expect("blocked");
     })
     .await;
