@@ -106,6 +106,16 @@ pub const SUBJECT_BLOCKS_PER_ISSUER_MAX: u64 = 500_000;
 pub const SUBJECT_BLOCKS_READ_PER_PAGE: usize = 10_000;
 /// Maximum expired revocations and subject blocks removed per log entry, unless the entry adds half as many.
 pub const REVOCATIONS_EXPIRED_PER_ENTRY: usize = 256;
+/// Maximum ledger entries read per page of the export, selected or not; beyond it: the page ends early.
+pub const LEDGER_ROWS_READ_PER_PAGE: usize = 10_000;
+/// Maximum ledger entries read per step of the buckets of an epoch, so that other requests proceed.
+pub const LEDGER_ROWS_PER_STEP: usize = 1024;
+/// Maximum concurrent scans of epochs for their buckets per node; beyond it: 503.
+/// Metric: `svc_http_requests_total{status="503"}`.
+pub const LEDGER_SCANS_MAX: usize = 1;
+/// Maximum scans of an epoch whose entries change meanwhile; beyond it: 503.
+/// Metric: `svc_http_requests_total{status="503"}`.
+pub const LEDGER_SCAN_ATTEMPTS_MAX: usize = 3;
 /// Maximum length of the `reason` of an operator's revocation.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const REVOCATION_REASON_BYTES_MAX: usize = 256;

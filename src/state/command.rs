@@ -23,13 +23,13 @@ pub use proto::{
     AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller,
     ChangeStreamSubject, CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream,
     DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, FloorRow,
-    Idempotency, IdempotencyRow, IssueAgent, JoinNode, KeptDeadLetters, LiftBlock, MintedToken, Node,
-    NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PolicyHistoryRow, PolicyRow, PolicySource,
-    PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel, RecordExchange, Refusal, RegisterEncryptionKey,
-    Registrar, RemoveEncryptionKey, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
-    RevokeAgent, Revoked, SecurityEvent, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream,
-    StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion,
-    ToolWritten, UpdateStream, VerifyStream, WantRole,
+    Idempotency, IdempotencyRow, IssueAgent, JoinNode, KeptDeadLetters, LedgerEpochRow, LedgerRow, LedgerSum,
+    LiftBlock, MintedToken, Node, NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PolicyHistoryRow,
+    PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel, RecordExchange,
+    Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey, Restore, RetireSigningKey,
+    RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetStreamStatus,
+    SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten,
+    TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream, WantRole,
 };
 #[cfg(not(feature = "level-0"))]
 pub use proto::{MemberVersion, RecordVersion};

@@ -33,6 +33,9 @@ pub use resources::events::{
 pub use resources::feature_levels::recorded_version;
 pub(crate) use resources::feed::FeedEvent;
 pub use resources::join_token::{InvalidJoinToken, JoinToken};
+pub(crate) use resources::ledger::{
+    LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerState, LedgerSums, Sum,
+};
 pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
 pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::restore::restore_command;

@@ -16,7 +16,7 @@ use super::command::{
 };
 use super::resources::events::SESSION_REVOKED;
 use super::resources::{feed, outbox};
-use super::tables::{FEED, META, ORIGIN, OUTBOX, REPLY};
+use super::tables::{FEED, LEDGER_SUM, META, ORIGIN, OUTBOX, REPLY, REVOCATION_ORDER};
 use super::{Replicated, State, feature_level};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{self, Corrupt, Machine as _, MemberEntry, ProposerId, Stamp, Submission, View, Write};
@@ -224,13 +224,13 @@ impl Rows {
         rows
     }
 
-    /// The rows without those that are keyed by the log index of their entry and without those of deduplication: both
+    /// The rows without those that depend on the log index of their entry and without those of deduplication: both
     /// differ when the same commands come in fewer or more entries.
     #[must_use]
     pub fn without_events(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let is_span = |key: &[u8]| key == outbox::SPAN || key == feed::SPAN;
         let mut rows = self.0.clone();
-        let differs = [OUTBOX, FEED, ORIGIN, REPLY];
+        let differs = [OUTBOX, FEED, REVOCATION_ORDER, LEDGER_SUM, ORIGIN, REPLY];
         rows.retain(|(table, key), _| !(differs.contains(&&table[..]) || table == META && is_span(key)));
         rows
     }

@@ -28,8 +28,8 @@ use super::resources::{
 use super::tables::row_cache::RowCache;
 use super::tables::{
     self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, DEAD_LETTER, EntryTime, FEED,
-    INCARNATION, META, NODES, OUTBOX, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, SIGNAL,
-    SIGNING_KEY, STREAM, STREAM_CURSOR, TOOL, Tables,
+    INCARNATION, META, NODES, OUTBOX, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATION_ORDER,
+    SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR, TOOL, Tables,
 };
 use crate::cluster::{
     Applied, Corrupt, LogTimes, Machine, MemberEntry, Stamp, StateHash, Submission, View, WantedMember, Write,
@@ -135,8 +135,18 @@ impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
     // Audit blocks take up to [`crate::limits::AUDIT_BYTES_MAX`], and a node must start within seconds. Revocations,
     // tools and audit heads are read once, by `rebuild`.
-    const TABLES_READ_LATER: &'static [&'static str] =
-        &[AUDIT_BLOCK, AUDIT_HEAD, REVOCATION, REVOCATION_END, SIGNAL, TOOL, OUTBOX, FEED, DEAD_LETTER];
+    const TABLES_READ_LATER: &'static [&'static str] = &[
+        AUDIT_BLOCK,
+        AUDIT_HEAD,
+        REVOCATION,
+        REVOCATION_END,
+        REVOCATION_ORDER,
+        SIGNAL,
+        TOOL,
+        OUTBOX,
+        FEED,
+        DEAD_LETTER,
+    ];
 
     const NEWEST_LEVEL: u32 = feature_level::NEWEST;
 

@@ -166,8 +166,7 @@ pub fn revoke(
         issuer: String::new(),
         value: command.agent_id,
     };
-    let details =
-        RevocationDetails { fact: Some(fact), reason: String::new(), by: command.caller, of_signal: false };
+    let details = RevocationDetails { fact: Some(fact), by: command.caller, ..RevocationDetails::default() };
     revocations::revoke(tables, time, index, &command.digest, details)?;
     if let Some(event) = command.event {
         outbox::append(tables, time, event)?;

@@ -8,6 +8,7 @@ pub(crate) mod feature_levels;
 pub(crate) mod feed;
 pub(crate) mod issuer_quotas;
 pub(crate) mod join_token;
+pub(crate) mod ledger;
 pub(crate) mod nodes;
 pub(crate) mod nonces;
 pub(crate) mod operator_revocations;

@@ -46,8 +46,13 @@ pub fn by_operator(
         detail: &command.reason,
     };
     feed::append(tables, time.now, event)?;
-    let details =
-        RevocationDetails { fact: Some(fact), reason: command.reason, by: command.caller, of_signal: false };
+    let details = RevocationDetails {
+        fact: Some(fact),
+        reason: command.reason,
+        by: command.caller,
+        of_signal: false,
+        is_own_key: command.taints,
+    };
     revocations::revoke(tables, time, index, &digest, details)?;
     if let Some(event) = command.event {
         outbox::append(tables, time, event)?;

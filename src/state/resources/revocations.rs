@@ -9,9 +9,10 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::issuer_quotas::{self, QuotaKind};
+use super::ledger::LedgerState;
 use super::revocation_index::RevocationIndex;
 use super::revoked_fact::retained_until;
-use super::{agents, encryption_keys, subject_blocks};
+use super::{agents, encryption_keys, ledger, subject_blocks};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::{Digest128, LogPosition, WorkloadId};
@@ -51,6 +52,8 @@ pub struct RevocationDetails {
     pub by: String,
     /// Whether `by` is the issuer of a signal.
     pub of_signal: bool,
+    /// Whether the fact is a signing key of this fabric.
+    pub is_own_key: bool,
 }
 
 /// Revokes everything that derives from the fact with this digest and was issued before this entry.
@@ -77,6 +80,10 @@ pub fn revoke(
     if details.of_signal {
         issuer_quotas::count(tables, &details.by, QuotaKind::Revocation, true)?;
     }
+    let covers_every_index =
+        details.is_own_key || details.fact.as_ref().is_some_and(|fact| fact.kind == TOKEN);
+    let state = if covers_every_index { LedgerState::Key } else { LedgerState::Revoked };
+    ledger::record(tables, time.elapsed, digest.as_bytes(), known.as_ref().map(|known| known.index), state)?;
     // Merged as in the index in memory: a node rebuilt from the rows covers what the others cover, also if a proposer's
     // clock was set back in between.
     let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
@@ -131,6 +138,7 @@ fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Re
             return Ok(());
         }
         tables.delete(REVOCATION, key);
+        ledger::forget(tables, key, row.index)?;
         tables.subtract(REVOCATIONS, 1)?;
         if row.of_signal {
             issuer_quotas::count(tables, &row.by, QuotaKind::Revocation, false)?;

@@ -186,7 +186,8 @@ fn apply_effect(
         EffectKind::Lift => {}
         EffectKind::Watermark | EffectKind::Block => {
             let (reason, by) = (reason.to_owned(), issuer.to_owned());
-            let details = RevocationDetails { fact: Some(fact.clone()), reason, by, of_signal: true };
+            let of = Some(fact.clone());
+            let details = RevocationDetails { fact: of, reason, by, of_signal: true, is_own_key: false };
             revocations::revoke(tables, time, index, &fact.digest, details)?;
         }
     }

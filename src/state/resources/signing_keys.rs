@@ -319,7 +319,8 @@ pub fn taint(
     let (tainted_at, ended_passed) = (Some(time.now), Some(time.elapsed));
     let tainted = SigningKeyRecord { tainted_at, ended_passed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
-    revocations::revoke(tables, time, index, digest.as_bytes(), RevocationDetails::default())?;
+    let details = RevocationDetails { is_own_key: true, ..RevocationDetails::default() };
+    revocations::revoke(tables, time, index, digest.as_bytes(), details)?;
     Ok(Reply::Done { changed: true })
 }
 

@@ -11,9 +11,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::feed;
 use super::issuer_quotas::{self, QuotaKind};
+use super::ledger::LedgerState;
 use super::revoked_fact::retained_until;
+use super::{feed, ledger};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::id::{Digest128, DigestKind};
@@ -98,7 +99,9 @@ pub fn put(
     reason: &str,
 ) -> Result<(), Corrupt> {
     let key = key(&fact.digest, issuer, &effect.family);
-    let known = if let Some(known) = tables.message::<BlockRow>(BLOCK, &key)? {
+    let known = tables.message::<BlockRow>(BLOCK, &key)?;
+    let before = known.as_ref().map(|known| known.index);
+    let known = if let Some(known) = known {
         tables.delete(REVOCATION_END, &time_key(known.kept_until_millis, &key));
         known
     } else {
@@ -120,7 +123,10 @@ pub fn put(
         reason: reason.to_owned(),
         kept_until_millis: retained_until(time).millis(),
         by: String::new(),
+        index: tables.entry_index(),
     };
+    let state = if is_blocked(&row) { LedgerState::Blocked } else { LedgerState::Lifted };
+    ledger::record(tables, time.elapsed, &key, before, state)?;
     tables.put(BLOCK, &key, row.encode_to_vec());
     if !is_blocked(&row) {
         tables.put(REVOCATION_END, &time_key(row.kept_until_millis, &key), Vec::new());
@@ -160,7 +166,8 @@ pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Repl
     let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
     let kept_until_millis = retained_until(time).millis();
     let lifted_at_millis = Some(after.max(time.now.millis()));
-    let row = BlockRow { lifted_at_millis, kept_until_millis, ..row };
+    ledger::record(tables, time.elapsed, key, Some(row.index), LedgerState::Lifted)?;
+    let row = BlockRow { lifted_at_millis, kept_until_millis, index: tables.entry_index(), ..row };
     tables.put(BLOCK, key, row.encode_to_vec());
     tables.put(REVOCATION_END, &time_key(kept_until_millis, key), Vec::new());
     let fact = row.fact.unwrap_or_default();
@@ -186,6 +193,7 @@ pub fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -
     let Some(row) = tables.message::<BlockRow>(BLOCK, key)? else { return Ok(()) };
     if !is_blocked(&row) && row.kept_until_millis < time.elapsed.millis() {
         tables.delete(BLOCK, key);
+        ledger::forget(tables, key, row.index)?;
         tables.subtract(BLOCKS, 1)?;
         issuer_quotas::count(tables, &row.issuer, QuotaKind::Block, false)?;
     }

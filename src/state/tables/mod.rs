@@ -71,6 +71,10 @@ tables! {
     REVOCATION_QUOTA = "revocation_quota";
     /// Subject blocks, by (digest of the fact, digest of issuer and family).
     BLOCK = "block";
+    /// The ledger in its order: (log index, key of the revocation or block): its state, 1 byte, and its epoch, 4 bytes.
+    REVOCATION_ORDER = "revocation_order";
+    /// Sums of ledgers, by origin, and by (origin, epoch). The origin of our own is 16 zero bytes.
+    LEDGER_SUM = "ledger_sum";
     /// Received security event tokens, by (bucket, digest): the digest of the content, 16 bytes, and the log index, 8.
     SIGNAL = "signal";
     /// Audit blocks, by number.
@@ -175,6 +179,12 @@ impl<'v> Tables<'v> {
     pub fn of_entry(view: &'v dyn View, index: u64) -> Self {
         let next_event = EventId { index, number: 0 };
         Self { view, changed: BTreeMap::new(), removed: Vec::new(), next_event }
+    }
+
+    /// Log index of the entry.
+    #[must_use]
+    pub fn entry_index(&self) -> u64 {
+        self.next_event.index
     }
 
     /// Id of the next event of this entry; counted across its commands.

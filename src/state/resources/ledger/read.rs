@@ -1,0 +1,321 @@
+//! Reads of our own ledger: sums, pages in its order, and the buckets of an epoch.
+
+use super::{LedgerState, OWN, Placed, Sum, epoch_key, epoch_of, is_watermark, order_key, sum};
+use crate::clock::Timestamp;
+use crate::cluster::{Corrupt, LinearizableRead, View};
+use crate::id::{Digest128, Incarnation};
+use crate::limits;
+use crate::state::State;
+use crate::state::command::{BlockRow, Fact as FactRow, LedgerEpochRow, LedgerRow, RevocationRow};
+use crate::state::machine::idempotency::digest;
+use crate::state::resources::revoked_fact::RevokedFact;
+use crate::state::tables::{BLOCK, LEDGER_SUM, REVOCATION, REVOCATION_ORDER, decode, try_scan};
+
+/// Number of buckets of an epoch, by the first byte of an id.
+const BUCKETS: usize = 256;
+
+/// The sums of the ledger, of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerSums {
+    /// Log index of the entry that changed the ledger last.
+    pub changed_at: u64,
+    /// Entries up to this log index may be forgotten.
+    pub forgotten_to: u64,
+    /// The first epoch of which no entry is forgotten.
+    pub complete_from: u32,
+    /// Blocks in force.
+    pub blocks: Sum,
+    /// Watermarks by epoch, in order.
+    pub epochs: Vec<(u32, Sum)>,
+}
+
+impl LedgerSums {
+    /// Epochs from `floor` on.
+    fn covered(&self, floor: u32) -> &[(u32, Sum)] {
+        let first = self.epochs.partition_point(|(epoch, _)| *epoch < floor);
+        &self.epochs[first..]
+    }
+
+    /// The root over epochs from `floor` on and the blocks in force.
+    #[must_use]
+    pub fn root(&self, incarnation: &Incarnation, floor: u32) -> [u8; 32] {
+        sum::root(incarnation, floor, self.covered(floor), &self.blocks)
+    }
+
+    /// Number of entries under that root.
+    #[must_use]
+    pub fn count(&self, floor: u32) -> u64 {
+        self.covered(floor).iter().map(|(_, sum)| sum.count).sum::<u64>().saturating_add(self.blocks.count)
+    }
+
+    /// The sum of an epoch.
+    #[must_use]
+    pub fn of_epoch(&self, epoch: u32) -> Sum {
+        let found = self.epochs.binary_search_by_key(&epoch, |(epoch, _)| *epoch);
+        found.map_or_else(|_| Sum::default(), |at| self.epochs[at].1)
+    }
+}
+
+/// A place in the order of the ledger: after an entry, or after every entry of a log index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerCursor(Vec<u8>);
+
+impl LedgerCursor {
+    /// After every entry up to this log index.
+    #[must_use]
+    pub fn after_index(index: u64) -> Self {
+        Self(order_key(index, &[u8::MAX; 33]))
+    }
+
+    /// After the entry with this log index and key; `None` if no entry has such a key.
+    #[must_use]
+    pub fn after_entry(index: u64, fact: &[u8]) -> Option<Self> {
+        matches!(fact.len(), 16 | 32).then(|| Self(order_key(index, fact)))
+    }
+
+    /// Log index, and key of the entry.
+    #[must_use]
+    pub fn parts(&self) -> (u64, &[u8]) {
+        let (index, fact) = self.0.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        (u64::from_be_bytes(*index), fact)
+    }
+
+    /// The smallest key after it.
+    fn next_key(&self) -> Vec<u8> {
+        [&self.0[..], &[0]].concat()
+    }
+}
+
+/// Selection of entries.
+#[derive(Clone, Debug, Default)]
+pub struct LedgerQuery {
+    /// Entries after it.
+    pub after: Option<LedgerCursor>,
+    /// Watermarks of this epoch only.
+    pub epoch: Option<u32>,
+    /// Entries whose id has this first byte only.
+    pub bucket: Option<u8>,
+    /// Maximum number of entries.
+    pub limit: usize,
+}
+
+impl LedgerQuery {
+    fn selects(&self, placed: Placed, fact: &[u8]) -> bool {
+        self.bucket.is_none_or(|bucket| fact.first() == Some(&bucket))
+            && self.epoch.is_none_or(|epoch| epoch == placed.epoch && is_watermark(fact))
+    }
+}
+
+/// An entry with its contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerEntry {
+    /// Log index.
+    pub index: u64,
+    /// Epoch.
+    pub epoch: u32,
+    /// State.
+    pub state: LedgerState,
+    /// Digest of the fact.
+    pub id: Digest128,
+    /// Digest of author and family of a block; `None` for a watermark.
+    pub by: Option<Digest128>,
+    /// The fact; `None` if only the digest is known.
+    pub fact: Option<RevokedFact>,
+    /// Reason; may be empty.
+    pub reason: String,
+    /// Of a watermark: the stamp of its log entry. Of a block or lift: the time of the event, as its author states it.
+    pub at: Timestamp,
+}
+
+/// Entries in order, and the cursor if there may be more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerPage {
+    /// The entries.
+    pub entries: Vec<LedgerEntry>,
+    /// Cursor of the next page.
+    pub next: Option<LedgerCursor>,
+}
+
+/// Reads the sums in one scan, which sees one moment.
+pub(super) fn sums(view: &dyn View) -> Result<LedgerSums, Corrupt> {
+    let mut sums = LedgerSums::default();
+    try_scan(view, LEDGER_SUM, &OWN, |key, row| {
+        let Some(epoch) = key.strip_prefix(&OWN) else { return Ok(false) };
+        if epoch.is_empty() {
+            let row = decode::<LedgerRow>(LEDGER_SUM, row)?;
+            sums.blocks = Sum::read(row.blocks.as_ref())?;
+            (sums.changed_at, sums.forgotten_to) = (row.changed_at, row.forgotten_to);
+            sums.complete_from = row.complete_from;
+        } else {
+            let epoch = epoch.try_into().map_err(|_| Corrupt::row("the key of a ledger sum has no epoch"))?;
+            let row = decode::<LedgerEpochRow>(LEDGER_SUM, row)?;
+            sums.epochs.push((u32::from_be_bytes(epoch), Sum::read(row.watermarks.as_ref())?));
+        }
+        Ok(true)
+    })?;
+    Ok(sums)
+}
+
+/// A smallest key of the watermarks of an epoch; `None` if there are none.
+fn start_of(view: &dyn View, epoch: u32) -> Result<Option<Vec<u8>>, Corrupt> {
+    let row = view.get(LEDGER_SUM, &epoch_key(epoch))?;
+    let row = row.map(|row| decode::<LedgerEpochRow>(LEDGER_SUM, &row)).transpose()?;
+    Ok(row.map(|row| order_key(row.first_index, &[])))
+}
+
+/// Places of one scan, with their keys.
+#[derive(Default)]
+struct Places {
+    found: Vec<(Placed, Vec<u8>)>,
+    /// Last place read.
+    last: Option<LedgerCursor>,
+    /// Whether the scan has reached the end.
+    is_end: bool,
+}
+
+/// Reads places from `from` on: at most `limit` that are selected, and at most
+/// [`limits::LEDGER_ROWS_READ_PER_PAGE`] in all.
+fn places(view: &dyn View, query: &LedgerQuery, from: &[u8], limit: usize) -> Result<Places, Corrupt> {
+    let mut places = Places { is_end: true, ..Places::default() };
+    let mut read = 0;
+    try_scan(view, REVOCATION_ORDER, from, |key, row| {
+        let (placed, fact) = Placed::read(key, row)?;
+        if query.epoch.is_some_and(|epoch| placed.epoch > epoch) {
+            return Ok(false);
+        }
+        if places.found.len() >= limit || read >= limits::LEDGER_ROWS_READ_PER_PAGE {
+            places.is_end = false;
+            return Ok(false);
+        }
+        read += 1;
+        if query.selects(placed, fact) {
+            places.found.push((placed, fact.to_vec()));
+        }
+        places.last = Some(LedgerCursor(key.to_vec()));
+        Ok(true)
+    })?;
+    Ok(places)
+}
+
+/// A page. An entry that is written again meanwhile has moved to a later place: the scan goes on until it has found it
+/// there, or the page is full.
+pub(super) fn page(view: &dyn View, query: &LedgerQuery) -> Result<LedgerPage, Corrupt> {
+    let mut page = LedgerPage::default();
+    let start = query.epoch.map_or_else(|| Ok(Some(Vec::new())), |epoch| start_of(view, epoch))?;
+    let Some(start) = start else { return Ok(page) };
+    let mut from = query.after.as_ref().map_or_else(Vec::new, LedgerCursor::next_key).max(start);
+    loop {
+        let places = places(view, query, &from, query.limit.saturating_sub(page.entries.len()))?;
+        let mut has_moved = false;
+        for (placed, fact) in &places.found {
+            match entry(view, *placed, fact)? {
+                Read::Entry(entry) => page.entries.push(entry),
+                Read::Moved => has_moved = true,
+                Read::Forgotten => {}
+            }
+        }
+        match places.last {
+            Some(last) if !places.is_end || has_moved && page.entries.len() >= query.limit => {
+                page.next = Some(last);
+                return Ok(page);
+            }
+            Some(last) if has_moved => from = last.next_key(),
+            _ => return Ok(page),
+        }
+    }
+}
+
+enum Read {
+    Entry(LedgerEntry),
+    /// It was written again after its place was read.
+    Moved,
+    /// It was deleted after its place was read.
+    Forgotten,
+}
+
+fn entry(view: &dyn View, placed: Placed, fact: &[u8]) -> Result<Read, Corrupt> {
+    let table = if is_watermark(fact) { REVOCATION } else { BLOCK };
+    let Some(row) = view.get(table, fact)? else { return Ok(Read::Forgotten) };
+    let (id, by) = fact.split_at(fact.len().min(16));
+    let (index, known, reason, at) = if is_watermark(fact) {
+        let row = decode::<RevocationRow>(table, &row)?;
+        (row.index, row.fact, row.reason, Some(row.at_millis))
+    } else {
+        let row = decode::<BlockRow>(table, &row)?;
+        let is_blocked = placed.state == LedgerState::Blocked;
+        let at = if is_blocked { row.blocked_at_millis } else { row.lifted_at_millis };
+        (row.index, row.fact, row.reason, at)
+    };
+    if index != placed.index {
+        return Ok(Read::Moved);
+    }
+    let text = |FactRow { kind, issuer, value, .. }| RevokedFact { kind, issuer, value };
+    Ok(Read::Entry(LedgerEntry {
+        index,
+        epoch: placed.epoch,
+        state: placed.state,
+        id: digest(id)?,
+        by: if by.is_empty() { None } else { Some(digest(by)?) },
+        fact: known.map(text),
+        reason,
+        at: Timestamp::from_millis(at.unwrap_or_default()),
+    }))
+}
+
+/// Adds some watermarks of an epoch to its buckets; returns the cursor if there may be more.
+pub(super) fn add_to_buckets(
+    view: &dyn View,
+    epoch: u32,
+    after: Option<&LedgerCursor>,
+    buckets: &mut [Sum; BUCKETS],
+) -> Result<Option<LedgerCursor>, Corrupt> {
+    let Some(start) = start_of(view, epoch)? else { return Ok(None) };
+    let query = LedgerQuery { epoch: Some(epoch), ..LedgerQuery::default() };
+    let from = after.map_or(start, LedgerCursor::next_key);
+    let places = places(view, &query, &from, limits::LEDGER_ROWS_PER_STEP)?;
+    for (placed, fact) in &places.found {
+        let hash = sum::entry_hash(fact, placed.state, placed.index, placed.epoch);
+        let bucket = &mut buckets[usize::from(fact.first().copied().unwrap_or_default())];
+        *bucket = bucket.plus(&Sum::of_one(hash));
+    }
+    Ok(places.last.filter(|_| !places.is_end))
+}
+
+impl State {
+    /// The sums of our own ledger.
+    pub fn ledger_sums(&self, _current: &LinearizableRead) -> Result<LedgerSums, Corrupt> {
+        sums(self.cluster.view())
+    }
+
+    /// The epoch in which an entry would be recorded now.
+    #[must_use]
+    pub fn ledger_epoch(&self) -> u32 {
+        epoch_of(self.index().elapsed)
+    }
+
+    /// A page of our own ledger, in the order of log index and id.
+    pub fn ledger_page(
+        &self,
+        _current: &LinearizableRead,
+        query: &LedgerQuery,
+    ) -> Result<LedgerPage, Corrupt> {
+        page(self.cluster.view(), query)
+    }
+
+    /// The watermarks of an epoch by the first byte of their ids. Other tasks run meanwhile, and entries may move.
+    pub async fn ledger_buckets(
+        &self,
+        _current: &LinearizableRead,
+        epoch: u32,
+    ) -> Result<Box<[Sum; BUCKETS]>, Corrupt> {
+        let mut buckets = Box::new([Sum::default(); BUCKETS]);
+        let mut after = None;
+        loop {
+            after = add_to_buckets(self.cluster.view(), epoch, after.as_ref(), &mut buckets)?;
+            if after.is_none() {
+                return Ok(buckets);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
