@@ -10,7 +10,8 @@
 //!    [`data_directory`] · [`demo`] · [`pki`] (development certificates)
 //! 5. [`api`]: the only HTTP server
 //! 4. [`exchange`]: RFC 8693 · [`identity`]: agents · [`tools`]: registry, the nine checks,
-//!    audit · [`receiver`]: signals · [`revocation`]: by operators · [`transmitter`]: streams · [`feed`]: live events
+//!    audit · [`receiver`]: signals · [`revocation`]: by operators · [`transmitter`]: streams · [`feed`]: live events ·
+//!    [`federation`]: the ledger, read by other fabrics
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
 //!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
 //!    [`outbound`] (the only HTTP client) · [`tls`] · [`journal`] (records that wait to be shipped) ·
@@ -30,6 +31,7 @@ pub mod config;
 pub(crate) mod data_directory;
 pub(crate) mod demo;
 pub mod exchange;
+pub(crate) mod federation;
 mod feed;
 pub mod id;
 pub(crate) mod identity;

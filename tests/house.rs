@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 7] = [
     &["policy"],
     &["token"],
     &["state", "cluster", "keyring", "own_tokens", "active_policy", "outbound", "journal", "tls", "backup"],
-    &["exchange", "identity", "tools", "receiver", "revocation", "transmitter", "feed"],
+    &["exchange", "identity", "tools", "receiver", "revocation", "transmitter", "feed", "federation"],
     &["api"],
     &["main", "node", "config", "cli", "demo", "data_directory", "pki"],
 ];

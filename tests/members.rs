@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "members/federation.rs"]
+mod federation;
 #[path = "members/joining.rs"]
 mod joining;
 #[path = "members/restoring.rs"]

@@ -22,6 +22,7 @@ mod error;
 mod etag;
 mod events;
 mod exchange;
+mod federation;
 mod feed_activity;
 mod finalize;
 mod health;
@@ -77,6 +78,7 @@ pub(crate) use self::startup::Front;
 use crate::active_policy::ActivePolicy;
 use crate::clock::{Clock, Timestamp};
 use crate::exchange::Exchange;
+use crate::federation::Federation;
 use crate::feed::Feed;
 use crate::identity::AgentIdentities;
 use crate::keyring::Keyring;
@@ -114,6 +116,8 @@ pub struct Parts {
     pub identity: AgentIdentities,
     /// Revocations by operators.
     pub revocations: Revocations,
+    /// The ledger.
+    pub federation: Federation,
     /// Receiver of security events.
     pub receiver: Receiver,
     /// Configuration of streams.
@@ -263,6 +267,8 @@ fn routes() -> Routes {
         (GET, "/v1/events", ReadEvents, events::read),
         (GET, "/v1/blocks", ClusterAdmin, blocks::list),
         (DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift),
+        (GET, "/v1/federation/revocation-hash", ClusterAdmin, federation::hash),
+        (GET, "/v1/federation/revocation-export", ClusterAdmin, federation::export),
         (POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow),
     ]
 }

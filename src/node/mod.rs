@@ -41,6 +41,7 @@ use crate::cluster::Corrupt;
 use crate::config::{self, Config};
 use crate::data_directory;
 use crate::exchange::Exchange;
+use crate::federation::Federation;
 use crate::id::TrustDomain;
 use crate::identity::AgentIdentities;
 use crate::keyring::{self, GenerateSetKey, Keyring};
@@ -268,6 +269,7 @@ async fn assemble(
     };
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
+    let federation = Federation::new(config.fabric.issuer.clone(), state.clone(), clock.clone());
     let streams = streams(&config, &state, &clock);
     let (feed, broadcaster, gatherer) = feed(&config, &state, clock.clone(), metrics, &stop.drain);
     replica.background.spawn(broadcaster.run());
@@ -286,6 +288,7 @@ async fn assemble(
         audit,
         identity,
         revocations,
+        federation,
         receiver,
         streams,
         poller,

@@ -36,6 +36,8 @@ texts! {
     GrantType: "urn:ietf:params:oauth:grant-type:token-exchange";
     HealthStatus: "pass", "warn", "fail";
     IssuedTokenType: "urn:ietf:params:oauth:token-type:jwt";
+    LedgerAlgorithm: "svc-ledger-sum-sha256-v1";
+    LedgerState: "revoked", "blocked", "lifted", "key";
     Liveness: "pass";
     MemberRole: "leader", "follower", "learner", "joining", "invited";
     NodeRole: "leader", "follower";

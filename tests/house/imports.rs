@@ -100,6 +100,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
                 "encryption_keys",
                 "events",
                 "exchange",
+                "federation",
                 "finalize",
                 "health",
                 "jwks",

@@ -16,6 +16,7 @@ mod edges;
 mod encryption_keys;
 mod event_keys;
 mod events;
+mod federation;
 mod form;
 mod freshness;
 mod front_door;

@@ -138,6 +138,7 @@ async fn fill(node: &Node) -> Vec<String> {
         format!("/v1/identity/agents/{agent}"),
         format!("/v1/signals/stream?stream_id={stream}"),
         "/v1/revocations".to_owned(),
+        "/v1/federation/revocation-export".to_owned(),
         "/v1/identity/jwks".to_owned(),
         "/v1/sys/policy/history".to_owned(),
     ]

@@ -214,6 +214,27 @@ async fn issuers_repeat_their_signals_after_a_restore() {
     answer.is_refused(400, "invalid_request", BAD_SUBJECT);
 }
 
+/// A reader of the ledger must not continue after a restore: what it read after the backup is not in the log.
+#[tokio::test]
+async fn ledger_is_kept_under_another_hash_and_read_anew() {
+    const HASH: &str = "/v1/federation/revocation-hash";
+    const EXPORT: &str = "/v1/federation/revocation-export";
+    let mut node = Node::start().await;
+    assert_eq!(node.post("/v1/revocations", &json!({"subject": REPORTER, "block": true})).await.status, 202);
+    let backup = backup_of(&node);
+    let (before, entries) = (node.get(HASH).await.json(), node.get(EXPORT).await.json());
+    restore(&mut node, &backup).await;
+    let after = node.get(HASH).await.json();
+    assert_eq!(node.get(EXPORT).await.json(), entries);
+    assert_eq!((&after["count"], &after["floor"]), (&before["count"], &before["floor"]));
+    assert_ne!(after["hash"], before["hash"]);
+    let position = before["position"].as_str().expect("a position");
+    let answer = node.get(&format!("{EXPORT}?since={position}")).await;
+    answer.is_refused(409, "invalid_request", "since: is of another incarnation of this fabric");
+    let index = position.split_once('-').expect("a position").1;
+    assert!(after["position"].as_str().is_some_and(|after| after.ends_with(&format!("-{index}"))), "{after}");
+}
+
 #[tokio::test]
 async fn feed_of_another_incarnation_begins_anew() {
     let mut node = Node::start().await;

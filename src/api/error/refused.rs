@@ -8,7 +8,7 @@ use crate::policy::{Denial, DenialKind};
 use crate::tools::audit::{self, trail::ReadError};
 use crate::tools::{entry, registry, verify};
 use crate::transmitter::{poll, set_builder, streams};
-use crate::{active_policy, exchange, feed, identity, json, keyring, receiver, revocation, state};
+use crate::{active_policy, exchange, federation, feed, identity, json, keyring, receiver, revocation, state};
 
 /// Quotas are per minute, and TTL buckets expire by the minute.
 const A_MINUTE: Refusal = Refusal::TooMany { retry_after_secs: 60 };
@@ -278,6 +278,18 @@ impl Refused for encryption_keys::Error {
 
     fn detail(&self) -> Option<String> {
         if let Self::NotConfigured(error) = self { error.detail() } else { None }
+    }
+}
+
+impl Refused for federation::Error {
+    fn refusal(&self) -> Refusal {
+        match self {
+            Self::Invalid { .. } => Refusal::Invalid,
+            Self::Position(_) => Refusal::Conflict,
+            Self::UnknownOrigin => Refusal::NotFound,
+            Self::Busy | Self::Changing | Self::NotBootstrapped => Refusal::Unavailable,
+            Self::State(error) => error.refusal(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::api::Route;
 use crate::api::caller::Access;
 
 /// Tags: name, description, and path prefixes. The first match counts.
-const TAGS: [(&str, &str, &[&str]); 14] = [
+const TAGS: [(&str, &str, &[&str]); 15] = [
     ("Token exchange", "Exchange a credential for a narrower token (RFC 8693)", &["/v1/exchange/"]),
     ("Discovery", "Public metadata and keys", &["/.well-known/", "/v1/identity/jwks", "/openapi.json"]),
     ("Agent identity", "Identities and encryption keys of AI agents", &["/v1/identity/"]),
@@ -18,6 +18,7 @@ const TAGS: [(&str, &str, &[&str]); 14] = [
     ("Signals", "Receive security events (RFC 8417, RFC 8935)", &["/v1/signals/events", "/v1/sys/signals/"]),
     ("Streams", "Transmit security events (SSF 1.0, RFC 8935, RFC 8936)", &["/v1/signals/"]),
     ("Revocation", "Revoke and unblock subjects, tokens and keys", &["/v1/revocations", "/v1/blocks"]),
+    ("Federation", "The ledger of this fabric's own revocations", &["/v1/federation/"]),
     ("Live feed", "Events as they happen", &["/v1/events"]),
     ("Policy", "The policy bundle of the cluster", &["/v1/sys/policy"]),
     ("Signing keys", "The signing keys of the nodes", &["/v1/sys/keys"]),

@@ -8,7 +8,6 @@ use crate::limits;
 use crate::state::State;
 use crate::state::command::{BlockRow, Fact as FactRow, LedgerEpochRow, LedgerRow, RevocationRow};
 use crate::state::machine::idempotency::digest;
-use crate::state::resources::revoked_fact::RevokedFact;
 use crate::state::tables::{BLOCK, LEDGER_SUM, REVOCATION, REVOCATION_ORDER, decode, try_scan};
 
 /// Number of buckets of an epoch, by the first byte of an id.
@@ -120,7 +119,7 @@ pub struct LedgerEntry {
     /// Digest of author and family of a block; `None` for a watermark.
     pub by: Option<Digest128>,
     /// The fact; `None` if only the digest is known.
-    pub fact: Option<RevokedFact>,
+    pub fact: Option<FactRow>,
     /// Reason; may be empty.
     pub reason: String,
     /// Of a watermark: the stamp of its log entry. Of a block or lift: the time of the event, as its author states it.
@@ -249,14 +248,13 @@ fn entry(view: &dyn View, placed: Placed, fact: &[u8]) -> Result<Read, Corrupt> 
     if index != placed.index {
         return Ok(Read::Moved);
     }
-    let text = |FactRow { kind, issuer, value, .. }| RevokedFact { kind, issuer, value };
     Ok(Read::Entry(LedgerEntry {
         index,
         epoch: placed.epoch,
         state: placed.state,
         id: digest(id)?,
         by: if by.is_empty() { None } else { Some(digest(by)?) },
-        fact: known.map(text),
+        fact: known,
         reason,
         at: Timestamp::from_millis(at.unwrap_or_default()),
     }))

@@ -1,0 +1,240 @@
+//! Hash and export of our own ledger. Both are linearizable reads.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::{Error, Federation};
+use crate::clock::Timestamp;
+use crate::cluster::Corrupt;
+use crate::id::{Incarnation, LogPosition};
+use crate::limits;
+use crate::state::{LedgerCursor, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, Sum};
+
+/// Parameters of a hash, as they are sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HashQuery<'q> {
+    /// Issuer of the ledger; absent: our own.
+    pub origin: Option<&'q str>,
+    /// The epoch whose buckets are read.
+    pub epoch: Option<&'q str>,
+    /// The lowest epoch that the hash shall cover.
+    pub floor: Option<&'q str>,
+}
+
+/// The hash of the ledger.
+#[derive(Debug)]
+pub struct LedgerHash {
+    /// The root.
+    pub hash: [u8; 32],
+    /// Number of entries under it.
+    pub count: u64,
+    /// Time of the response.
+    pub at: Timestamp,
+    /// The lowest epoch that it covers.
+    pub floor: u32,
+    /// The present epoch.
+    pub epoch: u32,
+    /// Log position of the last change of the ledger.
+    pub position: LogPosition,
+    /// Sums of an epoch by the first byte of an id.
+    pub buckets: Option<Box<[Sum; 256]>>,
+}
+
+/// Parameters of an export, as they are sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExportQuery<'q> {
+    /// Log position: only later entries.
+    pub since: Option<&'q str>,
+    /// Issuer of the ledger; absent: our own.
+    pub origin: Option<&'q str>,
+    /// Only watermarks of this epoch.
+    pub epoch: Option<&'q str>,
+    /// Only ids with this first byte.
+    pub bucket: Option<&'q str>,
+    /// Cursor of the page.
+    pub cursor: Option<&'q str>,
+    /// Maximum number of entries.
+    pub limit: usize,
+}
+
+impl Federation {
+    /// The hash of the ledger, and the buckets of an epoch if one is named.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Busy`], [`Error::Changing`].
+    pub async fn hash(&self, current: &LinearizableRead, query: HashQuery<'_>) -> Result<LedgerHash, Error> {
+        self.check_origin(query.origin)?;
+        let epoch: Option<u32> = number("epoch", query.epoch)?;
+        let floor: Option<u32> = number("floor", query.floor)?;
+        let incarnation = self.incarnation()?;
+        let (sums, buckets) = match epoch {
+            None => (self.state.ledger_sums(current)?, None),
+            Some(epoch) => {
+                let _permit = self.scans.try_acquire().map_err(|_| Error::Busy)?;
+                let (sums, buckets) = self.sums_and_buckets(current, epoch).await?;
+                (sums, Some(buckets))
+            }
+        };
+        // After the read, so that no entry is of a later epoch.
+        let present = self.state.ledger_epoch();
+        check_epoch(epoch, &sums, present)?;
+        check_not_ahead("floor", floor, present)?;
+        let floor = floor.unwrap_or_default().max(sums.complete_from);
+        Ok(LedgerHash {
+            hash: sums.root(&incarnation, floor),
+            count: sums.count(floor),
+            at: self.state.not_before_log(self.clock.now()),
+            floor,
+            epoch: present,
+            position: LogPosition { incarnation, index: sums.changed_at },
+            buckets,
+        })
+    }
+
+    /// A page of the entries, in the order of log index and id.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::UnknownOrigin`]; [`Error::Position`] if a reader that continues from there would
+    /// miss a change.
+    pub fn export(&self, current: &LinearizableRead, query: ExportQuery<'_>) -> Result<LedgerPage, Error> {
+        self.check_origin(query.origin)?;
+        let epoch: Option<u32> = number("epoch", query.epoch)?;
+        let bucket: Option<u8> = number("bucket", query.bucket)?;
+        if bucket.is_some() && epoch.is_none() {
+            return Err(invalid("bucket", "needs epoch"));
+        }
+        let since = query.since.map(|text| self.since(text)).transpose()?;
+        let cursor = query.cursor.map(|text| self.read_cursor(text)).transpose()?;
+        let after = cursor.or_else(|| since.map(LedgerCursor::after_index));
+        let selection = LedgerQuery { after, epoch, bucket, limit: query.limit };
+        let page = self.state.ledger_page(current, &selection)?;
+        // After the page, so that entries that were forgotten before it are not missed unnoticed.
+        let sums = self.state.ledger_sums(current)?;
+        check_epoch(epoch, &sums, self.state.ledger_epoch())?;
+        if let Some(since) = since
+            && since < sums.forgotten_to
+        {
+            let forgotten_to = sums.forgotten_to;
+            let rule = format!("entries up to log index {forgotten_to} may be forgotten; read without since");
+            return Err(Error::Position(rule));
+        }
+        Ok(page)
+    }
+
+    /// The text of a cursor.
+    ///
+    /// # Errors
+    /// [`Error::NotBootstrapped`].
+    pub fn write_cursor(&self, cursor: &LedgerCursor) -> Result<String, Error> {
+        let (index, fact) = cursor.parts();
+        let position = LogPosition { incarnation: self.incarnation()?, index };
+        Ok(format!("{position}.{}", URL_SAFE_NO_PAD.encode(fact)))
+    }
+
+    fn read_cursor(&self, text: &str) -> Result<LedgerCursor, Error> {
+        let incarnation = self.incarnation()?;
+        let cursor = text.split_once('.').and_then(|(position, fact)| {
+            let position: LogPosition = position.parse().ok()?;
+            let fact = URL_SAFE_NO_PAD.decode(fact).ok()?;
+            let cursor = LedgerCursor::after_entry(position.index, &fact)?;
+            (position.incarnation == incarnation).then_some(cursor)
+        });
+        cursor
+            .ok_or_else(|| invalid("cursor", "must be from a Link header of this incarnation of the fabric"))
+    }
+
+    /// The log index of a position from which the ledger is read.
+    fn since(&self, text: &str) -> Result<u64, Error> {
+        let position: LogPosition =
+            text.parse().map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
+        let here = self.state.position().ok_or(Error::NotBootstrapped)?;
+        if position.incarnation != here.incarnation {
+            let rule = "is of another incarnation of this fabric; read without since".to_owned();
+            return Err(Error::Position(rule));
+        }
+        if position.index > here.index {
+            let rule = format!("is ahead of the log of this fabric, which ends at {}", here.index);
+            return Err(Error::Position(rule));
+        }
+        Ok(position.index)
+    }
+
+    fn incarnation(&self) -> Result<Incarnation, Error> {
+        self.state.index().incarnation.ok_or(Error::NotBootstrapped)
+    }
+
+    fn check_origin(&self, origin: Option<&str>) -> Result<(), Error> {
+        if origin.is_none_or(|origin| origin == self.issuer) { Ok(()) } else { Err(Error::UnknownOrigin) }
+    }
+
+    /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.
+    async fn sums_and_buckets(
+        &self,
+        current: &LinearizableRead,
+        epoch: u32,
+    ) -> Result<(LedgerSums, Box<[Sum; 256]>), Error> {
+        let mut sums = self.state.ledger_sums(current)?;
+        for _ in 0..limits::LEDGER_SCAN_ATTEMPTS_MAX {
+            let buckets = self.state.ledger_buckets(current, epoch).await?;
+            let total = buckets.iter().fold(Sum::default(), |total, sum| total.plus(sum));
+            if total == sums.of_epoch(epoch) {
+                return Ok((sums, buckets));
+            }
+            let later = self.state.ledger_sums(current)?;
+            if later.changed_at == sums.changed_at {
+                return Err(Corrupt::row("the ledger has another sum than its entries").into());
+            }
+            sums = later;
+        }
+        Err(Error::Changing)
+    }
+}
+
+fn invalid(field: &'static str, rule: impl Display) -> Error {
+    Error::Invalid { field, rule: rule.to_string() }
+}
+
+/// Parses a parameter in decimal digits.
+fn number<N: FromStr + Bounded>(field: &'static str, text: Option<&str>) -> Result<Option<N>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    let is_decimal = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = if is_decimal { text.parse().ok() } else { None };
+    let rule = || invalid(field, format_args!("must be a whole number from 0 to {}", N::LARGEST));
+    parsed.map(Some).ok_or_else(rule)
+}
+
+/// Type of a parameter, with its maximum.
+trait Bounded {
+    const LARGEST: u32;
+}
+
+impl Bounded for u32 {
+    const LARGEST: u32 = Self::MAX;
+}
+
+impl Bounded for u8 {
+    const LARGEST: u32 = 255;
+}
+
+fn check_not_ahead(field: &'static str, epoch: Option<u32>, present: u32) -> Result<(), Error> {
+    match epoch {
+        Some(epoch) if epoch > present => {
+            Err(invalid(field, format_args!("is ahead of the epoch of this fabric, {present}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_epoch(epoch: Option<u32>, sums: &LedgerSums, present: u32) -> Result<(), Error> {
+    check_not_ahead("epoch", epoch, present)?;
+    match epoch {
+        Some(epoch) if epoch < sums.complete_from => {
+            let rule = format_args!("entries of epochs before {} may be forgotten", sums.complete_from);
+            Err(invalid("epoch", rule))
+        }
+        _ => Ok(()),
+    }
+}
