@@ -72,7 +72,6 @@ impl<M: Machine> Handle<M> {
     /// # Errors
     /// If it did not stop cleanly.
     pub async fn shutdown(&self) -> Result<(), String> {
-        self.shared.divergence.close();
         // openraft panics here if a caller was dropped while it waited for the end of a core that failed.
         if self.raft.metrics().borrow_watched().running_state.is_err() {
             return Ok(());

@@ -162,8 +162,7 @@ impl<M: Machine> Peers<M> {
         let needed = snapshot_transfer::bytes_needed(head, held);
         match self.handle.measure_disk_space() {
             Some(Space { free, .. }) if needed > free => Err(Status::resource_exhausted(format!(
-                "the snapshot needs {needed} more bytes, its installed copy included, and the disk of this node has {free} \
-                 bytes free"
+                "the snapshot needs {needed} more bytes, and the disk of this node has {free} bytes free"
             ))),
             _ => Ok(()),
         }

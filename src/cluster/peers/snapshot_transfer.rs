@@ -54,12 +54,10 @@ pub(crate) async fn conclude<T>(
     verified
 }
 
-/// Bytes that a transfer needs on the disk: those of the files that are not held, and of the copy that is installed.
+/// Bytes that a transfer needs on the disk: those of the files that are not held. The installed state consists of links.
 pub(crate) fn bytes_needed(head: &SnapshotHead, held: &Digests) -> u64 {
-    let bytes =
-        |file: &SnapshotFile| if held.contains_key(&file.name) { 1 } else { 2 } * u128::from(file.bytes);
-    let needed: u128 = head.files.iter().map(bytes).sum();
-    u64::try_from(needed).unwrap_or(u64::MAX)
+    let missing = head.files.iter().filter(|file| !held.contains_key(&file.name));
+    missing.map(|file| file.bytes).fold(0, u64::saturating_add)
 }
 
 /// Sends the files in `directory`, once the receiver has answered. The outer error is a read error, the inner one the
