@@ -107,12 +107,13 @@ impl Change {
     }
 
     async fn replace(&mut self, dead: usize, new: usize) -> Result<()> {
+        let leads = self.cluster.leader().ok() == Some(dead);
         let begun = Instant::now();
         self.cluster.fault_begins(dead);
         self.cluster.members.kill(dead)?;
         self.cluster.members.until_exited(dead, EXIT_TIMEOUT).await?;
         self.nodes.retain(|node| *node != dead);
-        let (id, leads) = (dead + 1, self.cluster.leader().ok() == Some(dead));
+        let id = dead + 1;
         self.token(&["cluster", "replace", &id.to_string()], new).await?;
         self.join(new).await?;
         self.nodes.push(new);
