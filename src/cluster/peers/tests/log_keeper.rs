@@ -27,14 +27,18 @@ async fn follower_catches_up_by_a_snapshot_under_load() {
     let last = gone.handle.applied();
     gone.stop().await;
     // The log is not held for it until it is silent.
-    nodes.iter().for_each(|node| node.pretend(LOW));
+    for node in &nodes {
+        node.pretend(LOW);
+    }
     while nodes[0].handle.applied() < last + 100 {
         nodes[0].write("while it is away").await;
     }
     let leads = leader(&nodes);
     let wait = leads.handle.raft.wait(Some(LONG));
     wait.metrics(|now| now.purged.is_some_and(|id| id.index > last), "purge").await.expect("purged");
-    nodes.iter().for_each(|node| node.pretend(ENOUGH));
+    for node in &nodes {
+        node.pretend(ENOUGH);
+    }
 
     let is_back = AtomicBool::new(false);
     let load = join_all((0..WRITERS).map(async |_| {
