@@ -179,7 +179,7 @@ impl Federation {
         let mut sums = self.state.ledger_sums(current)?;
         for _ in 0..limits::LEDGER_SCAN_ATTEMPTS_MAX {
             let buckets = self.state.ledger_buckets(current, epoch).await?;
-            let total = buckets.iter().fold(Sum::default(), |total, sum| total.plus(sum));
+            let total = buckets.iter().fold(Sum::default(), Sum::plus);
             if total == sums.of_epoch(epoch) {
                 return Ok((sums, buckets));
             }

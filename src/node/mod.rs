@@ -269,8 +269,6 @@ async fn assemble(
     };
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
     let revocations = revocations(&config, &keyring, &state, &clock);
-    let federation = Federation::new(config.fabric.issuer.clone(), state.clone(), clock.clone());
-    let streams = streams(&config, &state, &clock);
     let (feed, broadcaster, gatherer) = feed(&config, &state, clock.clone(), metrics, &stop.drain);
     replica.background.spawn(broadcaster.run());
     replica.background.spawn(gatherer.run());
@@ -288,9 +286,9 @@ async fn assemble(
         audit,
         identity,
         revocations,
-        federation,
+        federation: Federation::new(config.fabric.issuer.clone(), state.clone(), clock.clone()),
         receiver,
-        streams,
+        streams: streams(&config, &state, &clock),
         poller,
         feed,
         registry,

@@ -138,7 +138,9 @@ proptest! {
     #[test]
     fn pages_of_any_size_are_the_whole_ledger(entries in steps(), limit in 1usize..5) {
         let mut history = History::new();
-        entries.iter().for_each(|steps| drop(history.entry(steps)));
+        for steps in &entries {
+            history.entry(steps);
+        }
         let rows = &history.harness.rows;
         let all = whole(rows);
         let read = |query: LedgerQuery| {
@@ -165,7 +167,7 @@ proptest! {
             prop_assert_eq!(listed.len() as u64, sum.count);
             let mut buckets = [Sum::default(); 256];
             prop_assert_eq!(add_to_buckets(rows, epoch, None, &mut buckets).expect("buckets"), None);
-            prop_assert_eq!(buckets.iter().fold(Sum::default(), |total, sum| total.plus(sum)), sum);
+            prop_assert_eq!(buckets.iter().fold(Sum::default(), Sum::plus), sum);
             let query = |bucket| LedgerQuery { epoch: Some(epoch), bucket, ..LedgerQuery::default() };
             for entry in &listed {
                 let bucket = entry.id.as_bytes()[0];
