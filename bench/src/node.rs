@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -305,7 +306,9 @@ pub fn bytes_below(directory: &Path) -> Result<u64> {
         let item = item?;
         // The file may have been removed.
         let Ok(metadata) = item.metadata() else { continue };
-        bytes += if metadata.is_dir() { bytes_below(&item.path())? } else { metadata.len() };
+        // A snapshot is made of links: a file counts once, under all its names together.
+        let file_bytes = metadata.len() / metadata.nlink().max(1);
+        bytes += if metadata.is_dir() { bytes_below(&item.path())? } else { file_bytes };
     }
     Ok(bytes)
 }

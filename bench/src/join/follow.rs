@@ -23,7 +23,7 @@ const LOGGED: [(&str, &str); 4] = [
     ("started, until the first byte of a snapshot", "receiving a snapshot"),
     ("snapshot transferred", "received a snapshot"),
     ("every row verified", "snapshot verified"),
-    ("installed: copied, verified, read into memory", "snapshot installed"),
+    ("installed, and read into memory", "snapshot installed"),
 ];
 
 /// A node that joined.
