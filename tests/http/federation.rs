@@ -66,6 +66,8 @@ fn bytes(text: &str) -> Vec<u8> {
 
 /// A number modulo 2^256, in two halves.
 type Number = (u128, u128);
+/// Count and sum by epoch and first byte of the id.
+type Buckets = BTreeMap<(u32, u8), (u64, Number)>;
 
 fn plus(one: Number, hash: &[u8]) -> Number {
     let half = |at: usize| u128::from_be_bytes(hash[at..at + 16].try_into().expect("16 bytes"));
@@ -74,8 +76,8 @@ fn plus(one: Number, hash: &[u8]) -> Number {
 }
 
 /// The hash of an exported ledger, as another implementation computes it, and the sums of epochs by bucket.
-fn hash_of(entries: &[Value], position: &str, floor: u32) -> (String, BTreeMap<(u32, u8), (u64, Number)>) {
-    let (mut buckets, mut epochs, mut blocks) = (BTreeMap::new(), BTreeMap::new(), (0_u64, (0, 0)));
+fn hash_of(entries: &[Value], position: &str, floor: u32) -> (String, Buckets) {
+    let (mut buckets, mut epochs, mut blocks) = (Buckets::new(), BTreeMap::new(), (0_u64, (0, 0)));
     for entry in entries {
         let id = bytes(text(entry, "id"));
         let epoch = u32::try_from(number(entry, "epoch")).expect("an epoch");
