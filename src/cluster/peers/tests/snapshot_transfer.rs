@@ -423,12 +423,12 @@ async fn snapshot_without_space_for_it_is_refused() {
     let back = site.node(away).await;
     let caller = site.caller(&format!("node/{from}"), (from, disk), cluster_id);
     let client = site.client_of(&caller, away, Some(back.disk_id()));
-    back.pretend(2 * bytes - 1);
+    back.pretend(bytes - 1);
     let refused =
         send(&client, &vote, &sent.meta, directory, || ()).await.expect("read").expect_err("no space");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    assert!(refused.message().contains(&format!("needs {} more bytes", 2 * bytes)), "{refused}");
-    back.pretend(2 * bytes);
+    assert!(refused.message().contains(&format!("needs {bytes} more bytes")), "{refused}");
+    back.pretend(bytes);
     send(&client, &vote, &sent.meta, directory, || ()).await.expect("read").expect("installed");
     timeout(LONG, back.handle.until_applied(last)).await.expect("applied");
     back.stop().await;
