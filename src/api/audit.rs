@@ -45,7 +45,12 @@ pub struct AuditBlock {
 /// A tool's audit, newest first.
 #[utoipa::path(
     get, path = "", operation_id = "getToolAudit",
-    params(("tool_id" = String, Path, description = "The tool; it may be deregistered"), ("decision" = Option<Decision>, Query, description = "Only entries with this decision"), ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"), Page),
+    params(
+        ("tool_id" = String, Path, description = "The tool; it may be deregistered"),
+        ("decision" = Option<Decision>, Query, description = "Only entries with this decision"),
+        ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
+        Page,
+    ),
     responses(
         (status = 200, description = "A page of entries, newest first", body = [Entry]),
         (status = 404, description = "The tool does not exist and has no audit"),
@@ -78,7 +83,12 @@ pub async fn of_tool(
 /// that do not own them.
 #[utoipa::path(
     get, path = "", operation_id = "listAdministrativeActs",
-    params(("action" = Option<String>, Query, description = "`admin`, the default: other actions are in the audit of their tool"), ("actor" = Option<String>, Query, description = "Only acts of this identity, byte for byte"), ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"), Page),
+    params(
+        ("action" = Option<String>, Query, description = "`admin`, the default: other actions are in the audit of their tool"),
+        ("actor" = Option<String>, Query, description = "Only acts of this identity, byte for byte"),
+        ("since" = Option<String>, Query, description = "Only entries since this time, RFC 3339"),
+        Page,
+    ),
     responses(
         (status = 200, description = "A page of entries, newest first", body = [Entry]),
     )
@@ -111,7 +121,10 @@ pub async fn acts(
 /// The audit of every node in blocks, oldest first, for an export.
 #[utoipa::path(
     get, path = "", operation_id = "listAuditBlocks",
-    params(("after" = Option<u64>, Query, description = "Only blocks with greater numbers; ignored with `cursor`"), Page),
+    params(
+        ("after" = Option<u64>, Query, description = "Only blocks with greater numbers; ignored with `cursor`"),
+        Page,
+    ),
     responses(
         (status = 200, description = "A page of blocks, oldest first", body = [AuditBlock]),
     )

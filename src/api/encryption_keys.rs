@@ -77,7 +77,11 @@ pub async fn list(
 /// Removes an encryption key, for its subject or for the caller that had the agent issued.
 #[utoipa::path(
     delete, path = "", operation_id = "removeEncryptionKey",
-    params(("workload_id" = String, Query, description = "The subject"), ("kid" = String, Query, description = "The RFC 7638 thumbprint of the key"), IdempotencyKey),
+    params(
+        ("workload_id" = String, Query, description = "The subject"),
+        ("kid" = String, Query, description = "The RFC 7638 thumbprint of the key"),
+        IdempotencyKey,
+    ),
     responses(
         (status = 204, description = "The key is removed"),
         (status = 403, description = "The bearer is not the subject's own token, and the caller did not have the agent issued"),

@@ -35,7 +35,11 @@ const HEADERS: [(HeaderName, &str); 3] = [
 /// capacity allows. A subscriber that is too slow is disconnected and can resume.
 #[utoipa::path(
     get, path = "", operation_id = "readEvents",
-    params(("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"), ("last_event_id" = Option<String>, Query, description = "`Last-Event-ID` for clients that cannot send headers; the header has precedence"), ("Last-Event-ID" = Option<String>, Header, description = "The last received id; the stream continues after it")),
+    params(
+        ("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"),
+        ("last_event_id" = Option<String>, Query, description = "`Last-Event-ID` for clients that cannot send headers; the header has precedence"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last received id; the stream continues after it"),
+    ),
     responses(
         (status = 200, description = "Server-sent events, without an end", content_type = "text/event-stream", body = String),
         (status = 429, description = "The caller has too many live feeds, or the rate limit of the caller"),

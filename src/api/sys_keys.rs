@@ -91,7 +91,9 @@ fn describe(key: &SigningKeyRecord, now: Timestamp, signing: &[Option<String>]) 
 /// Retires the active signing key of this node in favour of its successor.
 #[utoipa::path(
     post, path = "", operation_id = "rotateSigningKey",
-    params(("algorithm" = Option<values::SigningAlgorithm>, Query, description = "`ES256`, the default, for tokens; `RS256` for security event tokens")),
+    params(
+        ("algorithm" = Option<values::SigningAlgorithm>, Query, description = "`ES256`, the default, for tokens; `RS256` for security event tokens"),
+    ),
     responses(
         (status = 200, description = "The key is rotated", body = Rotated),
         (status = 409, description = "No successor is old enough, or the node has no keys of this algorithm"),

@@ -180,7 +180,9 @@ pub async fn rollback(
 /// Evaluates the current policy for an input, with the values of its rules.
 #[utoipa::path(
     post, path = "", operation_id = "explainPolicy", request_body = Object,
-    params(("point" = Option<values::PolicyPoint>, Query, description = "The decision point; the default is `exchange`")),
+    params(
+        ("point" = Option<values::PolicyPoint>, Query, description = "The decision point; the default is `exchange`"),
+    ),
     responses(
         (status = 200, description = "The decision and the values of the rules", body = Object),
         (status = 404, description = "There is no policy"),

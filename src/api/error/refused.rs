@@ -8,7 +8,9 @@ use crate::policy::{Denial, DenialKind};
 use crate::tools::audit::{self, trail::ReadError};
 use crate::tools::{entry, registry, verify};
 use crate::transmitter::{poll, set_builder, streams};
-use crate::{active_policy, exchange, federation, feed, identity, json, keyring, receiver, revocation, state};
+use crate::{
+    active_policy, exchange, federation, feed, identity, json, keyring, receiver, revocation, state,
+};
 
 /// Quotas are per minute, and TTL buckets expire by the minute.
 const A_MINUTE: Refusal = Refusal::TooMany { retry_after_secs: 60 };
