@@ -6,6 +6,8 @@
 mod federation;
 #[path = "members/joining.rs"]
 mod joining;
+#[path = "support/ports.rs"]
+mod ports;
 #[path = "members/restoring.rs"]
 mod restoring;
 #[path = "support/terminal.rs"]
@@ -13,7 +15,7 @@ mod terminal;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -66,10 +68,7 @@ impl Site {
         };
         let made = pki::make(&request, Clock::system().now()).expect("made");
         pki::DevelopmentIssuer::make(&request.directory).expect("an issuer");
-        // All are bound at once, so that they differ.
-        let ports: Vec<TcpListener> =
-            (1..=4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-        let members = (1..).zip(&ports).map(|(id, port)| (id, port.local_addr().expect("address"))).collect();
+        let members = (1..).zip(ports::free::<4>()).collect();
         Self { directory, made, members, founders }
     }
 

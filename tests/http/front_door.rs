@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use crate::support::Node;
+use crate::support::{Node, ports};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_trust-fabric");
 
@@ -35,8 +34,7 @@ fn section(page: &str, title: &str) -> Vec<(String, String)> {
 
 /// The blocks with free ports of this machine.
 fn on_free_ports(mut blocks: Vec<(String, String)>) -> Vec<(String, String)> {
-    let free = || TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
-    let (http, https) = (free().port().to_string(), free().port().to_string());
+    let [http, https] = ports::free().map(|address| address.port().to_string());
     for (_, text) in &mut blocks {
         *text = text.replace("8693", &http).replace("8694", &https);
     }

@@ -6,6 +6,7 @@ mod description;
 mod feed;
 mod issuer;
 mod node;
+pub mod ports;
 pub mod program;
 pub mod python;
 pub mod raw;
