@@ -7,5 +7,6 @@
 pub mod clocks;
 pub mod disks;
 pub mod federation;
+pub mod judgement;
 pub mod lease;
 pub mod membership;
