@@ -49,8 +49,6 @@ pub enum Rule {
     /// The wait counts from the time at which the origin leader applied the entry, not from its proposal; or from the last
     /// call, if that is earlier.
     WaitsFromApplied,
-    /// A new origin leader waits: it does not know the calls under its predecessor.
-    NewLeaderWaits,
     /// A leader acknowledges only an entry that it applied while it led, or before.
     AppliedAsLeader,
     /// Leases are counted by a clock that continues while a process or its machine is suspended.
@@ -59,12 +57,13 @@ pub enum Rule {
     LongLeasesRunOut,
     /// That time counts from the last call that does not honour the short lease, not from the first that does.
     CountsFromTheLastLongCall,
-    /// A new origin leader counts it from the beginning of its leadership.
+    /// A new origin leader counts it from the beginning of its leadership, because it does not know the calls under its
+    /// predecessor. Without this rule it waits for the short leases only.
     NewLeaderWaitsForLongLeases,
 }
 
 /// Every rule.
-pub const RULES: [Rule; 20] = [
+pub const RULES: [Rule; 19] = [
     Rule::RecordIsOfTheRequest,
     Rule::RecordedWhenApplied,
     Rule::CursorMovesWhenApplied,
@@ -79,7 +78,6 @@ pub const RULES: [Rule; 20] = [
     Rule::WaitsForThePeer,
     Rule::AcknowledgesAfterBarrier,
     Rule::WaitsFromApplied,
-    Rule::NewLeaderWaits,
     Rule::AppliedAsLeader,
     Rule::CountsSuspension,
     Rule::LongLeasesRunOut,
@@ -286,7 +284,7 @@ impl Federation {
     }
 
     /// Whether this node of the origin fabric knows that no lease from before the revocation is left.
-    fn has_lapsed(self, origin: &Origin) -> bool {
+    fn has_lapsed(self, origin: Origin) -> bool {
         let short = origin.waited >= self.short || origin.recorded >= self.short;
         let long = if !self.keeps(Rule::LongLeasesRunOut) {
             true
@@ -299,14 +297,14 @@ impl Federation {
     }
 
     fn may_acknowledge(self, world: &World, id: usize) -> bool {
-        let origin = &world.origin[id];
+        let origin = world.origin[id];
         let is_entitled = origin.may_acknowledge || !self.keeps(Rule::AppliedAsLeader);
         let has_waited = world.is_enforced || self.has_lapsed(origin) || !self.keeps(Rule::WaitsForThePeer);
         !world.is_acknowledged && origin.has_applied && is_entitled && has_waited
     }
 
     /// The origin leader records the call.
-    fn report(self, world: &mut World, honours: bool) {
+    fn report(world: &mut World, honours: bool) {
         let leader = &mut world.origin[world.origin_leader];
         leader.recorded = 0;
         if honours {
@@ -322,7 +320,7 @@ impl Federation {
         call.stage = CallStage::Proven { needs_it };
         world.call = Some(call);
         if is_reported && self.keeps(Rule::RecordedOnArrival) {
-            self.report(world, call.honours);
+            Self::report(world, call.honours);
         }
     }
 
@@ -331,7 +329,7 @@ impl Federation {
         call.stage = CallStage::Answered { has_it: world.origin[id].has_applied && !call.is_beyond_it };
         world.call = Some(call);
         if !self.keeps(Rule::RecordedOnArrival) {
-            self.report(world, call.honours);
+            Self::report(world, call.honours);
         }
     }
 
@@ -377,8 +375,8 @@ impl Federation {
         let long = self.long;
         world.origin_leader = SECOND;
         let leader = &mut world.origin[SECOND];
-        leader.recorded = if self.keeps(Rule::NewLeaderWaits) { 0 } else { long };
-        leader.long_call = if self.keeps(Rule::NewLeaderWaitsForLongLeases) { 0 } else { long };
+        let waits_for_all = self.keeps(Rule::NewLeaderWaitsForLongLeases);
+        (leader.recorded, leader.long_call) = if waits_for_all { (long, 0) } else { (0, long) };
         leader.may_acknowledge = leader.has_applied;
         if !world.is_committed {
             world.proposed = None;
@@ -671,7 +669,7 @@ impl Model for Federation {
                 "the peer acknowledges before its lease ends",
                 |model: &Self, world: &World| {
                     world.is_enforced && !world.is_acknowledged && {
-                        !model.has_lapsed(&world.origin[world.origin_leader])
+                        !model.has_lapsed(world.origin[world.origin_leader])
                     }
                 },
             ),

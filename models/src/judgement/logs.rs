@@ -57,9 +57,13 @@ fn blocks<'a>(entries: impl Iterator<Item = &'a Entry>, token: &Token) -> bool {
 struct Applied<'a> {
     m: Index,
     command: &'a Command,
-    /// The peer's position before it, if the command is a response that was applied.
-    before: Option<Option<Position>>,
+    /// Present if the command is a response that was applied.
+    before: Option<Before>,
 }
+
+/// The peer's position before a response, if there was one.
+#[derive(Clone, Copy)]
+struct Before(Option<Position>);
 
 /// The relying fabric's log without the commands that a restore lost.
 struct RelyingLog<'a> {
@@ -78,7 +82,7 @@ impl<'a> RelyingLog<'a> {
             let m = log.applied.last().map_or(0, |applied| applied.m) + 1;
             let present = log.position();
             let before = match command {
-                Command::Import(response) if log.accepts(response) => Some(present),
+                Command::Import(response) if log.accepts(response) => Some(Before(present)),
                 _ => None,
             };
             log.applied.push(Applied { m, command, before });
@@ -115,7 +119,7 @@ impl<'a> RelyingLog<'a> {
     /// Number of copies of the peer's ledger that were begun or deleted.
     fn generation(&self) -> u8 {
         let changes = |applied: &Applied<'_>| match (applied.before, applied.command) {
-            (Some(before), Command::Import(response)) => {
+            (Some(Before(before)), Command::Import(response)) => {
                 before.map(|at| at.incarnation) != Some(response.through.incarnation)
             }
             (_, command) => matches!(command, Command::ForgetPeer),
@@ -126,7 +130,7 @@ impl<'a> RelyingLog<'a> {
     /// Whether another incarnation of the peer replaced this one.
     fn has_retired(&self, incarnation: u8) -> bool {
         let replaces = |applied: &Applied<'_>| match (applied.before, applied.command) {
-            (Some(Some(before)), Command::Import(response)) => {
+            (Some(Before(Some(before))), Command::Import(response)) => {
                 before.incarnation == incarnation && response.through.incarnation != incarnation
             }
             _ => false,
@@ -137,7 +141,7 @@ impl<'a> RelyingLog<'a> {
     /// Responses that were applied, each with its index and with the peer's position before it.
     fn imports(&self) -> impl DoubleEndedIterator<Item = (Index, Option<Position>, &'a Response)> + '_ {
         self.applied.iter().filter_map(|applied| match (applied.before, applied.command) {
-            (Some(before), Command::Import(response)) => Some((applied.m, before, response)),
+            (Some(Before(before)), Command::Import(response)) => Some((applied.m, before, response)),
             _ => None,
         })
     }
@@ -163,7 +167,7 @@ impl<'a> RelyingLog<'a> {
         let mut held = None;
         for applied in self.applied.iter().filter(|applied| applied.m < until) {
             match (applied.before, applied.command) {
-                (Some(before), Command::Import(response)) => {
+                (Some(Before(before)), Command::Import(response)) => {
                     let begin = Self::begin(before, response);
                     let incarnation = response.through.incarnation;
                     held = held.filter(|(of, _, _)| *of == incarnation);
