@@ -46,18 +46,6 @@ fn longer_leases_of_two_fabrics_are_never_stale() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn activation_with_a_new_origin_leader_is_not_stale() {
-    check(Federation { origin_elects: true, ..ACTIVATION });
-}
-
-#[test]
-#[ignore = "takes minutes"]
-fn activation_with_a_new_relying_leader_is_not_stale() {
-    check(Federation { relying_elects: true, ..ACTIVATION });
-}
-
-#[test]
-#[ignore = "takes minutes"]
 fn activation_with_both_new_leaders_is_not_stale() {
     check(Federation { origin_elects: true, relying_elects: true, ..ACTIVATION });
 }
