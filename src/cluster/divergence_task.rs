@@ -45,10 +45,23 @@ impl<M: Machine> Handle<M> {
                     ));
                 }
                 Verdict::Unretained => {
-                    return self.channels.local.stop(format!(
-                        "the state of this node is in dispute at log index {index}, and too few voters retain their state \
-                         hash of that index: no comparison can decide it; {REPLACE}"
-                    ));
+                    // A node that lags may retain a hash that the others no longer do, and a newer one that they do.
+                    let (newest, verdict) = self.newest_verdict(index).await;
+                    match verdict.unwrap_or(Verdict::Unretained) {
+                        Verdict::Agreed => {
+                            if !self.settle(newest, &log).await {
+                                return;
+                            }
+                        }
+                        Verdict::Diverged => return self.stop_as_diverged(newest),
+                        Verdict::Open => tokio::time::sleep(limits::DISPUTE_RETRY_PAUSE).await,
+                        Verdict::NoMajority | Verdict::Unretained => {
+                            return self.channels.local.stop(format!(
+                                "the state of this node is in dispute at log index {index}, and too few voters retain \
+                                 their state hash of that index: no comparison can decide it; {REPLACE}"
+                            ));
+                        }
+                    }
                 }
                 Verdict::Open => {
                     self.agree_on_snapshot(index).await;
@@ -68,15 +81,20 @@ impl<M: Machine> Handle<M> {
     /// newest index at which a majority has: a member that states wrong hashes opens one dispute, not one for each
     /// retained index. Returns whether this node goes on.
     async fn settle(&self, index: u64, log: &LogReader) -> bool {
-        let newest = self.applied() / HASH_INTERVAL * HASH_INTERVAL;
-        let later = if newest > index { self.verdict(newest).await.0 } else { Verdict::Open };
-        if later == Verdict::Diverged {
+        let (newest, later) = self.newest_verdict(index).await;
+        if later == Some(Verdict::Diverged) {
             self.stop_as_diverged(newest);
             return false;
         }
-        self.shared.divergence.settle(if later == Verdict::Agreed { newest } else { index });
+        self.shared.divergence.settle(if later == Some(Verdict::Agreed) { newest } else { index });
         self.apply_deferred(log).await;
         true
+    }
+
+    /// The newest index with a hash that this node has applied, and the verdict there if it is after `index`.
+    async fn newest_verdict(&self, index: u64) -> (u64, Option<Verdict>) {
+        let newest = self.applied() / HASH_INTERVAL * HASH_INTERVAL;
+        (newest, if newest > index { Some(self.verdict(newest).await.0) } else { None })
     }
 
     /// Applies the entries that waited for the end of a dispute.

@@ -107,6 +107,8 @@ impl<M: Machine> Handle<M> {
     /// Waits until `index` is applied here and the known leader is as new: a deposed leader that has applied an entry
     /// of its successor no longer takes itself for the leader. Pending for ever once Raft has stopped.
     pub(super) async fn until_applied_as_known(&self, index: u64) {
+        // openraft takes entries for applied that are deferred during a dispute.
+        self.until_applied(index).await;
         let mut metrics = self.raft.metrics();
         while metrics.borrow_watched().last_applied.is_none_or(|applied| applied.index < index) {
             if metrics.changed().await.is_err() {

@@ -176,6 +176,11 @@ async fn dispute_without_majority_waits_for_the_missing_voter() {
     }
     let written = leader.handle.propose(command("meanwhile")).await;
     assert_eq!(written.err(), Some(crate::cluster::Error::OutcomeUnknown), "nothing is acknowledged");
+    let deferred = leader.handle.applied() + 1;
+    let wait = leader.handle.raft.wait(Some(LONG));
+    wait.applied_index_at_least(Some(deferred), "").await.expect("openraft takes it for applied");
+    let applied = leader.handle.until_applied_as_known(deferred).now_or_never();
+    assert!(applied.is_none(), "a barrier would not wait for this node");
     let back = site.node_with(away, &site.members, Checked::default()).await;
     let reason = failure(&wrong).await;
     assert!(reason.contains("majority of the voters"), "{reason}");
@@ -268,6 +273,32 @@ async fn dispute_about_a_hash_nobody_retains_stops_the_node() {
     assert!(goes_on(&leader) && goes_on(&other));
     stop_all(vec![late, other, leader]).await;
     assert_eq!(refusal(&site, id), None, "nothing is known to be wrong with it");
+}
+
+/// A member that stated a wrong hash of an old index stopped a node that lagged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agreement_at_a_newer_index_ends_an_old_dispute() {
+    let site = Site::new(3);
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let mut last = 0;
+    while last < 2 * HASH_INTERVAL {
+        last = leader.put("before").await;
+    }
+    let (late, _) = nodes.pop().expect("a follower");
+    timeout(LONG, late.handle.until_applied(last)).await.expect("applied");
+    let id = late.handle.node_id();
+    late.stop().await;
+    write_dispute(&site, id, &HASH_INTERVAL.to_be_bytes());
+    while last < (HASHES_KEPT_MAX + 1) * HASH_INTERVAL {
+        last = leader.put("meanwhile").await;
+    }
+    let (other, _) = nodes.pop().expect("another");
+    timeout(LONG, other.handle.until_applied(last)).await.expect("applied");
+    let late = site.node_with(id, &site.members, Checked::default()).await;
+    timeout(LONG, until_disputed_is_over(&late, last)).await.expect("it serves");
+    assert!(goes_on(&late));
+    stop_all(vec![late, other, leader]).await;
 }
 
 /// A member that states a wrong hash could open a dispute at each retained index.
