@@ -58,7 +58,7 @@ impl Space {
     }
 
     /// Below it, the space is almost gone.
-    fn reserve(self) -> u64 {
+    pub(crate) fn reserve(self) -> u64 {
         self.low() / limits::DISK_RESERVE_PART
     }
 
@@ -153,7 +153,11 @@ impl<M: Machine> Handle<M> {
     async fn voters_with_space(&self) -> Vec<u64> {
         let reports = self.other_voters().await.into_iter();
         let with_space = reports.filter(|(_, report)| {
-            report.as_ref().is_ok_and(|report| !report.disk_is_full && !report.disk_hangs)
+            report.as_ref().is_ok_and(|report| {
+                // One that serves nothing is no better than this node.
+                let serves = report.lease_is_held && report.disputed_index.is_none();
+                serves && !report.disk_is_full && !report.disk_hangs
+            })
         });
         with_space.map(|(voter, _)| voter).collect()
     }
