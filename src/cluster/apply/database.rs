@@ -211,6 +211,11 @@ fn families(tables: &'static [&'static str]) -> impl Iterator<Item = ColumnFamil
     })
 }
 
+/// Whether RocksDB never changes the file.
+pub(crate) fn is_table_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "sst")
+}
+
 /// Takes the durable files of a snapshot. RocksDB never changes a table file, so these are linked, which needs neither
 /// time nor space. The others are copied: the source remains a database that others open.
 fn take_files(from: &Path, to: &Path) -> io::Result<()> {
@@ -218,9 +223,8 @@ fn take_files(from: &Path, to: &Path) -> io::Result<()> {
     for item in fs::read_dir(from)? {
         let item = item?;
         let (source, target) = (item.path(), to.join(item.file_name()));
-        let is_table_file = source.extension().is_some_and(|extension| extension == "sst");
         // On another file system it cannot be linked.
-        if is_table_file && fs::hard_link(&source, &target).is_ok() {
+        if is_table_file(&source) && fs::hard_link(&source, &target).is_ok() {
             continue;
         }
         fs::copy(&source, &target)?;

@@ -26,7 +26,7 @@ use super::snapshot_transfer::{self, Digests, Unfinished};
 use super::wire::{self, MessageContext};
 use crate::cluster::apply::snapshot::{SnapshotFiles, Snapshots};
 use crate::cluster::disk_rollback::DiskKey;
-use crate::cluster::disk_space::Space;
+
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
@@ -161,9 +161,13 @@ impl<M: Machine> Peers<M> {
     fn check_snapshot_space(&self, head: &proto::SnapshotHead, held: &Digests) -> Result<(), Status> {
         let needed = snapshot_transfer::bytes_needed(head, held);
         match self.handle.measure_disk_space() {
-            Some(Space { free, .. }) if needed > free => Err(Status::resource_exhausted(format!(
-                "the snapshot needs {needed} more bytes, and the disk of this node has {free} bytes free"
-            ))),
+            Some(space) if needed.saturating_add(space.reserve()) > space.free => {
+                Err(Status::resource_exhausted(format!(
+                    "the snapshot needs {needed} more bytes and a reserve of {}, and the disk of this node has {} bytes free",
+                    space.reserve(),
+                    space.free
+                )))
+            }
             _ => Ok(()),
         }
     }

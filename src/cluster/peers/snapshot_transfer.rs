@@ -25,6 +25,7 @@ use super::wire::proto::snapshot_part::Part;
 use super::wire::proto::{
     HeldSnapshotFilesRequest, SnapshotFile, SnapshotHead, SnapshotPart, SnapshotResponse,
 };
+use crate::cluster::apply::database::is_table_file;
 use crate::cluster::apply::snapshot::{SnapshotFiles, is_file_name};
 use crate::cluster::codec;
 use crate::cluster::type_config::{TypeConfig, Vote};
@@ -54,10 +55,15 @@ pub(crate) async fn conclude<T>(
     verified
 }
 
-/// Bytes that a transfer needs on the disk: those of the files that are not held. The installed state consists of links.
+/// Bytes that a transfer needs on the disk: those of the files that are not held, and for the installed state, which links
+/// the tables, those of the others twice: they are copied, and then written to new tables.
 pub(crate) fn bytes_needed(head: &SnapshotHead, held: &Digests) -> u64 {
-    let missing = head.files.iter().filter(|file| !held.contains_key(&file.name));
-    missing.map(|file| file.bytes).fold(0, u64::saturating_add)
+    let bytes = |file: &SnapshotFile| {
+        let copies = if is_table_file(Path::new(&file.name)) { 0 } else { 2 };
+        let received = u64::from(!held.contains_key(&file.name));
+        file.bytes.saturating_mul(copies + received)
+    };
+    head.files.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
 /// Sends the files in `directory`, once the receiver has answered. The outer error is a read error, the inner one the
