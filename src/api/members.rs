@@ -278,7 +278,7 @@ fn check_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), 
     );
     let description = format!(
         "node {leaving} is the only member that can mint tokens: without it exchanges are answered 503 until {until}; keep \
-         it until then, or set force"
+         it until then, or set force if it is lost"
     );
     Err(Error::new(Refusal::Conflict, description))
 }

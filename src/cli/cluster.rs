@@ -140,7 +140,11 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             invite(&server, output, &json!({ "role": role }), out)
         }
         Command::Replace(Replace { node_id, force, server, output }) => {
-            invite(&server, output, &json!({ "replaces": node_id, "force": force }), out)
+            let mut request = json!({ "replaces": node_id });
+            if force {
+                request["force"] = true.into();
+            }
+            invite(&server, output, &request, out)
         }
         Command::Join(arguments) => join(&arguments, out),
         Command::Promote(change) => {
