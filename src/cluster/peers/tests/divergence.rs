@@ -282,7 +282,7 @@ async fn agreement_at_a_newer_index_ends_an_old_dispute() {
     let mut nodes = site.checked_cluster().await;
     let (leader, _) = take_leader(&mut nodes);
     let mut last = 0;
-    while last < 2 * HASH_INTERVAL {
+    while last < 3 * HASH_INTERVAL {
         last = leader.put("before").await;
     }
     let (late, _) = nodes.pop().expect("a follower");
@@ -290,7 +290,7 @@ async fn agreement_at_a_newer_index_ends_an_old_dispute() {
     let id = late.handle.node_id();
     late.stop().await;
     write_dispute(&site, id, &HASH_INTERVAL.to_be_bytes());
-    while last < (HASHES_KEPT_MAX + 1) * HASH_INTERVAL {
+    while last < (HASHES_KEPT_MAX + 2) * HASH_INTERVAL {
         last = leader.put("meanwhile").await;
     }
     let (other, _) = nodes.pop().expect("another");
