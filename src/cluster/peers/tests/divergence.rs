@@ -155,21 +155,47 @@ fn write_dispute(site: &Site, id: u64, row: &[u8]) {
     log::write_meta(&database, log::DISPUTE, row).expect("written");
 }
 
+/// The leader, a follower with its switch, and the id of the third, which is stopped.
+async fn two_of_three(site: &Site) -> (Node<Checked>, (Node<Checked>, Checked), u64) {
+    let mut nodes = site.checked_cluster().await;
+    let (leader, _) = take_leader(&mut nodes);
+    let follower = nodes.pop().expect("a follower");
+    let (absent, _) = nodes.pop().expect("another");
+    let away = absent.handle.node_id();
+    absent.stop().await;
+    (leader, follower, away)
+}
+
+/// Makes a follower diverge, and waits until both are in dispute. Returns the index.
+async fn dispute(leader: &Node<Checked>, wrong: &Node<Checked>, flag: &Checked) -> u64 {
+    let hash = diverge(flag, leader, &Nodes::new()).await;
+    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
+    propose_check(leader, hash);
+    for node in [leader, wrong] {
+        until_disputed(node, true).await;
+    }
+    hash.0
+}
+
+/// The third returns with the leader's state: the leader goes on, and the other one stops.
+async fn third_decides(site: &Site, leader: Node<Checked>, wrong: Node<Checked>, away: u64) {
+    let back = site.node_with(away, &site.members, Checked::default()).await;
+    let reason = failure(&wrong).await;
+    assert!(reason.contains("majority of the voters"), "{reason}");
+    let index = leader.put("after").await;
+    for node in [&leader, &back] {
+        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
+    }
+    stop_all(vec![wrong, back, leader]).await;
+}
+
 /// One against one: neither answers until the third decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dispute_without_majority_waits_for_the_missing_voter() {
     let site = Site::new(3);
-    let mut nodes = site.checked_cluster().await;
-    let (leader, _) = take_leader(&mut nodes);
-    let (wrong, flag) = nodes.pop().expect("a follower");
-    let (absent, _) = nodes.pop().expect("another");
-    let away = absent.handle.node_id();
-    absent.stop().await;
-    let hash = diverge(&flag, &leader, &nodes).await;
-    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
-    propose_check(&leader, hash);
+    let (leader, (wrong, flag), away) = two_of_three(&site).await;
+    dispute(&leader, &wrong, &flag).await;
     for node in [&leader, &wrong] {
-        until_disputed(node, true).await;
         assert_eq!(node.handle.fresh().await.err(), Some(LeaseError::NoLease));
         assert!(goes_on(node) && !node.handle.freshness().is_held);
         assert!(node.handle.current_at(1).is_none(), "no read of an old index either");
@@ -181,14 +207,7 @@ async fn dispute_without_majority_waits_for_the_missing_voter() {
     wait.applied_index_at_least(Some(deferred), "").await.expect("openraft takes it for applied");
     let applied = leader.handle.until_applied_as_known(deferred).now_or_never();
     assert!(applied.is_none(), "a barrier would not wait for this node");
-    let back = site.node_with(away, &site.members, Checked::default()).await;
-    let reason = failure(&wrong).await;
-    assert!(reason.contains("majority of the voters"), "{reason}");
-    let index = leader.put("after").await;
-    for node in [&leader, &back] {
-        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
-    }
-    stop_all(vec![wrong, back, leader]).await;
+    third_decides(&site, leader, wrong, away).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -216,12 +235,7 @@ async fn state_hash_of_one_member_is_outvoted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn voter_that_needs_a_snapshot_decides_a_dispute() {
     let site = Site::new(3);
-    let mut nodes = site.checked_cluster().await;
-    let (leader, _) = take_leader(&mut nodes);
-    let (wrong, flag) = nodes.pop().expect("a follower");
-    let (absent, _) = nodes.pop().expect("another");
-    let away = absent.handle.node_id();
-    absent.stop().await;
+    let (leader, (wrong, flag), away) = two_of_three(&site).await;
     let mut last = leader.put("while it is away").await;
     for node in [&leader, &wrong] {
         purge_log(node, last).await;
@@ -230,20 +244,8 @@ async fn voter_that_needs_a_snapshot_decides_a_dispute() {
         last = leader.put("until the next hash").await;
     }
     timeout(LONG, wrong.handle.until_applied(last)).await.expect("applied");
-    let hash = diverge(&flag, &leader, &nodes).await;
-    timeout(LONG, wrong.handle.until_applied(hash.0)).await.expect("applied");
-    propose_check(&leader, hash);
-    for node in [&leader, &wrong] {
-        until_disputed(node, true).await;
-    }
-    let back = site.node_with(away, &site.members, Checked::default()).await;
-    let reason = failure(&wrong).await;
-    assert!(reason.contains("majority of the voters"), "{reason}");
-    let index = leader.put("after").await;
-    for node in [&leader, &back] {
-        timeout(LONG, until_disputed_is_over(node, index)).await.expect("it serves");
-    }
-    stop_all(vec![wrong, back, leader]).await;
+    dispute(&leader, &wrong, &flag).await;
+    third_decides(&site, leader, wrong, away).await;
 }
 
 /// It was away for so long that nobody can compare its state any more. It waited for ever.
@@ -375,16 +377,8 @@ async fn snapshot_is_refused_during_a_dispute() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tie_is_ended_by_founding_from_the_chosen_node() {
     let site = Site::new(3);
-    let mut nodes = site.checked_cluster().await;
-    let (leader, _) = take_leader(&mut nodes);
-    let (chosen, flag) = nodes.pop().expect("a follower");
-    nodes.pop().expect("another").0.stop().await;
-    let hash = diverge(&flag, &leader, &nodes).await;
-    timeout(LONG, chosen.handle.until_applied(hash.0)).await.expect("applied");
-    propose_check(&leader, hash);
-    for node in [&leader, &chosen] {
-        until_disputed(node, true).await;
-    }
+    let (leader, (chosen, flag), _) = two_of_three(&site).await;
+    let index = dispute(&leader, &chosen, &flag).await;
     let id = chosen.handle.node_id();
     stop_all(vec![leader, chosen]).await;
     let found = async |accept_dispute: bool| {
@@ -400,11 +394,11 @@ async fn tie_is_ended_by_founding_from_the_chosen_node() {
         stopped.found(&Arc::new(Checked::default()), new, &Clock::system(), false, || Ok(())).await
     };
     let refused = found(false).await.expect_err("in dispute").to_string();
-    assert!(refused.contains(&format!("log index {}", hash.0)), "{refused}");
+    assert!(refused.contains(&format!("log index {index}")), "{refused}");
     // As if the dispute had not been stored: the entry with the hash tells.
     write_dispute(&site, id, &[]);
     let refused = found(false).await.expect_err("in dispute").to_string();
-    assert!(refused.contains(&format!("log index {}", hash.0)), "{refused}");
+    assert!(refused.contains(&format!("log index {index}")), "{refused}");
     found(true).await.expect("founded");
     let alone = site.node_with(id, &site.members, Checked::default()).await;
     alone.recovered().await;
