@@ -13,7 +13,10 @@ use super::listener::Violation;
 use super::openapi::values;
 use super::text;
 
-pub use self::refused::set_error_code;
+pub use self::refused::{Refused, set_error_code};
+
+/// The description of a fault of this node.
+const INTERNAL: &str = "internal error";
 
 /// Error codes of the specification, and those of RFC 8693 for form requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -188,7 +191,7 @@ impl Error {
 
     /// The detail goes to the log only.
     pub fn internal(detail: impl std::fmt::Display) -> Self {
-        Self::new(Refusal::Internal, "internal error").with_detail(detail)
+        Self::new(Refusal::Internal, INTERNAL).with_detail(detail)
     }
 
     /// No credential was presented.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::error::Refused as _;
 use crate::exchange::{self, Minted};
 use crate::feed::{Activity, ActivityKind, ActivityResult};
 use crate::id::WorkloadId;
@@ -41,9 +42,10 @@ impl From<Exchanged<'_>> for Activity {
                 } else {
                     (ActivityKind::Exchange, ActivityResult::Error)
                 };
+                let text = error.text();
                 let detail = match (&subject, caller) {
-                    (None, Some(caller)) => format!("{error}; the caller is {caller}"),
-                    _ => error.to_string(),
+                    (None, Some(caller)) => format!("{text}; the caller is {caller}"),
+                    _ => text,
                 };
                 let subject = subject.map(|subject| subject.to_string()).unwrap_or_default();
                 Self { kind, subject, target: audience, result, detail: Some(detail), duration }
@@ -99,5 +101,21 @@ pub fn refused(
         result: ActivityResult::Denied,
         detail: Some(failure.to_string()),
         duration,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Corrupt;
+
+    /// Regression: a subscriber read the text of a corrupt row.
+    #[test]
+    fn fault_of_the_node_is_not_described_to_subscribers() {
+        let result = Err(exchange::Error::State(Corrupt::row("of-the-row").into()));
+        let (subject, duration) = (None, Duration::ZERO);
+        let exchanged = Exchanged { result: &result, subject, caller: Some("c"), audience: None, duration };
+        let detail = Activity::from(exchanged).detail;
+        assert_eq!(detail.as_deref(), Some("internal error; the caller is c"));
     }
 }

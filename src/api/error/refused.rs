@@ -1,6 +1,6 @@
 //! The refusals of the lower layers, each as one row of the map.
 
-use super::{Code, Error, FailedCheck, Refusal};
+use super::{Code, Error, FailedCheck, INTERNAL, Refusal};
 use crate::api::check_result::CheckResult;
 use crate::cluster::{Corrupt, TransferError};
 use crate::identity::encryption_keys;
@@ -20,6 +20,14 @@ pub trait Refused: std::error::Error {
     /// Its row of the map.
     fn refusal(&self) -> Refusal;
 
+    /// The text of the response. A fault of this node is no business of its caller.
+    fn text(&self) -> String {
+        match self.refusal() {
+            Refusal::Internal => INTERNAL.to_owned(),
+            _ => self.to_string(),
+        }
+    }
+
     /// For the log only.
     fn detail(&self) -> Option<String> {
         None
@@ -34,10 +42,10 @@ pub trait Refused: std::error::Error {
 impl<E: Refused> From<E> for Error {
     fn from(error: E) -> Self {
         let failed = error.failed_check().map(Box::new);
-        match error.refusal() {
-            Refusal::Internal => Self::internal(error.detail().unwrap_or_else(|| error.to_string())),
-            refusal => Self { detail: error.detail(), failed, ..Self::new(refusal, error.to_string()) },
-        }
+        let refusal = error.refusal();
+        let is_internal = matches!(refusal, Refusal::Internal);
+        let detail = error.detail().or_else(|| is_internal.then(|| error.to_string()));
+        Self { detail, failed, ..Self::new(refusal, error.text()) }
     }
 }
 
@@ -387,6 +395,13 @@ impl Refused for ReadError {
             Self::Unshipped(_) | Self::Busy => Refusal::Unavailable,
             Self::Registry(error) => error.refusal(),
             Self::Damaged(_) | Self::Unreadable => Refusal::Internal,
+        }
+    }
+
+    fn detail(&self) -> Option<String> {
+        match self {
+            Self::Unshipped(error) => Some(error.to_string()),
+            _ => None,
         }
     }
 }

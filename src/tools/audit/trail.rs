@@ -21,7 +21,7 @@ pub enum ReadError {
     #[error("there is no tool with this tool_id, and no audit entry about one")]
     UnknownTool,
     /// The newest entries are not in the log yet.
-    #[error("the latest audit entries are not available now: {0}")]
+    #[error("the latest audit entries are not available now")]
     Unshipped(#[from] ShipError),
     /// The registry cannot be read.
     #[error(transparent)]
