@@ -3,6 +3,8 @@
 //! A change states which role a node shall have; the leader changes the membership accordingly. The response waits for
 //! it for a while, and names the reason if the change still waits then.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -20,7 +22,7 @@ use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
 use super::{App, body, paging};
 use crate::clock::Timestamp;
-use crate::state::{Index, JoinToken, Joiner, NodeRole, NodeStage, minting_key};
+use crate::state::{Index, JoinToken, Joiner, Node, NodeRole, NodeStage, minting_key};
 use crate::{json, limits, text};
 
 /// A request for a join token.
@@ -139,14 +141,18 @@ pub async fn invite(
         JoiningRole::Learner => NodeRole::Learner,
     };
     if let Some(replaced) = replaces.filter(|_| !force) {
-        check_minters(&app.state.index(), replaced, app.key_time())?;
+        check_minters(&app, replaced).await?;
     }
     let cluster_id =
         app.state.cluster().cluster_id().ok_or_else(|| Error::unavailable("not bootstrapped"))?;
     let mut secret = [0; 32];
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| Error::internal("the system provides no random bytes"))?;
     let caller = caller.with_key(&parts, &bytes)?;
-    let act = Act::begin(&app, &caller, "create a join token")?;
+    let mut what = "create a join token".to_owned();
+    if let Some(replaced) = replaces {
+        what.push_str(&format!(" to replace node {replaced}"));
+    }
+    let act = Act::begin(&app, &caller, what + forced_note(force))?;
     let digest = JoinToken::digest_of(&secret);
     let allocated = app.state.on_behalf_of(&caller).allocate_node(digest, role, replaces).await;
     let allocated = allocated.map_err(Error::from).and_then(|allocated| {
@@ -226,7 +232,9 @@ pub async fn promote(
     node_id: Result<Path<u64>, PathRejection>,
     request: Request,
 ) -> Result<Response, Error> {
-    change(&app, caller, node_id, NodeRole::Voter, request.into_parts().0).await
+    let node_id = known(node_id)?;
+    let what = format!("promote node {node_id}");
+    change(&app, caller, (node_id, NodeRole::Voter), what, &request.into_parts().0).await
 }
 
 /// Removes a member, or a node that is about to join, for ever: its id is not used again.
@@ -252,23 +260,45 @@ pub async fn remove(
     request: Request,
 ) -> Result<Response, Error> {
     let is_forced = paging::QueryParams::read(query, &["force"])?.flag("force")?;
-    if let (Ok(Path(node_id)), false) = (&node_id, is_forced) {
-        check_minters(&app.state.index(), *node_id, app.key_time())?;
+    let node_id = known(node_id)?;
+    if !is_forced {
+        check_minters(&app, node_id).await?;
     }
-    change(&app, caller, node_id, NodeRole::Removed, request.into_parts().0).await
+    let what = format!("remove node {node_id}{}", forced_note(is_forced));
+    change(&app, caller, (node_id, NodeRole::Removed), what, &request.into_parts().0).await
+}
+
+fn known(node_id: Result<Path<u64>, PathRejection>) -> Result<u64, Error> {
+    node_id.map(|Path(node_id)| node_id).map_err(|_| Error::not_found("there is no such node"))
+}
+
+/// The audit names an act that overrides a refusal.
+const fn forced_note(is_forced: bool) -> &'static str {
+    if is_forced { ", forced" } else { "" }
+}
+
+/// As [`other_minters`], by the members and keys of every change that was answered before.
+async fn check_minters(app: &App, leaving: u64) -> Result<(), Error> {
+    let _current = app.state.current().await?;
+    other_minters(&app.state.index(), leaving, app.key_time())
 }
 
 /// Refuses to take the only member away that can mint tokens: exchanges would be answered 503 until the signing key of
 /// another one is old enough.
-fn check_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), Error> {
+fn other_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), Error> {
     let key_of = |node_id| minting_key(&index.signing_keys, node_id);
     let can_mint = |node_id| key_of(node_id).is_some_and(|key| key.usable_from <= elapsed);
     let is_member = |stage| matches!(stage, NodeStage::Voter | NodeStage::Learner);
-    let others = index.nodes.values().filter(|node| {
-        node.node_id != leaving && is_member(node.stage()) && node.wanted() != NodeRole::Removed
-    });
-    let others: Vec<u64> = others.map(|node| node.node_id).collect();
-    if others.is_empty() || !can_mint(leaving) || others.iter().any(|node_id| can_mint(*node_id)) {
+    let stays = |node: &&Arc<Node>| is_member(node.stage()) && node.wanted() != NodeRole::Removed;
+    let staying: Vec<u64> = index.nodes.values().filter(stays).map(|node| node.node_id).collect();
+    let others: Vec<u64> = staying.iter().copied().filter(|node_id| *node_id != leaving).collect();
+    // A repeated request finds the node as the first one left it.
+    let leaves_already = others.len() == staying.len();
+    if leaves_already
+        || others.is_empty()
+        || !can_mint(leaving)
+        || others.iter().any(|node_id| can_mint(*node_id))
+    {
         return Ok(());
     }
     let next = others.iter().filter_map(|node_id| Some((key_of(*node_id)?.usable_at(), *node_id))).min();
@@ -286,14 +316,13 @@ fn check_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), 
 async fn change(
     app: &App,
     caller: Caller<ClusterAdmin>,
-    node_id: Result<Path<u64>, PathRejection>,
-    role: NodeRole,
-    parts: Parts,
+    (node_id, role): (u64, NodeRole),
+    what: String,
+    parts: &Parts,
 ) -> Result<Response, Error> {
-    let Ok(Path(node_id)) = node_id else { return Err(Error::not_found("there is no such node")) };
-    let (verb, wanted) = if role == NodeRole::Voter { ("promote", "voter") } else { ("remove", "removed") };
-    let caller = caller.with_key(&parts, b"")?;
-    let act = Act::begin(app, &caller, format!("{verb} node {node_id}"))?;
+    let wanted = if role == NodeRole::Voter { "voter" } else { "removed" };
+    let caller = caller.with_key(parts, b"")?;
+    let act = Act::begin(app, &caller, what)?;
     let changed = app.state.on_behalf_of(&caller).want_role(node_id, role).await;
     act.end(changed.map_err(Error::from), |_| String::new()).await?;
     tracing::warn!(node_id, wanted, caller = caller.id(), "change of a member requested");
@@ -338,10 +367,9 @@ pub async fn transfer(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
 
     use super::*;
-    use crate::state::{Node, SigningKeyRecord};
+    use crate::state::SigningKeyRecord;
     use crate::token::signing_key::SigningAlgorithm;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -374,7 +402,7 @@ mod tests {
     }
 
     fn refusal(index: &Index, leaving: u64) -> Option<String> {
-        check_minters(index, leaving, NOW).err().map(|error| error.description().to_owned())
+        other_minters(index, leaving, NOW).err().map(|error| error.description().to_owned())
     }
 
     /// Regression: after all nodes were replaced within ten minutes, none could mint.
@@ -408,6 +436,7 @@ mod tests {
             nodes.insert(2, Arc::new(node));
             index.nodes = Arc::new(nodes);
             assert!(refusal(&index, 1).is_some(), "{stage:?}");
+            assert_eq!(refusal(&index, 2), None, "{stage:?}: a repeated removal");
         }
         let mut alone = index(vec![key(1, NOW)]);
         let mut nodes = BTreeMap::clone(&alone.nodes);
