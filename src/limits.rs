@@ -663,6 +663,13 @@ pub const FRESHNESS_WAIT: Duration = Duration::from_secs(2);
 /// Maximum requests that wait for a lease or, without leases, for a ReadIndex; beyond it: 503 at once.
 /// Metric: `svc_freshness_refused_total`.
 pub const FRESHNESS_WAITS_MAX: usize = 2_048;
+/// Maximum outside sources on which a node holds leases; beyond it: no lease on another one.
+pub const SOURCES_MAX: usize = 300;
+/// Maximum duration of a lease on an outside source, from the leader's call on; a longer one is cut.
+pub const SOURCE_LEASE_MAX: Duration = Duration::from_secs(300);
+/// Part of the duration of a lease on an outside source by which a node ends it earlier, for boot clocks that
+/// run at different rates: one of so many.
+pub const SOURCE_LEASE_MARGIN_PARTS: u32 = 20;
 /// Maximum wait of a read for a ReadIndex, and then for this node to apply that index; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const READ_INDEX_WAIT: Duration = Duration::from_secs(2);

@@ -8,6 +8,8 @@ use openraft::vote::RaftLeaderId as _;
 
 use super::apply::database::Database;
 use super::peers::{Purpose, wire};
+use super::reads::read_index::ConfirmedIndex;
+use super::reads::sources;
 use super::type_config::{DiskId, LogId, MemberRecord};
 use super::{Corrupt, Handle, Machine};
 use crate::limits;
@@ -160,14 +162,16 @@ impl<M: Machine> Handle<M> {
         self.until_leader(|leader| leader.is_some_and(|leader| leader != before)).await;
     }
 
+    /// The term in which this node leads, as far as it knows.
+    pub(super) fn led_term(&self) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        (metrics.current_leader == Some(self.node_id)).then_some(metrics.current_term)
+    }
+
     /// Records since when this node leads.
     pub(super) fn record_leading(&self) {
-        let metrics = self.raft.metrics();
-        let (leader, term) = {
-            let metrics = metrics.borrow_watched();
-            (metrics.current_leader, metrics.current_term)
-        };
-        if leader == Some(self.node_id) {
+        if let Some(term) = self.led_term() {
             self.freshness.leads_since(term);
         }
     }
@@ -187,12 +191,14 @@ impl<M: Machine> Handle<M> {
 
     /// `ReadIndex` on any node, by a request to the leader. Each call sends a new request, so no answer is older than
     /// its request. `None` if there is no answer. A lease may be taken from the answer only with `for_lease`.
-    pub(super) async fn confirmed_index(&self, for_lease: bool) -> Option<u64> {
+    pub(super) async fn confirmed_index(&self, for_lease: bool) -> Option<ConfirmedIndex> {
         let leader = self.leader()?;
         if leader == self.node_id {
+            // Before the index, as for another node.
+            let sources = self.recorded_sources();
             let index = self.confirm_leadership().await?;
             self.clocks.record_report(self.measure_clocks());
-            return Some(index);
+            return Some(ConfirmedIndex { index, sources });
         }
         let member = self.known_members().get(leader)?.clone();
         let client = self.channels.shared(Purpose::Reads, leader, &member).ok()?;
@@ -201,6 +207,6 @@ impl<M: Machine> Handle<M> {
         let answer = tokio::time::timeout(limits::FRESHNESS_ATTEMPT, answer).await.ok()?;
         let answer = answer.ok()?.into_inner();
         self.clocks.record_report(wire::clock_report(answer.clocks));
-        Some(answer.index)
+        Some(ConfirmedIndex { index: answer.index, sources: sources::leases_from_proto(answer.sources) })
     }
 }

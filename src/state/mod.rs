@@ -10,6 +10,7 @@ mod machine;
 #[cfg(test)]
 mod recorded_log;
 mod resources;
+mod sources;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -48,6 +49,7 @@ pub use resources::streams::{
 };
 pub(crate) use resources::subject_blocks::{BlockId, SubjectBlock};
 pub(crate) use resources::tools::{ToolPage, ToolQuery};
+pub use sources::{NoSourceLease, Source, SourceCall, SourceProof};
 
 use crate::clock::Timestamp;
 use crate::cluster::{self, BarrierTimeout, Corrupt, StateHash};

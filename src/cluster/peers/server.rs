@@ -30,6 +30,7 @@ use crate::cluster::disk_rollback::DiskKey;
 use crate::cluster::log::LogReader;
 use crate::cluster::propose::batcher::SubmitError;
 use crate::cluster::propose::forwarding;
+use crate::cluster::reads::sources;
 use crate::cluster::type_config::{LogId, TypeConfig};
 use crate::cluster::{Handle, Machine, codec};
 use crate::tls::Tls;
@@ -383,10 +384,12 @@ impl<M: Machine> Peer for Peers<M> {
             // Before the index is confirmed: entries acknowledged meanwhile may be missing in the answer.
             self.handle.progress.record_lease_request(call.from, self.handle.clock.boot());
         }
+        // Before the index is confirmed: it then covers the imports of every record that is named.
+        let sources = sources::leases_to_proto(&self.handle.recorded_sources());
         let index = self.handle.confirm_leadership().await;
         let index = index.ok_or_else(|| Status::unavailable(SubmitError::NotLeader.to_string()))?;
         let clocks = Some(wire::clock_report_to_proto(&self.handle.measure_clocks()));
-        Ok(Response::new(proto::ReadIndexResponse { index, clocks }))
+        Ok(Response::new(proto::ReadIndexResponse { index, clocks, sources }))
     }
 
     async fn applied(

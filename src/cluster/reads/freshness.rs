@@ -15,21 +15,18 @@
 //! The decisions take the time as an argument. A cluster of one follows the same rules, with itself as leader and no
 //! other member.
 
-use std::collections::BTreeSet;
+pub(crate) mod barrier;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use openraft::async_runtime::watch::WatchReceiver as _;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use super::member_progress::MemberProgress;
-use super::read_index::ReadIndexError;
+use super::read_index::{ConfirmedIndex, ReadIndexError};
+use super::sources::{SourceLease, Sources};
 use crate::clock::Clock;
-use crate::cluster::peers::Purpose;
-use crate::cluster::peers::proto::BarrierRequest;
-use crate::cluster::type_config::MemberRecord;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
@@ -73,20 +70,6 @@ pub struct LeaseStatus {
     pub(crate) refused: u64,
 }
 
-/// Barriers that this node waited for, by result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Acknowledgements {
-    /// No member could answer from an older index any more.
-    pub confirmed: u64,
-    /// The barrier timed out.
-    pub unconfirmed: u64,
-}
-
-/// Some member may still answer from an older index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not every member confirmed the index in time")]
-pub struct BarrierTimeout;
-
 /// How a node proves that it has applied every acknowledged entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreshnessMode {
@@ -122,6 +105,8 @@ pub(crate) struct Freshness {
     unconfirmed: AtomicU64,
     /// The term in which this node leads, and when that was observed first.
     leads: Mutex<Option<(u64, Duration)>>,
+    /// Leases on outside sources, renewed with the lease of this node.
+    pub(super) sources: Sources,
 }
 
 impl Freshness {
@@ -142,6 +127,7 @@ impl Freshness {
             confirmed: AtomicU64::new(0),
             unconfirmed: AtomicU64::new(0),
             leads: Mutex::new(None),
+            sources: Sources::default(),
         }
     }
 
@@ -163,6 +149,12 @@ impl Freshness {
         if step > limits::FRESHNESS_CLOCK_STEP_MAX {
             self.void_before.fetch_max(nanos(self.clock.boot()), Ordering::AcqRel);
         }
+    }
+
+    /// Until when this node may have been suspended, on its boot clock: times that it noted until then are void.
+    pub(super) fn void_before(&self) -> Duration {
+        self.compare_clocks();
+        Duration::from_nanos(self.void_before.load(Ordering::Acquire))
     }
 
     /// Takes the lease that was requested at `sent`, once the confirmed index is applied.
@@ -232,7 +224,7 @@ impl Freshness {
         request_index: impl Fn(bool) -> A,
         mut applied: watch::Receiver<u64>,
     ) where
-        A: Future<Output = Option<u64>>,
+        A: Future<Output = Option<ConfirmedIndex>>,
     {
         // At startup the confirmed index is unknown.
         let mut confirmed_index = u64::MAX;
@@ -259,7 +251,7 @@ impl Freshness {
         confirmed_index: &mut u64,
     ) -> bool
     where
-        A: Future<Output = Option<u64>>,
+        A: Future<Output = Option<ConfirmedIndex>>,
     {
         if *applied.borrow() < *confirmed_index
             && Self::catch_up(request_index(false), applied, confirmed_index).await.is_none()
@@ -270,97 +262,23 @@ impl Freshness {
         // Before the request is built: entries acknowledged from now on may be missing here.
         let sent = self.clock.boot();
         let for_lease = self.mode == FreshnessMode::Lease;
-        if Self::catch_up(request_index(for_lease), applied, confirmed_index).await.is_none() {
+        let Some(leases) = Self::catch_up(request_index(for_lease), applied, confirmed_index).await else {
             return false;
-        }
+        };
+        self.sources.hold_since(sent, leases);
         self.hold_since(sent);
         true
     }
 
-    /// Waits for the confirmed index, and until it is applied.
+    /// Waits for the confirmed index, and until it is applied. Returns the leases on outside sources.
     async fn catch_up(
-        requests: impl Future<Output = Option<u64>>,
+        requests: impl Future<Output = Option<ConfirmedIndex>>,
         applied: &mut watch::Receiver<u64>,
         confirmed_index: &mut u64,
-    ) -> Option<()> {
-        let index = requests.await?;
+    ) -> Option<Vec<SourceLease>> {
+        let ConfirmedIndex { index, sources } = requests.await?;
         *confirmed_index = index;
-        applied.wait_for(|applied| *applied >= index).await.ok().map(drop)
-    }
-
-    /// When this node was first observed as leader of `term`.
-    pub(crate) fn leads_since(&self, term: u64) -> Duration {
-        let now = self.clock.boot();
-        let mut leads = self.leads.lock().unwrap_or_else(PoisonError::into_inner);
-        match *leads {
-            Some((known, since)) if known == term => since,
-            _ => {
-                *leads = Some((term, now));
-                now
-            }
-        }
-    }
-
-    /// Waits until no member can answer from an index older than `index`. `applied` ends when the entry is applied
-    /// here; `others` returns the progress of the other members and since when this node leads; `reports` changes with
-    /// that progress.
-    pub(crate) async fn barrier(
-        &self,
-        index: u64,
-        applied: impl Future<Output = ()>,
-        others: impl Fn() -> Option<OtherMembers>,
-        mut reports: watch::Receiver<()>,
-    ) -> Result<(), BarrierTimeout> {
-        let waited = async {
-            applied.await;
-            let barrier = Barrier { index, begun: self.clock.boot() };
-            loop {
-                let Some(others) = others() else { return Err(BarrierTimeout) };
-                let remaining = barrier.remaining(&others, self.clock.boot());
-                if remaining.is_zero() {
-                    return Ok(());
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(remaining) => {}
-                    Ok(()) = reports.changed() => {}
-                }
-            }
-        };
-        let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, waited).await;
-        waited.unwrap_or(Err(BarrierTimeout))
-    }
-}
-
-/// Progress of the other nodes that may hold a lease, as the leader knows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OtherMembers {
-    /// Every other member, learners included, and every removed one that requested a lease recently.
-    pub(crate) members: Vec<MemberProgress>,
-    /// Since when this node leads, on the boot clock. `None` if no other node was ever a member.
-    pub(crate) led_since: Option<Duration>,
-}
-
-/// The barrier of entry `index`, which this node applied at `begun` of its boot clock.
-#[derive(Clone, Copy, Debug)]
-struct Barrier {
-    index: u64,
-    begun: Duration,
-}
-
-impl Barrier {
-    /// Remaining wait at `now`:
-    ///
-    /// 1. Until this node has led for the duration of a lease: a member that left the cluster under the previous leader
-    ///    may hold one, and is unknown here. Also on a node that is the only member, unless no other node was ever one.
-    /// 2. Per member that has not applied the entry: until every lease has expired that it requested before the entry
-    ///    was applied here. A later request is answered with the entry. Leases granted by the previous leader have
-    ///    expired by rule 1.
-    fn remaining(&self, others: &OtherMembers, now: Duration) -> Duration {
-        let expires = |since: Duration| (since + limits::FRESHNESS_LEASE).saturating_sub(now);
-        let lagging = others.members.iter().filter(|member| member.applied < self.index);
-        let requested = lagging.filter_map(|member| member.lease_requested).max();
-        let remaining = requested.map_or(Duration::ZERO, |requested| expires(requested.min(self.begun)));
-        others.led_since.map_or(Duration::ZERO, expires).max(remaining)
+        applied.wait_for(|applied| *applied >= index).await.ok().map(|_| sources)
     }
 }
 
@@ -403,85 +321,6 @@ impl<M: Machine> Handle<M> {
     /// Whether this node held the lease, or was started, less than `limit` ago.
     pub(crate) fn was_fresh_within(&self, limit: Duration) -> bool {
         self.freshness.was_fresh_within(limit)
-    }
-
-    /// Counts of barriers that this node waited for.
-    #[must_use]
-    pub fn acknowledgements(&self) -> Acknowledgements {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
-        Acknowledgements { confirmed: count(confirmed), unconfirmed: count(unconfirmed) }
-    }
-
-    /// Acknowledgement barrier: waits until no member can answer from an index older than `index`, which only the
-    /// leader can decide.
-    ///
-    /// # Errors
-    /// [`BarrierTimeout`] after [`limits::BARRIER_TIMEOUT`].
-    pub(crate) async fn barrier(&self, index: u64) -> Result<(), BarrierTimeout> {
-        let acknowledged = async {
-            loop {
-                let (leader, member) = self.until_led().await;
-                let confirmed = async {
-                    if leader == self.node_id {
-                        self.barrier_as_leader(index).await.is_ok()
-                    } else {
-                        self.barrier_of(leader, &member, index).await
-                    }
-                };
-                // A deposed leader fails; a leader that hangs is replaced.
-                let is_confirmed = tokio::select! {
-                    is_confirmed = confirmed => is_confirmed,
-                    () = self.until_not_led_by(leader) => false,
-                };
-                if is_confirmed {
-                    return;
-                }
-                tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
-            }
-        };
-        let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, acknowledged).await;
-        let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
-        if waited.is_ok() { confirmed } else { unconfirmed }.fetch_add(1, Ordering::Relaxed);
-        waited.map_err(|_| BarrierTimeout)
-    }
-
-    /// The barrier on the leader.
-    ///
-    /// # Errors
-    /// [`BarrierTimeout`], also if this node does not lead.
-    pub(crate) async fn barrier_as_leader(&self, index: u64) -> Result<(), BarrierTimeout> {
-        let _poll = self.progress.poll_for(index);
-        let others = || self.others();
-        let applied = self.until_applied_as_known(index);
-        self.freshness.barrier(index, applied, others, self.progress.reports()).await
-    }
-
-    async fn barrier_of(&self, leader: u64, member: &MemberRecord, index: u64) -> bool {
-        let Ok(client) = self.channels.shared(Purpose::Barriers, leader, member) else { return false };
-        let mut peer = client.peer();
-        let requests = peer.barrier(client.request(BarrierRequest { index }));
-        requests.await.is_ok()
-    }
-
-    /// Progress of the other nodes that may hold a lease; `None` unless this node leads.
-    fn others(&self) -> Option<OtherMembers> {
-        let metrics = self.raft.metrics();
-        let (leader, term) = {
-            let metrics = metrics.borrow_watched();
-            (metrics.current_leader, metrics.current_term)
-        };
-        if leader != Some(self.node_id) {
-            return None;
-        }
-        let led_since = self.freshness.leads_since(term);
-        let known = self.known_members();
-        let led_since = (!known.was_always_alone(self.node_id)).then_some(led_since);
-        let mut ids: BTreeSet<u64> = known.all().into_keys().collect();
-        ids.extend(self.progress.lease_holders(self.clock.boot()));
-        ids.remove(&self.node_id);
-        let members = ids.into_iter().map(|id| self.progress.get(id)).collect();
-        Some(OtherMembers { members, led_since })
     }
 }
 

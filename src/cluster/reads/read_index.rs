@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::sources::SourceLease;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
 
@@ -33,6 +34,15 @@ pub enum ReadIndexError {
     /// The confirmed index was not applied here in time.
     #[error("this node has not applied the index that the leader confirmed")]
     Behind,
+}
+
+/// The leader's answer to a `ReadIndex` request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConfirmedIndex {
+    /// The index that the reader must have applied.
+    pub(crate) index: u64,
+    /// The leases on outside sources that may begin when it is.
+    pub(crate) sources: Vec<SourceLease>,
 }
 
 /// Queue of reads that wait for a confirmed index. Cheap to clone.
@@ -114,7 +124,8 @@ async fn until_applied_within(
 impl<M: Machine> Handle<M> {
     /// Sends `ReadIndex` requests for all reads. Without this task there is no [`LinearizableRead`] by the leader.
     pub(crate) async fn serve_read_index(self, read_index_task: ReadIndexTask) {
-        read_index_task.run(|| self.confirmed_index(false)).await;
+        let index = async || self.confirmed_index(false).await.map(|confirmed| confirmed.index);
+        read_index_task.run(index).await;
     }
 
     /// The proof that every entry acknowledged before this call is applied here: sends a `ReadIndex` request, and waits
