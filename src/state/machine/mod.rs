@@ -49,13 +49,15 @@ pub struct Replicated {
     streams: watch::Sender<u64>,
     outbox_end: watch::Sender<EventId>,
     feed_end: watch::Sender<EventId>,
+    ledger_changes: watch::Sender<u64>,
 }
 
-/// Ends of outbox and feed, if an entry has written them.
+/// Ends of outbox and feed, and whether our own ledger has changed, if an entry has written them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     outbox: Option<EventId>,
     feed: Option<EventId>,
+    ledger: bool,
 }
 
 impl Ends {
@@ -112,6 +114,12 @@ impl Replicated {
         self.feed_end.subscribe()
     }
 
+    /// Counter of changes of our own ledger.
+    #[must_use]
+    pub fn ledger_changes(&self) -> watch::Receiver<u64> {
+        self.ledger_changes.subscribe()
+    }
+
     /// Replaces the index before notifying, so that a notified subscriber finds it.
     fn replace_index(&self, index: Index, ends: Ends) {
         let index = Arc::new(index);
@@ -127,6 +135,9 @@ impl Replicated {
         for (sender, end) in [(&self.outbox_end, ends.outbox), (&self.feed_end, ends.feed)] {
             let Some(end) = end else { continue };
             sender.send_if_modified(|known| std::mem::replace(known, end) != end);
+        }
+        if ends.ledger {
+            self.ledger_changes.send_modify(|changes| *changes = changes.wrapping_add(1));
         }
     }
 }
@@ -239,6 +250,7 @@ impl Machine for Replicated {
                     if *table == META {
                         ends.put(key, value)?;
                     }
+                    ends.ledger |= *table == REVOCATION_ORDER;
                     index.put(table, key, value)?;
                 }
                 Write::Delete { table, key } => index.delete(table, key),
@@ -267,7 +279,7 @@ impl Machine for Replicated {
             feature_level::check(index.feature_level, &feature_level::SUPPORTED)?;
         }
         let end = |span: &'static [u8]| Span::at(view, span).map(|span| Some(span.end));
-        let ends = Ends { outbox: end(outbox::SPAN)?, feed: end(feed::SPAN)? };
+        let ends = Ends { outbox: end(outbox::SPAN)?, feed: end(feed::SPAN)?, ledger: true };
         self.row_cache.rebuild(view)?;
         self.revocations.replace(revocations);
         self.replace_index(index, ends);

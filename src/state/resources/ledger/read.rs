@@ -1,5 +1,7 @@
 //! Reads of our own ledger: sums, pages in its order, and the buckets of an epoch.
 
+use tokio::sync::watch;
+
 use super::{LedgerState, OWN, Placed, Sum, epoch_key, epoch_of, is_watermark, order_key, sum};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LinearizableRead, View};
@@ -283,6 +285,12 @@ impl State {
     /// The sums of our own ledger.
     pub fn ledger_sums(&self, _current: &LinearizableRead) -> Result<LedgerSums, Corrupt> {
         sums(self.cluster.view())
+    }
+
+    /// Counter of new entries of our own ledger. Changes when the entry can be read.
+    #[must_use]
+    pub fn ledger_changes(&self) -> watch::Receiver<u64> {
+        self.cluster.machine().ledger_changes()
     }
 
     /// The epoch in which an entry would be recorded now.
