@@ -1,8 +1,8 @@
-//! `/v1/federation/`: wire types and translation: hash and export of the ledger of this fabric's own revocations.
+//! `/v1/federation/`: wire types and translation: hash, export and sync of the ledger of this fabric's own revocations.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -11,12 +11,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
+use super::body;
 use super::cache_control::NO_STORE;
-use super::caller::{Caller, ClusterAdmin};
+use super::caller::{self, Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::Page;
 use super::openapi::values;
 use super::paging;
+use crate::federation::wire::{SyncRequest, SyncResponse};
 use crate::federation::{ExportQuery, HashQuery, LedgerHash};
 use crate::limits;
 use crate::state::{LedgerEntry, LedgerState, LinearizableRead, Sum, stated};
@@ -174,6 +176,34 @@ pub async fn export(
     let rows: Vec<_> = page.entries.into_iter().map(|entry| row_of(&app.issuer, entry)).collect();
     let next = page.next.map(|next| app.federation.write_cursor(&next)).transpose()?;
     paging::answer(&uri, &rows, next.as_deref())
+}
+
+/// The entries of our ledger after a position, for a peer fabric that keeps a copy.
+///
+/// The call is answered at once if there are entries, and otherwise held until there is one, for `hold_ms` at most. The
+/// node proves that it is current after the call has arrived, whatever index the call names.
+#[utoipa::path(
+    post, path = "", operation_id = "syncLedger", request_body = SyncRequest,
+    responses(
+        (status = 200, description = "The entries after `since`", body = SyncResponse),
+        (status = 400, description = "The request is invalid, or its `version` is not supported"),
+        (status = 403, description = "The caller is no configured peer with `serve`, or an operator has paused it"),
+        (status = 409, description = "`since` is ahead of the log of this fabric: one of the two has lost its past"),
+        (status = 429, description = "Two calls of this peer, or 512 of all, are open at this node"),
+        (status = 501, description = "Federation is not configured"),
+        (status = 503, description = "The node is not current; the caller tries another one"),
+    )
+)]
+pub async fn sync(
+    caller: Caller<caller::Peer>,
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, Error> {
+    let (parts, body) = request.into_parts();
+    let request: SyncRequest = body::json(&parts.headers, body, limits::SYNC_BODY_BYTES_MAX).await?;
+    let current = app.state.current().await?;
+    let response = app.federation.sync(&current, caller.peer()?, request).await?;
+    Ok((NO_STORE, Json(response)).into_response())
 }
 
 fn row_of(origin: &str, entry: LedgerEntry) -> RevocationEntry {

@@ -10,6 +10,9 @@
 //! - a wall clock apart from the others': only credentials of other issuers are refused
 //! - no signing key of sufficient age: a node that joined mints nothing until then (contract §3)
 //!
+//! A peer fabric whose credentials are refused, because it was not heard or needs an operator, makes health warn and leaves
+//! the node ready: every other request is served.
+//!
 //! Low disk space makes health warn and leaves the node ready: it refuses only writes that add data. A full disk makes
 //! the node not ready while another voter has space. While none has, revocations must still reach a node.
 
@@ -41,8 +44,8 @@ pub struct Health {
     /// The name of the node.
     unit_id: String,
     /// `pass`; `warn`: the node was told to stop, it has no freshness lease and requests wait for it, its signing key is
-    /// not old enough to mint, its clock disagrees and credentials of other issuers are refused, or its disk is short of
-    /// space and writes that add data are refused; `fail`
+    /// not old enough to mint, its clock disagrees and credentials of other issuers are refused, its disk is short of
+    /// space and writes that add data are refused, or a peer fabric is not heard or held; `fail`
     #[schema(value_type = values::HealthStatus)]
     status: &'static str,
     /// Unmet conditions; absent for anonymous callers, unless the node starts.
@@ -96,6 +99,8 @@ const AGREEMENT: &str = "agreement on committed entries";
 const STATE: &str = "agreement on the state";
 /// The node refuses writes that add data for lack of disk space. Unmet only if another node has space.
 const SPACE: &str = "disk space";
+/// Credentials of a peer fabric are refused. Never unmet: the node serves everything else.
+const PEERS: &str = "peer fabrics";
 /// Unmet: the node cannot mint.
 const SIGNING_KEY: &str = "signing key";
 /// Unmet: the node's clock is not known to be close to the median.
@@ -144,10 +149,10 @@ pub(super) fn starting(unit_id: &str, initialized: bool, missing: Vec<&'static s
     answer(health, true)
 }
 
-/// `status` with these unmet conditions, on a disk that is short of space or not.
-fn status(missing: &[&str], is_short: bool) -> &'static str {
+/// `status` with these unmet conditions, and with or without another reason to warn.
+fn status(missing: &[&str], warns: bool) -> &'static str {
     match missing {
-        [] if is_short => "warn",
+        [] if warns => "warn",
         [] => "pass",
         some if some.iter().all(|what| [CONTINUED, LEASE, SIGNING_KEY, CLOCK].contains(what)) => "warn",
         _ => "fail",
@@ -162,8 +167,10 @@ fn health(app: &App) -> (Health, bool) {
     let mut missing = missing(app);
     let is_ready = missing.is_empty();
     let is_short = app.state.cluster().disk_space().1 != SpaceState::Enough;
-    let status = status(&missing, is_short);
+    let lacks_a_peer = app.federation.lacks_a_peer();
+    let status = status(&missing, is_short || lacks_a_peer);
     missing.extend((is_short && !missing.contains(&SPACE)).then_some(SPACE));
+    missing.extend(lacks_a_peer.then_some(PEERS));
     let health = Health {
         initialized,
         locked,

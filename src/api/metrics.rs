@@ -7,7 +7,9 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::caller::{Caller, Metrics};
 use super::error::Error;
+use crate::federation::PeerState;
 use crate::state::{SigningKeyState, StreamStatus};
+use crate::telemetry::PeerSample;
 use crate::token::signing_key::SigningAlgorithm;
 
 /// Metrics in the Prometheus text format.
@@ -16,6 +18,19 @@ use crate::token::signing_key::SigningAlgorithm;
 ))]
 pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Response, Error> {
     render(&app)
+}
+
+fn render_peers(app: &App) {
+    for status in app.federation.peers().unwrap_or_default() {
+        let states = PeerState::ALL.map(|state| (state.as_str(), state == status.state));
+        let copy = status.copy.as_ref();
+        let sample = PeerSample {
+            heard_ago: status.heard_ago,
+            entries: copy.map_or(0, |copy| copy.entries.saturating_add(copy.blocks)),
+            clock_offset_millis: status.report.and_then(|report| report.clock_offset_millis),
+        };
+        app.metrics.set_peer(&status.peer.name, states, sample);
+    }
 }
 
 /// The current metrics.
@@ -39,6 +54,7 @@ pub fn render(app: &App) -> Result<Response, Error> {
         app.metrics.set_streams(status.as_str(), streams);
     }
     drop(index);
+    render_peers(app);
     app.metrics.set_revocations(app.state.revocation_count(), app.state.block_count());
     let now = app.key_time();
     let index = app.state.index();

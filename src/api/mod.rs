@@ -23,6 +23,7 @@ mod etag;
 mod events;
 mod exchange;
 mod federation;
+mod federation_peers;
 mod feed_activity;
 mod finalize;
 mod health;
@@ -269,6 +270,9 @@ fn routes() -> Routes {
         (DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift),
         (GET, "/v1/federation/revocation-hash", ClusterAdmin, federation::hash),
         (GET, "/v1/federation/revocation-export", ClusterAdmin, federation::export),
+        (POST, "/v1/federation/sync", caller::Peer, federation::sync),
+        (GET, "/v1/federation/peers", ClusterAdmin, federation_peers::list),
+        (POST, "/v1/federation/peers/{name}/{verb}", ClusterAdmin, federation_peers::act),
         (POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow),
     ]
 }

@@ -16,6 +16,7 @@ mod dev;
 mod endpoint;
 mod error;
 mod events;
+mod federation;
 mod health;
 mod keys;
 mod output;
@@ -88,6 +89,9 @@ enum Command {
     /// Show the members of the cluster; add, replace and remove nodes; transfer leadership; end an upgrade.
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// Show the peer fabrics; pause, resume, approve or forget one.
+    #[command(subcommand)]
+    Federation(federation::Command),
     /// Save the state of a running cluster; inspect and verify a backup.
     #[command(subcommand)]
     Backup(backup::Command),
@@ -162,6 +166,7 @@ fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
         Command::Policy(command) => policy::run(command, out),
         Command::Audit(command) => audit::run(command, out),
         Command::Cluster(command) => cluster::run(command, out),
+        Command::Federation(command) => federation::run(command, out),
         Command::Backup(command) => backup::run(command, out),
         Command::Restore(arguments) => restore::run(&arguments, out),
         Command::Events(arguments) => events::run(arguments, out),
@@ -257,6 +262,9 @@ mod tests {
             "keys list --output json --server http://127.0.0.1:1",
             "keys rotate",
             "keys taint abc",
+            "federation status --output json",
+            "federation pause eu",
+            "federation forget eu --server http://127.0.0.1:1",
             "agent issue --name n --platform mcp --capability c --token-file f",
             "agent issue --name n --platform a2a --capability c --capability d --on-behalf-of a \
              --max-blast-radius namespace:x --delegation-depth 2 --metadata a=b --metadata c= -o json",

@@ -134,7 +134,7 @@ impl Federation {
         Ok(format!("{position}.{}", URL_SAFE_NO_PAD.encode(fact)))
     }
 
-    fn read_cursor(&self, text: &str) -> Result<LedgerCursor, Error> {
+    pub(super) fn read_cursor(&self, text: &str) -> Result<LedgerCursor, Error> {
         let incarnation = self.incarnation()?;
         let cursor = text.split_once('.').and_then(|(position, fact)| {
             let position: LogPosition = position.parse().ok()?;
@@ -143,7 +143,7 @@ impl Federation {
             (position.incarnation == incarnation).then_some(cursor)
         });
         cursor
-            .ok_or_else(|| invalid("cursor", "must be from a Link header of this incarnation of the fabric"))
+            .ok_or_else(|| invalid("cursor", "must be from a page of this incarnation of the fabric"))
     }
 
     /// The log index of a position from which the ledger is read.
@@ -193,7 +193,7 @@ impl Federation {
     }
 }
 
-fn invalid(field: &'static str, rule: impl Display) -> Error {
+pub(super) fn invalid(field: &'static str, rule: impl Display) -> Error {
     Error::Invalid { field, rule: rule.to_string() }
 }
 

@@ -12,6 +12,17 @@ use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use self::table::Families;
 use super::{Error, logging};
 
+/// Samples of a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeerSample {
+    /// Time since it was heard.
+    pub heard_ago: Option<Duration>,
+    /// Entries and blocks in the copy of its ledger.
+    pub entries: u64,
+    /// Milliseconds by which its clock is ahead.
+    pub clock_offset_millis: Option<i64>,
+}
+
 /// All metrics of a node. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -234,6 +245,37 @@ impl Metrics {
         self.families.stream_events.with_label_values(&[result]).inc_by(events);
     }
 
+    /// A call to a peer ended.
+    pub fn federation_call(&self, peer: &str, result: &'static str) {
+        self.families.federation_calls.with_label_values(&[peer, result]).inc();
+    }
+
+    /// The response of a peer was applied after `duration`.
+    pub fn federation_import_took(&self, peer: &str, duration: Duration) {
+        self.families.federation_import.with_label_values(&[peer]).observe(duration.as_secs_f64());
+    }
+
+    /// A peer, as this node sees it. `states` are all states, and whether each is the present one.
+    pub fn set_peer(&self, peer: &str, states: impl IntoIterator<Item = (&'static str, bool)>, sample: PeerSample) {
+        for (state, is_present) in states {
+            self.families.federation_state.with_label_values(&[peer, state]).set(i64::from(is_present));
+        }
+        let PeerSample { heard_ago, entries, clock_offset_millis } = sample;
+        let entries = i64::try_from(entries).unwrap_or(i64::MAX);
+        self.families.federation_entries.with_label_values(&[peer]).set(entries);
+        // An unknown value is absent.
+        drop(self.families.federation_heard.remove_label_values(&[peer]));
+        if let Some(heard_ago) = heard_ago {
+            self.families.federation_heard.with_label_values(&[peer]).set(heard_ago.as_secs_f64());
+        }
+        drop(self.families.federation_clock_offset.remove_label_values(&[peer]));
+        if let Some(millis) = clock_offset_millis {
+            #[expect(clippy::cast_precision_loss, reason = "an offset of so many years is exact enough")]
+            let secs = millis as f64 / 1000.0;
+            self.families.federation_clock_offset.with_label_values(&[peer]).set(secs);
+        }
+    }
+
     /// Undelivered events of all streams, and of the stream with most.
     pub fn set_stream_backlog(&self, all: u64, largest: u64) {
         for (of, events) in [("all", all), ("largest", largest)] {
@@ -346,6 +388,14 @@ mod tests {
         metrics.audit_block("shipped");
         metrics.set_audit_blocks_dropped(5, 0);
         metrics.set_audit_blocks_dropped(6, 1);
+        metrics.federation_call("eu", "imported");
+        metrics.federation_import_took("eu", Duration::from_millis(3));
+        let sample = PeerSample {
+            heard_ago: Some(Duration::from_millis(1_500)),
+            entries: 4,
+            clock_offset_millis: Some(-250),
+        };
+        metrics.set_peer("eu", [("live", true), ("stale", false)], sample);
         let reader = metrics.event_reader();
         metrics.event_reader_dropped("slow");
         metrics.event_activities_dropped(1);
@@ -394,6 +444,13 @@ mod tests {
             "svc_disk_space_state 1",
             r#"svc_acknowledgements_total{result="confirmed"} 5"#,
             r#"svc_acknowledgements_total{result="unconfirmed"} 1"#,
+            r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
+            r#"svc_federation_import_seconds_bucket{peer="eu",le="0.005"} 1"#,
+            r#"svc_federation_state{peer="eu",state="live"} 1"#,
+            r#"svc_federation_state{peer="eu",state="stale"} 0"#,
+            r#"svc_federation_heard_seconds{peer="eu"} 1.5"#,
+            r#"svc_federation_entries{peer="eu"} 4"#,
+            r#"svc_federation_clock_offset_seconds{peer="eu"} -0.25"#,
             "svc_event_readers 1",
             r#"svc_event_readers_dropped_total{reason="slow"} 1"#,
             "svc_event_activities_dropped_total 1",

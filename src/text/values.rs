@@ -38,6 +38,8 @@ texts! {
     IssuedTokenType: "urn:ietf:params:oauth:token-type:jwt";
     LedgerAlgorithm: "svc-ledger-sum-sha256-v1";
     LedgerState: "revoked", "blocked", "lifted", "key";
+    PeerState: "not_read", "joining", "live", "stale", "held", "paused";
+    PeerFault: "rolled_back", "incarnation_reused", "root_differs", "awaits_approval";
     Liveness: "pass";
     MemberRole: "leader", "follower", "learner", "joining", "invited";
     NodeRole: "leader", "follower";

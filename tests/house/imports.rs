@@ -101,6 +101,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
                 "events",
                 "exchange",
                 "federation",
+                "federation_peers",
                 "finalize",
                 "health",
                 "jwks",

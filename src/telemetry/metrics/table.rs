@@ -139,6 +139,19 @@ metrics! {
         "Subscribers of the live feed that were disconnected.";
     event_activities_dropped: IntCounter = "svc_event_activities_dropped_total" []
         "Exchanges and denials that the live feed dropped under load.";
+    "Federation";
+    federation_calls: IntCounterVec = "svc_federation_calls_total" ["peer", "result"]
+        "Calls of this node to a peer: `imported`, `nothing_new`, `held`, or the reason of the failure.";
+    federation_import: HistogramVec = "svc_federation_import_seconds" ["peer"]
+        "Time from the response of a peer to its application here, in seconds.";
+    federation_state: IntGaugeVec = "svc_federation_state" ["peer", "state"]
+        "1 for the present state of a peer: `not_read`, `joining`, `live`, `stale`, `held`, `paused`.";
+    federation_heard: GaugeVec = "svc_federation_heard_seconds" ["peer"]
+        "Seconds since the last call to a peer whose response this node knows to be applied.";
+    federation_entries: IntGaugeVec = "svc_federation_entries" ["peer"]
+        "Entries and blocks in the copy of a peer's ledger.";
+    federation_clock_offset: GaugeVec = "svc_federation_clock_offset_seconds" ["peer"]
+        "Seconds by which a peer's wall clock is ahead of this node's, as its last response states; leader only.";
     "Cluster";
     raft_applied_index: IntGauge = "svc_raft_applied_index" []
         "Index of the last log entry that this node applied.";

@@ -1,0 +1,317 @@
+//! Decisions about calls to one peer, without I/O: which endpoint and position, whether a response is imported, in which
+//! parts, and when the next call is due. Time and randomness are arguments.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::wire::{Answer, AnswerKeys, Entry, Expected, Malformed, SyncRequest, VERSION};
+use crate::id::{Incarnation, LogPosition};
+use crate::limits;
+use crate::state::command::{ImportLedger, PeerEntry, PeerKeys};
+
+/// The copy of the peer's ledger, as far as calls depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Number of the copy; 0 if there is none.
+    pub generation: u64,
+    /// The peer's incarnation, if a response was imported.
+    pub incarnation: Option<Incarnation>,
+    /// Log index in the peer up to which it was imported.
+    pub position: u64,
+    /// The first epoch of which the copy has forgotten nothing.
+    pub complete_from: u32,
+    /// `etag` of the key set.
+    pub keys_etag: String,
+    /// Whether everything up to the position was imported at least once.
+    pub is_complete: bool,
+}
+
+/// A call that is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Number of the endpoint.
+    pub endpoint: usize,
+    /// Its body.
+    pub request: SyncRequest,
+    /// The checks of its response.
+    pub expected: Expected,
+    /// The copy for which it is sent.
+    pub known: Known,
+}
+
+/// Reason why a call had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No response.
+    #[error("{0}")]
+    Unanswered(String),
+    /// A response with another status than 200.
+    #[error("answered with status {0}")]
+    Status(u16),
+    /// The peer does not have our position in its log.
+    #[error("the peer has lost the end of its log")]
+    RolledBack,
+    /// A response that breaks a rule.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The response could not be imported.
+    #[error("{0}")]
+    NotImported(String),
+    /// The copy has no room for the entries.
+    #[error("the peer has more entries than max_entries")]
+    OverQuota,
+}
+
+impl Failure {
+    /// The name of the reason in metrics.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Unanswered(_) => "unanswered",
+            Self::Status(_) => "status",
+            Self::RolledBack => "rolled_back",
+            Self::Malformed(_) => "malformed",
+            Self::NotImported(_) => "not_imported",
+            Self::OverQuota => "over_quota",
+        }
+    }
+
+    /// Whether another attempt soon would have the same result.
+    const fn is_lasting(&self) -> bool {
+        matches!(self, Self::RolledBack | Self::Malformed(_) | Self::OverQuota)
+    }
+}
+
+/// Effect of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is imported.
+    Imported,
+    /// It states nothing new.
+    NothingNew,
+    /// An operator has to decide about the peer.
+    Held,
+}
+
+impl Outcome {
+    /// The name of the outcome in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Imported => "imported",
+            Self::NothingNew => "nothing_new",
+            Self::Held => "held",
+        }
+    }
+}
+
+/// What to do with a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It states nothing new.
+    Nothing,
+    /// It is imported, in these parts, one after the other.
+    Import(Vec<ImportLedger>),
+}
+
+/// The position up to which responses stated nothing new. It is not in the log, which 300 idle peers would fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReadTo {
+    /// Generation and position of the copy that was up to date.
+    copy: (u64, u64),
+    through: u64,
+}
+
+/// The calls to one peer.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    issuer: String,
+    endpoints: usize,
+    hold: Duration,
+    endpoint: usize,
+    failures: u32,
+    cursor: Option<String>,
+    read_to: Option<ReadTo>,
+    /// Boot time of the last import.
+    imported_at: Duration,
+}
+
+impl Engine {
+    /// The calls to a peer with this number of endpoints, whose credentials are accepted for `stale_after` after a call.
+    #[must_use]
+    pub fn new(issuer: String, endpoints: usize, stale_after: Duration, now: Duration) -> Self {
+        Self {
+            issuer,
+            endpoints: endpoints.max(1),
+            // A lease is renewed several times before it ends.
+            hold: (stale_after / 4).min(limits::SYNC_HOLD_MAX),
+            endpoint: 0,
+            failures: 0,
+            cursor: None,
+            read_to: None,
+            imported_at: now,
+        }
+    }
+
+    /// Time for which a response may be awaited.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.hold + limits::SYNC_ANSWER_WAIT
+    }
+
+    /// The next call.
+    pub fn call(&mut self, known: Known) -> Call {
+        let copy = (known.generation, known.position);
+        self.read_to = self.read_to.filter(|read| read.copy == copy);
+        let index = self.read_to.map_or(known.position, |read| read.through);
+        let since = known.incarnation.map(|incarnation| LogPosition { incarnation, index });
+        let request = SyncRequest {
+            version: VERSION,
+            since: since.map(|since| since.to_string()),
+            floor: since.map(|_| known.complete_from),
+            hold_ms: u64::try_from(self.hold.as_millis()).unwrap_or_default(),
+            limit: Some(limits::SYNC_ENTRIES_MAX as u64),
+            keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
+            cursor: self.cursor.clone(),
+        };
+        let expected = Expected {
+            issuer: self.issuer.clone(),
+            since,
+            cursor: self.cursor.clone(),
+            limit: limits::SYNC_ENTRIES_MAX,
+        };
+        Call { endpoint: self.endpoint, request, expected, known }
+    }
+
+    /// Decides about a response. `is_equal` tells whether the copy has the root that the response states.
+    pub fn answered(
+        &mut self,
+        call: &Call,
+        answer: &Answer,
+        is_equal: bool,
+        now: Duration,
+    ) -> Next {
+        self.cursor.clone_from(&answer.next);
+        let known = &call.known;
+        let is_same = known.incarnation == Some(answer.incarnation);
+        let is_idle = is_same
+            && known.is_complete
+            && is_equal
+            && answer.is_whole()
+            && answer.entries.is_empty()
+            && !answer.is_reset
+            && answer.keys.is_none();
+        let is_to_be_written = answer.through > known.position
+            && now.saturating_sub(self.imported_at) >= limits::PEER_POSITION_WRITE_INTERVAL;
+        if is_idle && !is_to_be_written {
+            self.read_to = Some(ReadTo { copy: (known.generation, known.position), through: answer.through });
+            return Next::Nothing;
+        }
+        self.imported_at = now;
+        // Nothing was between the position of the copy and that of the call.
+        let begin = if answer.is_reset { 0 } else { known.position };
+        Next::Import(parts(&self.issuer, call, begin, answer))
+    }
+
+    /// The command that states that the peer's log ends before our position.
+    #[must_use]
+    pub fn rolled_back(&self, call: &Call) -> Option<ImportLedger> {
+        let Known { generation, incarnation, position, .. } = &call.known;
+        Some(ImportLedger {
+            issuer: self.issuer.clone(),
+            generation: *generation,
+            incarnation: Bytes::copy_from_slice(incarnation.as_ref()?.as_bytes()),
+            from: *position,
+            through: position.checked_sub(1)?,
+            ..ImportLedger::default()
+        })
+    }
+
+    /// Time until the next call after a response. A peer that answers at once although there is nothing new is not
+    /// called in a tight loop, nor is one that an operator has to decide about.
+    pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
+        self.failures = 0;
+        match outcome {
+            Outcome::Held => limits::PEER_RETRY_MAX,
+            Outcome::NothingNew if took < self.hold => limits::PEER_RETRY_MIN,
+            Outcome::NothingNew | Outcome::Imported => Duration::ZERO,
+        }
+    }
+
+    /// Time until the next call, to the next endpoint, after a failure. A page is then read again from the position.
+    pub fn failed(&mut self, failure: &Failure, random: u64) -> Duration {
+        self.cursor = None;
+        self.endpoint = (self.endpoint + 1) % self.endpoints;
+        self.failures = self.failures.saturating_add(1);
+        if failure.is_lasting() {
+            return limits::PEER_RETRY_LASTING;
+        }
+        let doubled = 2_u32.checked_pow(self.failures.saturating_sub(1));
+        let bound = doubled.and_then(|times| limits::PEER_RETRY_MIN.checked_mul(times));
+        let bound = bound.unwrap_or(limits::PEER_RETRY_MAX).min(limits::PEER_RETRY_MAX);
+        // Half of it is random, so that fabrics that failed together do not call together.
+        let half = u64::try_from(bound.as_millis() / 2).unwrap_or_default();
+        Duration::from_millis(half + random % (half + 1))
+    }
+}
+
+/// The commands that import a response after `begin`: each with a bounded number of entries, and the last one with
+/// everything that is true only once all entries are imported.
+fn parts(issuer: &str, call: &Call, begin: u64, answer: &Answer) -> Vec<ImportLedger> {
+    let mut chunks: Vec<_> = answer.entries.chunks(limits::FEDERATED_ENTRIES_PER_IMPORT_MAX).collect();
+    if chunks.is_empty() {
+        chunks.push(&[]);
+    }
+    let mut parts: Vec<ImportLedger> = Vec::with_capacity(chunks.len());
+    for (number, chunk) in chunks.iter().enumerate() {
+        let from = parts.last().map_or(begin, |part| part.through);
+        let next = chunks.get(number + 1).and_then(|next| next.first());
+        // Other entries of the next index may follow.
+        let through = next.map_or(answer.through, |next| next.n.saturating_sub(1)).max(from);
+        let is_last = next.is_none();
+        parts.push(ImportLedger {
+            issuer: issuer.to_owned(),
+            generation: call.known.generation,
+            incarnation: Bytes::copy_from_slice(answer.incarnation.as_bytes()),
+            from,
+            through,
+            floor: answer.floor,
+            epoch: answer.epoch,
+            floor_epoch: floor_epoch(call, answer),
+            root: answer.root.filter(|_| is_last).map_or_else(Bytes::new, |root| Bytes::copy_from_slice(&root)),
+            is_whole: is_last && answer.is_whole(),
+            is_reset: number == 0 && answer.is_reset,
+            entries: chunk.iter().map(entry).collect(),
+            keys: answer.keys.as_ref().filter(|_| is_last).map(keys),
+            ..ImportLedger::default()
+        });
+    }
+    parts
+}
+
+/// The first epoch under the root of a response.
+#[must_use]
+pub fn floor_epoch(call: &Call, answer: &Answer) -> u32 {
+    let requested = call.known.complete_from;
+    // Our own epoch of another incarnation means nothing.
+    let is_same = call.known.incarnation == Some(answer.incarnation);
+    answer.floor_epoch.max(if is_same { requested } else { 0 })
+}
+
+fn entry(entry: &Entry) -> PeerEntry {
+    PeerEntry {
+        n: entry.n,
+        epoch: entry.epoch,
+        state: entry.state as u32,
+        id: Bytes::copy_from_slice(entry.id.as_bytes()),
+        by: entry.by.map_or_else(Bytes::new, |by| Bytes::copy_from_slice(by.as_bytes())),
+    }
+}
+
+fn keys(keys: &AnswerKeys) -> PeerKeys {
+    PeerKeys { etag: keys.etag.clone(), key_set: keys.key_set.clone().into() }
+}
+
+#[cfg(test)]
+mod tests;

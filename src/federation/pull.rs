@@ -1,0 +1,248 @@
+//! Calls to peers whose ledgers are read, on the leader only: one call at a time to each peer. Decisions are in
+//! [`super::engine`], which has no I/O.
+//!
+//! Two nodes that take themselves for the leader are harmless: an import names the copy and the position that it
+//! continues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::Semaphore;
+
+use super::engine::{self, Call, Engine, Failure, Known, Next, Outcome};
+use super::peers::Peer;
+use super::report::Reports;
+use super::wire::{Answer, Malformed};
+use crate::clock::Clock;
+use crate::limits;
+use crate::outbound::peers::{Endpoint, PeerClient};
+use crate::state::command::ImportLedger;
+use crate::state::{self, PeerCopy, Source, SourceCall, State, peer_key};
+use crate::telemetry::Metrics;
+
+/// Path of the calls.
+const PATH: &str = "/v1/federation/sync";
+
+/// A peer whose ledger is read, and the connections to it.
+pub struct Origin {
+    /// The peer.
+    pub peer: Arc<Peer>,
+    /// The connections.
+    pub client: PeerClient,
+}
+
+/// Reads the ledgers of peers.
+pub struct Puller {
+    state: State,
+    clock: Clock,
+    metrics: Metrics,
+    reports: Arc<Reports>,
+    origins: Vec<Origin>,
+    /// Permits for entries in commands that are under way; waiters are served in order.
+    entries: Semaphore,
+}
+
+impl Puller {
+    /// Reads the ledgers of these peers.
+    #[must_use]
+    pub fn new(
+        state: State,
+        clock: Clock,
+        metrics: Metrics,
+        reports: Arc<Reports>,
+        origins: Vec<Origin>,
+    ) -> Self {
+        let entries = Semaphore::new(limits::IMPORTS_UNDER_WAY_MAX);
+        Self { state, clock, metrics, reports, origins, entries }
+    }
+
+    /// Calls the peers while this node leads; never returns.
+    pub async fn run(self) {
+        let cluster = self.state.cluster();
+        loop {
+            cluster.until_leads(true).await;
+            // Dropping the calls ends them.
+            tokio::select! {
+                () = cluster.until_leads(false) => {}
+                () = self.call_all() => {}
+            }
+            self.reports.clear();
+        }
+    }
+
+    async fn call_all(&self) {
+        join_all(self.origins.iter().map(|origin| self.follow(origin))).await;
+    }
+
+    /// Calls a peer for ever.
+    async fn follow(&self, origin: &Origin) {
+        let Origin { peer, .. } = origin;
+        let mut engine =
+            Engine::new(peer.issuer.clone(), peer.endpoints.len(), peer.stale_after, self.clock.boot());
+        loop {
+            let began = self.clock.boot();
+            let pause = match self.call(origin, &mut engine).await {
+                Ok(outcome) => {
+                    self.succeeded(peer, outcome);
+                    engine.succeeded(outcome, self.clock.boot().saturating_sub(began))
+                }
+                Err(failure) => {
+                    self.failed(peer, &failure);
+                    engine.failed(&failure, random())
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One call, and the import of its response.
+    async fn call(&self, origin: &Origin, engine: &mut Engine) -> Result<Outcome, Failure> {
+        let Origin { peer, client } = origin;
+        // Before the call is sent.
+        let begun = self.state.begin_source_call();
+        let begun = begun.ok_or_else(|| Failure::NotImported("this node does not lead".to_owned()))?;
+        let known = self.state.peer_copy(&peer.issuer).map_err(not_imported)?;
+        let call = engine.call(known.as_ref().map(known_of).unwrap_or_default());
+        let endpoint = peer.endpoints.get(call.endpoint);
+        let endpoint = endpoint.ok_or_else(|| Failure::Unanswered("it has no endpoint".to_owned()))?;
+        let answer = self.ask(client, endpoint, engine, &call).await;
+        if matches!(answer, Err(Failure::RolledBack))
+            && let Some(command) = engine.rolled_back(&call)
+        {
+            self.import(peer, vec![command]).await?;
+        }
+        let answer = answer?;
+        self.reports.change(&peer.issuer, |report| {
+            endpoint.as_str().clone_into(&mut report.endpoint);
+            report.clock_offset_millis = Some(answer.at.millis().saturating_sub(self.clock.now().millis()));
+        });
+        let is_equal = self.is_equal(&call, &answer);
+        match engine.answered(&call, &answer, is_equal, self.clock.boot()) {
+            Next::Nothing => {
+                self.record(peer, begun, &answer, known.as_ref());
+                Ok(Outcome::NothingNew)
+            }
+            Next::Import(parts) => {
+                let copy = self.import(peer, parts).await?;
+                self.record(peer, begun, &answer, copy.as_ref());
+                let is_held = copy.is_none_or(|copy| copy.fault.is_some());
+                Ok(if is_held { Outcome::Held } else { Outcome::Imported })
+            }
+        }
+    }
+
+    /// Sends a call, and checks its response.
+    async fn ask(
+        &self,
+        client: &PeerClient,
+        endpoint: &Endpoint,
+        engine: &Engine,
+        call: &Call,
+    ) -> Result<Answer, Failure> {
+        let body = serde_json::to_vec(&call.request).map_err(|error| Failure::Unanswered(error.to_string()))?;
+        let (patience, most) = (engine.patience(), limits::SYNC_ANSWER_BYTES_MAX);
+        let response = client.post(endpoint, PATH, body.into(), patience, most).await;
+        let response = response.map_err(|error| Failure::Unanswered(error.to_string()))?;
+        match response.status {
+            200 => Ok(call.expected.read(&response.body)?),
+            409 => Err(Failure::RolledBack),
+            status => Err(Failure::Status(status)),
+        }
+    }
+
+    /// Whether the copy has the root of a response, as far as the two can be compared. The import compares them again.
+    fn is_equal(&self, call: &Call, answer: &Answer) -> bool {
+        let Some(root) = answer.root else { return true };
+        let copied = self.state.peer_root(&call.expected.issuer, engine::floor_epoch(call, answer));
+        matches!(copied, Ok(Some((copied, _))) if copied == root)
+    }
+
+    /// Imports the parts of a response, each after the one before, until the peer is held. Returns the copy.
+    async fn import(&self, peer: &Peer, parts: Vec<ImportLedger>) -> Result<Option<PeerCopy>, Failure> {
+        let mut copy: Option<PeerCopy> = None;
+        for mut part in parts {
+            if let Some(copy) = &copy {
+                // The first part may have begun another copy.
+                part.generation = copy.generation;
+            }
+            part.entries_max = u32::try_from(peer.max_entries).unwrap_or(u32::MAX);
+            part.approve_incarnation = peer.approve_incarnation;
+            let entries = u32::try_from(part.entries.len().max(1)).unwrap_or(u32::MAX);
+            let _permits = self.entries.acquire_many(entries).await;
+            let imported = self.state.import_ledger(part).await.map_err(not_imported)?;
+            let is_held = imported.copy.fault.is_some();
+            copy = Some(imported.copy);
+            if is_held {
+                break;
+            }
+        }
+        Ok(copy)
+    }
+
+    /// Records that everything in a response is applied here, which begins leases of all nodes.
+    fn record(&self, peer: &Peer, begun: SourceCall, answer: &Answer, copy: Option<&PeerCopy>) {
+        let is_current = |copy: &&PeerCopy| {
+            copy.fault.is_none()
+                && copy.is_complete
+                && copy.incarnation == Some(answer.incarnation)
+        };
+        let Some(copy) = copy.filter(is_current).filter(|_| answer.is_whole()) else { return };
+        let source = Source { id: peer_key(&peer.issuer), generation: copy.generation };
+        if !self.state.record_source(begun, source, peer.stale_after) {
+            tracing::debug!(peer = peer.name, "a call to a peer is not recorded");
+        }
+    }
+
+    fn succeeded(&self, peer: &Peer, outcome: Outcome) {
+        self.metrics.federation_call(&peer.name, outcome.as_str());
+        self.reports.change(&peer.issuer, |report| {
+            if report.error.take().is_some() {
+                tracing::info!(peer = peer.name, "peer answers again");
+            }
+        });
+    }
+
+    /// Logged once for each reason in a row.
+    fn failed(&self, peer: &Peer, failure: &Failure) {
+        self.metrics.federation_call(&peer.name, failure.as_str());
+        self.reports.change(&peer.issuer, |report| {
+            let error = failure.to_string();
+            if report.error.as_ref() != Some(&error) {
+                tracing::warn!(peer = peer.name, error, "call to a peer failed");
+            }
+            report.error = Some(error);
+        });
+    }
+}
+
+fn known_of(copy: &PeerCopy) -> Known {
+    Known {
+        generation: copy.generation,
+        incarnation: copy.incarnation,
+        position: copy.position,
+        complete_from: copy.complete_from,
+        keys_etag: copy.keys_etag.clone(),
+        is_complete: copy.is_complete && copy.fault.is_none(),
+    }
+}
+
+fn not_imported(error: state::Error) -> Failure {
+    match error {
+        state::Error::PeerOverQuota => Failure::OverQuota,
+        state::Error::PeerImportMalformed => {
+            let rule = "must keep the rules of imports".to_owned();
+            Failure::Malformed(Malformed { field: "entries".to_owned(), rule })
+        }
+        error => Failure::NotImported(error.to_string()),
+    }
+}
+
+/// For the waits between calls; nothing depends on it.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    match aws_lc_rs::rand::fill(&mut bytes) {
+        Ok(()) => u64::from_be_bytes(bytes),
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,39 @@
+//! What the puller of this node knows of each peer while the node leads.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The last calls to a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The endpoint of the last call.
+    pub endpoint: String,
+    /// Milliseconds by which the peer's clock is ahead of ours.
+    pub clock_offset_millis: Option<i64>,
+    /// The reason why the last call had no effect.
+    pub error: Option<String>,
+}
+
+/// Reports by issuer. Empty on a node that does not lead.
+#[derive(Debug, Default)]
+pub struct Reports(Mutex<BTreeMap<String, Report>>);
+
+impl Reports {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Report>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// That of a peer.
+    pub fn of(&self, issuer: &str) -> Option<Report> {
+        self.all().get(issuer).cloned()
+    }
+
+    /// Changes that of a peer.
+    pub(super) fn change(&self, issuer: &str, change: impl FnOnce(&mut Report)) {
+        change(self.all().entry(issuer.to_owned()).or_default());
+    }
+
+    pub(super) fn clear(&self) {
+        self.all().clear();
+    }
+}

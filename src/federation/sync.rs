@@ -1,0 +1,336 @@
+//! `POST /v1/federation/sync`: the entries of our own ledger after a position, for a peer.
+//!
+//! The node proves that it is current after the call has arrived, and answers from a state that is at least as new. A
+//! response therefore states that no other entry existed before the call, also if it was held.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use super::peers::{Disclosure, Peer};
+use super::serve::invalid;
+use super::wire::{SyncEntry, SyncKeys, SyncRequest, SyncResponse, VERSION};
+use super::{Error, Federation};
+use crate::id::{LogPosition, WorkloadId};
+use crate::limiter::KeyedLimiter;
+use crate::state::{
+    LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, stated,
+};
+use crate::token::signing_key::SigningAlgorithm;
+use crate::{json, limits};
+
+/// Room for everything in a response but entries and keys.
+const HEAD_BYTES: usize = 2048;
+
+/// Calls of peers.
+pub(super) struct Calls {
+    held: KeyedLimiter<String>,
+    /// The last call of each peer, by issuer.
+    last: Mutex<BTreeMap<String, LastCall>>,
+}
+
+/// The last call of a peer to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastCall {
+    /// The position that it named.
+    pub since: Option<LogPosition>,
+    /// Boot time of its arrival.
+    pub at: Duration,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let held = KeyedLimiter::new(limits::SYNC_HELD_PER_PEER_MAX, limits::SYNC_HELD_MAX);
+        Self { held, last: Mutex::default() }
+    }
+}
+
+impl Calls {
+    fn record(&self, peer: &Peer, call: LastCall) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.insert(peer.issuer.clone(), call);
+    }
+
+    /// The last call of a peer.
+    pub(super) fn last(&self, issuer: &str) -> Option<LastCall> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).get(issuer).copied()
+    }
+}
+
+/// A valid call.
+struct Call {
+    /// Log index of the position, if that is of our incarnation.
+    since: Option<u64>,
+    position: Option<LogPosition>,
+    cursor: Option<LedgerCursor>,
+    floor: u32,
+    hold: Duration,
+    limit: usize,
+    keys: Option<String>,
+}
+
+/// Whether the caller learns anything from a response but that nothing has changed.
+fn has_news(response: &SyncResponse) -> bool {
+    let is_short = response.next.is_none() && response.entries.is_empty();
+    !is_short || response.reset || response.keys.is_some()
+}
+
+impl Federation {
+    /// Answers a call of a peer: at once if there are entries, otherwise with the first one, or without any when the
+    /// time for which it may be held is over or the node stops.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]; [`Error::Position`] if the position is ahead of our log; [`Error::TooManyCalls`];
+    /// [`Error::State`] if the node loses its lease meanwhile.
+    pub async fn sync(
+        &self,
+        current: &LinearizableRead,
+        peer: &Peer,
+        request: SyncRequest,
+    ) -> Result<SyncResponse, Error> {
+        self.check_not_paused(peer)?;
+        let call = self.call(request)?;
+        let permit = self.calls.held.try_acquire(Some(peer.issuer.clone()));
+        let _permit = permit.map_err(|_| Error::TooManyCalls)?;
+        self.calls.record(peer, LastCall { since: call.position, at: self.clock.boot() });
+        let mut held = pin!(tokio::time::sleep(call.hold));
+        let mut changes = self.state.ledger_changes();
+        let mut is_over = call.hold.is_zero();
+        loop {
+            // An entry from here on ends the wait, whether or not the response has it.
+            changes.mark_unchanged();
+            let response = self.response(current, peer, &call)?;
+            if is_over || has_news(&response) {
+                return Ok(response);
+            }
+            is_over = self.wait(&mut changes, held.as_mut()).await?;
+        }
+    }
+
+    /// Waits until the ledger has changed; true if the call is not to be held any longer. A node without a lease does
+    /// not learn of entries, so it sends its callers to another one.
+    async fn wait(
+        &self,
+        changes: &mut watch::Receiver<u64>,
+        mut held: Pin<&mut tokio::time::Sleep>,
+    ) -> Result<bool, Error> {
+        loop {
+            tokio::select! {
+                changed = changes.changed() => return Ok(changed.is_err()),
+                () = held.as_mut() => return Ok(true),
+                () = self.stop_requested.cancelled() => return Ok(true),
+                () = tokio::time::sleep(limits::SYNC_LEASE_CHECK_INTERVAL) => {}
+            }
+            self.state.fresh().await?;
+        }
+    }
+
+    fn call(&self, request: SyncRequest) -> Result<Call, Error> {
+        let SyncRequest { version, since, floor, hold_ms, limit, keys, cursor } = request;
+        if version != VERSION {
+            return Err(invalid("version", format_args!("must be {VERSION}")));
+        }
+        let hold = Duration::from_millis(hold_ms);
+        if hold > limits::SYNC_HOLD_MAX {
+            let most = limits::SYNC_HOLD_MAX.as_millis();
+            return Err(invalid("hold_ms", format_args!("must be at most {most}")));
+        }
+        let limit = limit.map_or(Some(limits::SYNC_ENTRIES_MAX), |limit| usize::try_from(limit).ok());
+        let limit = limit.filter(|limit| (1..=limits::SYNC_ENTRIES_MAX).contains(limit));
+        let limit = limit
+            .ok_or_else(|| invalid("limit", format_args!("must be from 1 to {}", limits::SYNC_ENTRIES_MAX)))?;
+        let here = self.state.position().ok_or(Error::NotBootstrapped)?;
+        let position = since.as_deref().map(str::parse::<LogPosition>).transpose();
+        let position =
+            position.map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
+        let since = position.filter(|since| since.incarnation == here.incarnation).map(|since| since.index);
+        if since.is_some_and(|since| since > here.index) {
+            return Err(self.ahead(here.index));
+        }
+        // Epochs of another incarnation mean nothing here.
+        let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
+        let present = self.state.ledger_epoch();
+        if floor > present {
+            return Err(invalid("floor", format_args!("is ahead of the epoch of this fabric, {present}")));
+        }
+        let cursor = cursor.map(|text| self.read_cursor(&text)).transpose()?;
+        Ok(Call { since, position, cursor, floor, hold, limit, keys })
+    }
+
+    /// The position of a call is in a part of our log that does not exist.
+    fn ahead(&self, end: u64) -> Error {
+        tracing::warn!(end, "a peer has read a log index that this fabric does not have: one of the two has lost its past");
+        Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
+    }
+
+    /// The response of this moment. `root` needs entries and sums of one moment, so it is attempted a few times.
+    fn response(
+        &self,
+        current: &LinearizableRead,
+        peer: &Peer,
+        call: &Call,
+    ) -> Result<SyncResponse, Error> {
+        for _ in 1..limits::LEDGER_SCAN_ATTEMPTS_MAX {
+            let response = self.attempt(current, peer, call)?;
+            if response.root.is_some() || response.next.is_some() {
+                return Ok(response);
+            }
+        }
+        self.attempt(current, peer, call)
+    }
+
+    fn attempt(&self, current: &LinearizableRead, peer: &Peer, call: &Call) -> Result<SyncResponse, Error> {
+        let here = self.state.position().ok_or(Error::NotBootstrapped)?;
+        let (page, sums, is_reset) = self.page(current, call)?;
+        let from = call.since.filter(|_| !is_reset).unwrap_or_default();
+        // After the page, so that a key that it taints is not in the set.
+        let keys = self.keys()?;
+        let (entries, next) = self.cut(peer, page, &keys);
+        let through = match &next {
+            // Other entries of that index may follow.
+            Some(next) => from.max(next.parts().0.saturating_sub(1)),
+            None => entries.last().map_or(from, |entry| entry.n).max(here.index),
+        };
+        let floor = call.floor.max(sums.complete_from);
+        let is_of_one_moment = next.is_none() && sums.changed_at <= through;
+        let root = is_of_one_moment.then(|| sums.root(&here.incarnation, floor));
+        let epoch = entries.last().map_or(0, |entry| entry.e).max(self.state.ledger_epoch());
+        Ok(SyncResponse {
+            version: VERSION,
+            issuer: self.issuer.clone(),
+            incarnation: here.incarnation.to_string(),
+            from,
+            through,
+            keys: Some(keys).filter(|keys| next.is_none() && call.keys.as_ref() != Some(&keys.etag)),
+            next: next.map(|next| self.write_cursor(&next)).transpose()?,
+            floor: sums.forgotten_to,
+            epoch,
+            floor_epoch: sums.complete_from,
+            reset: is_reset,
+            time: self.state.not_before_log(self.clock.now()).to_rfc3339(),
+            root: root.map(|root| URL_SAFE_NO_PAD.encode(root)),
+            count: sums.count(floor),
+            entries,
+        })
+    }
+
+    /// The page of a call, the sums after it, and whether the ledger is read from its beginning. The next page of a
+    /// ledger that is read from its beginning is not a beginning, although entries below it are forgotten.
+    fn page(
+        &self,
+        current: &LinearizableRead,
+        call: &Call,
+    ) -> Result<(LedgerPage, LedgerSums, bool), Error> {
+        let read = |after| {
+            let query = LedgerQuery { after, limit: call.limit, ..LedgerQuery::default() };
+            let page = self.state.ledger_page(current, &query)?;
+            // After the page, so that entries that were forgotten before it are not missed unnoticed.
+            Ok::<_, Error>((page, self.state.ledger_sums(current)?))
+        };
+        let after = call.cursor.clone().or_else(|| call.since.map(LedgerCursor::after_index));
+        if let Some(after) = after {
+            let (page, sums) = read(Some(after))?;
+            if call.cursor.is_some() || call.since >= Some(sums.forgotten_to) {
+                return Ok((page, sums, false));
+            }
+        }
+        let (page, sums) = read(None)?;
+        Ok((page, sums, true))
+    }
+
+    /// The entries of a page as this peer may see them, as many as the size of a response allows, and the cursor of the
+    /// next page.
+    fn cut(
+        &self,
+        peer: &Peer,
+        page: LedgerPage,
+        keys: &SyncKeys,
+    ) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
+        let length = |text: serde_json::Result<String>| text.map_or(usize::MAX, |text| text.len() + 1);
+        let room = limits::SYNC_ANSWER_BYTES_MAX - HEAD_BYTES;
+        let mut room = room.saturating_sub(length(serde_json::to_string(keys)));
+        let (mut entries, mut last) = (Vec::with_capacity(page.entries.len()), None);
+        for entry in latest(page.entries) {
+            let place = place_of(&entry);
+            let entry = self.disclosed(&peer.disclose, entry);
+            let bytes = length(serde_json::to_string(&entry));
+            if bytes > room && last.is_some() {
+                return (entries, last);
+            }
+            room = room.saturating_sub(bytes);
+            entries.push(entry);
+            last = place;
+        }
+        (entries, page.next)
+    }
+
+    fn disclosed(&self, disclosure: &Disclosure, entry: LedgerEntry) -> SyncEntry {
+        let LedgerEntry { index, epoch, state, id, by, fact, reason, .. } = entry;
+        let fact = fact.filter(|fact| self.may_see(disclosure, &fact.issuer, &fact.value));
+        let undisclosed = SyncEntry {
+            n: index,
+            e: epoch,
+            state: state.as_str().to_owned(),
+            id: id.to_string(),
+            by: by.map(|by| by.to_string()),
+            ..SyncEntry::default()
+        };
+        let Some(fact) = fact else { return undisclosed };
+        SyncEntry {
+            kind: stated(fact.kind),
+            issuer: stated(fact.issuer),
+            value: Some(fact.value),
+            reason: stated(reason),
+            ..undisclosed
+        }
+    }
+
+    /// Whether a peer may see a fact in clear. A workload identifier has no issuer: one of our trust domain is ours.
+    pub(super) fn may_see(&self, disclosure: &Disclosure, issuer: &str, value: &str) -> bool {
+        let is_ours = if issuer.is_empty() {
+            value.parse::<WorkloadId>().is_ok_and(|id| *id.trust_domain() == self.trust_domain)
+        } else {
+            issuer == self.issuer
+        };
+        match disclosure {
+            Disclosure::Digests => false,
+            Disclosure::Own => is_ours,
+            Disclosure::Issuers(issuers) => is_ours || issuers.contains(issuer),
+        }
+    }
+
+    /// The keys that verify our tokens.
+    fn keys(&self) -> Result<SyncKeys, Error> {
+        let elapsed = self.state.elapsed_time();
+        let index = self.state.index();
+        let verifying = index
+            .signing_keys
+            .values()
+            .filter(|key| key.algorithm == SigningAlgorithm::Es256 && key.verifies(elapsed));
+        let keys: Vec<Map<String, Value>> =
+            verifying.filter_map(|key| json::parse_object(key.jwk.as_bytes()).ok()).collect();
+        let objects = keys.iter().cloned().map(Value::Object).collect();
+        let hash = digest(&SHA256, json::canonical(&Value::Array(objects)).as_bytes());
+        Ok(SyncKeys { etag: URL_SAFE_NO_PAD.encode(&hash.as_ref()[..16]), keys })
+    }
+}
+
+/// The entries without those of a fact that was written again while the page was read, and is on it twice.
+fn latest(entries: Vec<LedgerEntry>) -> impl Iterator<Item = LedgerEntry> {
+    let fact = |entry: &LedgerEntry| (entry.id, entry.by);
+    let last: HashMap<_, _> = entries.iter().map(|entry| (fact(entry), entry.index)).collect();
+    entries.into_iter().filter(move |entry| last.get(&fact(entry)) == Some(&entry.index))
+}
+
+/// The place of an entry in the order of the ledger.
+fn place_of(entry: &LedgerEntry) -> Option<LedgerCursor> {
+    let by = entry.by.map(|by| by.as_bytes().to_vec()).unwrap_or_default();
+    LedgerCursor::after_entry(entry.index, &[&entry.id.as_bytes()[..], &by].concat())
+}
