@@ -16,8 +16,15 @@ const FIELDS: [(&str, &str); 4] = [
 ];
 
 /// Fields, by message, and messages that a build with `--features level-0` does not have.
-const SINCE_LEVEL_1: ([(&str, &str); 2], [&str; 2]) =
-    ([("Command", "record_version"), ("Node", "recorded")], ["RecordVersion", "MemberVersion"]);
+const SINCE_LEVEL_1: ([(&str, &str); 4], [&str; 2]) = (
+    [
+        ("Command", "record_version"),
+        ("Node", "recorded"),
+        ("Command", "import_ledger"),
+        ("Command", "set_peer"),
+    ],
+    ["RecordVersion", "MemberVersion"],
+);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

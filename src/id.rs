@@ -162,6 +162,8 @@ pub enum DigestKind {
     TokenFamily = 14,
     /// A caller, as the owner of rows under a quota.
     Owner = 15,
+    /// A fabric, by its issuer.
+    Fabric = 16,
 }
 
 /// The first 128 bits of SHA-256 over (kind, issuer, value), each length-prefixed, so that no

@@ -38,7 +38,7 @@ pub fn check(level: u32, supported: &RangeInclusive<u32>) -> Result<(), Corrupt>
 pub fn needed_by(command: &Command) -> u32 {
     match command {
         #[cfg(not(feature = "level-0"))]
-        Command::RecordVersion(_) => 1,
+        Command::RecordVersion(_) | Command::ImportLedger(_) | Command::SetPeer(_) => 1,
         _ => 0,
     }
 }

@@ -39,6 +39,7 @@ pub(crate) use resources::ledger::{
 };
 pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
 pub(crate) use resources::outbox::OutboxEvent;
+pub use resources::peers::{Imported, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, peer_key};
 pub use resources::restore::restore_command;
 pub use resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 pub(crate) use resources::revoked_fact::fact_row;
@@ -196,6 +197,27 @@ pub enum Error {
     /// A node joined after the members had been asked.
     #[error("the members of the cluster changed meanwhile: repeat the request")]
     MembersChanged,
+    /// Nothing was imported of a peer with this issuer.
+    #[error("there is no peer with this issuer")]
+    UnknownPeer,
+    /// Limit of peers with a row.
+    #[error("the cluster has too many peers, counting those that were forgotten")]
+    TooManyPeers,
+    /// The import was requested for another copy.
+    #[error("generation: the copy of the peer's ledger was replaced meanwhile")]
+    PeerGenerationChanged,
+    /// The import begins above the position of the copy, or the peer has forgotten entries in between.
+    #[error("from: entries between the position of the copy and the import are missing")]
+    PeerEntriesMissing,
+    /// Limit of entries of the peer, or of all peers.
+    #[error("entries: quota of the peer reached, or the limit of all peers")]
+    PeerOverQuota,
+    /// The import contradicts itself or its format.
+    #[error("the import of the peer's ledger is malformed")]
+    PeerImportMalformed,
+    /// The peer has no fault that an operator may approve.
+    #[error("the peer has no fault that can be approved: a log that was rolled back must begin a new incarnation")]
+    PeerNotApprovable,
     /// A row is corrupt.
     #[error(transparent)]
     Damaged(#[from] Corrupt),
@@ -265,6 +287,13 @@ impl From<Refusal> for Error {
             Refusal::FeatureLevelTooLow => Self::FeatureLevelTooLow,
             Refusal::JoinerTooOld => Self::Node(NodeError::JoinerTooOld),
             Refusal::MembersChanged => Self::MembersChanged,
+            Refusal::UnknownPeer => Self::UnknownPeer,
+            Refusal::TooManyPeers => Self::TooManyPeers,
+            Refusal::PeerGenerationChanged => Self::PeerGenerationChanged,
+            Refusal::PeerEntriesMissing => Self::PeerEntriesMissing,
+            Refusal::PeerOverQuota => Self::PeerOverQuota,
+            Refusal::PeerImportMalformed => Self::PeerImportMalformed,
+            Refusal::PeerNotApprovable => Self::PeerNotApprovable,
             // This proposal was not applied, but an earlier or later one of the same command may be.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }

@@ -148,6 +148,12 @@ pub fn workload(id: &WorkloadId) -> Digest128 {
     digest(DigestKind::Subject, "", id.as_str())
 }
 
+/// A fabric, by its issuer.
+#[must_use]
+pub fn fabric(iss: &str) -> Digest128 {
+    digest(DigestKind::Fabric, "", iss)
+}
+
 /// A subject within its issuer, before mapping.
 #[must_use]
 pub fn subject(iss: &str, sub: &str) -> Digest128 {

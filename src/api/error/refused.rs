@@ -118,7 +118,8 @@ impl Refused for state::Error {
             | Self::UnknownAgent
             | Self::UnknownEncryptionKey
             | Self::UnknownBlock
-            | Self::UnknownStream => Refusal::NotFound,
+            | Self::UnknownStream
+            | Self::UnknownPeer => Refusal::NotFound,
             Self::NotTheOwner | Self::AgentRevoked | Self::AgentEnded | Self::CallerRefused => {
                 Refusal::Denied
             }
@@ -136,7 +137,13 @@ impl Refused for state::Error {
             | Self::TooManySubjects
             | Self::FeatureLevelTooLow
             | Self::NotSupported { .. }
-            | Self::MembersChanged => Refusal::Conflict,
+            | Self::MembersChanged
+            | Self::TooManyPeers
+            | Self::PeerGenerationChanged
+            | Self::PeerEntriesMissing
+            | Self::PeerOverQuota
+            | Self::PeerImportMalformed
+            | Self::PeerNotApprovable => Refusal::Conflict,
             Self::Node(error) => error.refusal(),
             Self::Damaged(_) | Self::Undecodable | Self::AuditBlockMissing => Refusal::Internal,
         }

@@ -13,6 +13,7 @@ pub(crate) mod nodes;
 pub(crate) mod nonces;
 pub(crate) mod operator_revocations;
 pub(crate) mod outbox;
+pub(crate) mod peers;
 pub(crate) mod policies;
 pub(crate) mod restore;
 pub(crate) mod revocation_index;
