@@ -13,6 +13,7 @@ mod identities;
 mod log_keeper;
 mod membership;
 mod snapshot_transfer;
+mod sources;
 mod three_nodes;
 
 use std::collections::BTreeMap;

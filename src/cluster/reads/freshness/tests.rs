@@ -6,9 +6,10 @@ use std::pin::pin;
 
 use futures::FutureExt as _;
 
+use super::barrier::{Barrier, BarrierTimeout, OtherMembers};
 use super::*;
 use crate::clock::Timestamp;
-use crate::cluster::reads::member_progress::ProgressTracker;
+use crate::cluster::reads::member_progress::{MemberProgress, ProgressTracker};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -17,10 +18,15 @@ fn freshness() -> (Freshness, Clock) {
     (Freshness::new(clock.clone(), FreshnessMode::Lease, Arc::default()), clock)
 }
 
+/// An answer that names this index.
+fn at(index: u64) -> ConfirmedIndex {
+    ConfirmedIndex { index, sources: Vec::new() }
+}
+
 /// A renewal that the leader answers at once with an applied index.
 async fn renew(freshness: &Freshness) {
     let (_sender, mut applied) = watch::channel(7);
-    assert!(freshness.renew(async |_| Some(7), &mut applied, &mut 0).await);
+    assert!(freshness.renew(async |_| Some(at(7)), &mut applied, &mut 0).await);
 }
 
 /// No member reports.
@@ -43,7 +49,7 @@ async fn lease_runs_from_its_request_minus_the_margin() {
     let (_sender, mut applied) = watch::channel(7);
     let answers_late = |_| async {
         clock.advance(Duration::from_millis(400));
-        Some(7)
+        Some(at(7))
     };
     assert!(freshness.renew(answers_late, &mut applied, &mut 0).await);
     clock.advance(held_for().saturating_sub(Duration::from_millis(400) + MILLISECOND));
@@ -68,7 +74,7 @@ async fn paused_process_holds_no_lease_until_renewal() {
     clock.advance(limits::FRESHNESS_LEASE);
     let paused = |_| async {
         clock.advance(limits::FRESHNESS_LEASE);
-        Some(7)
+        Some(at(7))
     };
     assert!(freshness.renew(paused, &mut applied, &mut 0).await);
     assert!(!is_given(&freshness));
@@ -80,7 +86,7 @@ async fn lease_begins_when_the_confirmed_index_is_applied() {
     let (sender, mut applied) = watch::channel(6);
     {
         let mut confirmed_index = 0;
-        let mut renewing = pin!(freshness.renew(async |_| Some(7), &mut applied, &mut confirmed_index));
+        let mut renewing = pin!(freshness.renew(async |_| Some(at(7)), &mut applied, &mut confirmed_index));
         assert!(renewing.as_mut().now_or_never().is_none());
         assert!(!is_given(&freshness), "an entry is missing");
         clock.advance(Duration::from_millis(400));
@@ -156,7 +162,7 @@ async fn lease_is_renewed_before_it_expires() {
     let requests = Cell::new(0);
     let request_index = |for_lease| {
         requests.set(requests.get() + u32::from(for_lease));
-        async { Some(7) }
+        async { Some(at(7)) }
     };
     let held = go_on(&clock, 500, Duration::from_millis(10), |at| assert!(is_given(&freshness), "{at}"));
     tokio::select! {
@@ -171,9 +177,9 @@ async fn lease_is_renewed_before_it_expires() {
 async fn failed_or_hanging_renewal_is_retried() {
     let (freshness, clock) = freshness();
     let (_sender, applied) = watch::channel(7);
-    let answers = RefCell::new(VecDeque::from([Some(Some(7)), Some(Some(7)), None, Some(None)]));
+    let answers = RefCell::new(VecDeque::from([Some(Some(at(7))), Some(Some(at(7))), None, Some(None)]));
     let request_index = |_| {
-        let answer = answers.borrow_mut().pop_front().unwrap_or(Some(Some(7)));
+        let answer = answers.borrow_mut().pop_front().unwrap_or(Some(Some(at(7))));
         async move {
             match answer {
                 Some(answer) => answer,
@@ -200,7 +206,7 @@ async fn waiting_request_triggers_a_renewal() {
         tokio::time::timeout(soon, freshness.fresh()).await.expect("in time").expect("renewed");
     };
     tokio::select! {
-        () = freshness.renew_while_open(async |_| Some(7), applied) => panic!("the state is there"),
+        () = freshness.renew_while_open(async |_| Some(at(7)), applied) => panic!("the state is there"),
         () = woken => {}
     }
 }
@@ -210,7 +216,7 @@ async fn renewal_ends_with_the_state() {
     let (freshness, _clock) = freshness();
     let (sender, applied) = watch::channel(7);
     drop(sender);
-    freshness.renew_while_open(async |_| Some(7), applied).await;
+    freshness.renew_while_open(async |_| Some(at(7)), applied).await;
 }
 
 /// A paused virtual machine stands still with its boot clock; its wall clock is set afterwards.
@@ -234,7 +240,7 @@ async fn wall_clock_jump_against_the_boot_clock_voids_the_lease() {
     let paused = |_| async {
         clock.shift(most + 1);
         assert!(!is_given(&freshness));
-        Some(7)
+        Some(at(7))
     };
     assert!(freshness.renew(paused, &mut applied, &mut 0).await);
     assert!(!is_given(&freshness), "it was requested before the pause");
@@ -248,7 +254,7 @@ async fn read_index_mode_requests_no_lease() {
     let requests = RefCell::new(Vec::new());
     let request_index = |for_lease| {
         requests.borrow_mut().push(for_lease);
-        async { Some(7) }
+        async { Some(at(7)) }
     };
     assert!(freshness.renew(request_index, &mut applied, &mut 0).await);
     assert_eq!(requests.borrow().as_slice(), [false]);
@@ -321,7 +327,7 @@ async fn lagging_node_requests_the_index_without_a_lease() {
     let requests = RefCell::new(Vec::new());
     let request_index = |for_lease| {
         requests.borrow_mut().push(for_lease);
-        async { Some(7) }
+        async { Some(at(7)) }
     };
     let mut confirmed_index = u64::MAX;
     for expected in [&[false][..], &[false, false]] {
@@ -342,7 +348,7 @@ async fn starting_node_requests_the_index_first() {
     let requests = RefCell::new(Vec::new());
     let request_index = |for_lease| {
         requests.borrow_mut().push(for_lease);
-        async { Some(7) }
+        async { Some(at(7)) }
     };
     let mut keeping = pin!(freshness.renew_while_open(request_index, applied));
     assert!(keeping.as_mut().now_or_never().is_none());
