@@ -67,6 +67,9 @@ pub const ACT_DEPTH_MAX: usize = 10;
 /// Maximum digests in `lineage` (contract §3).
 /// Metric: `svc_exchange_total{result="lineage"}`.
 pub const LINEAGE_MAX: usize = 32;
+/// Maximum peer fabrics in `via`.
+/// Metric: `svc_exchange_total{result="lineage"}`.
+pub const VIA_MAX: usize = 2;
 /// Maximum NumericDate: the end of the year 9999.
 /// Metric: `svc_exchange_total{result="subject_token"}`.
 pub const NUMERIC_DATE_MAX_SECS: i64 = 253_402_300_799;

@@ -79,6 +79,10 @@ impl OwnTokens {
         let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid));
         let key = key.ok_or(token::Error::UnknownKey)?;
         let credential = issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)?;
+        // No fabric is accepted as a peer, so there is no ledger by which such a token could be judged.
+        if !credential.via().is_empty() {
+            return Err(token::Error::PeerNotAccepted);
+        }
         if self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat()) {
             return Err(token::Error::Revoked);
         }
@@ -128,6 +132,7 @@ mod tests {
             act: None,
             may_act: None,
             lineage: Vec::new(),
+            via: Vec::new(),
             root_exp: end.secs(),
             execution: None,
             agent: None,

@@ -65,6 +65,7 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::DelegationDepthExhausted
         | E::ChainTooLong
         | E::LineageTooLong
+        | E::TooManyFabrics
         | E::CallerBlocked
         | E::Denied(_)
         | E::NothingGranted

@@ -17,6 +17,7 @@ pub struct DelegationPair {
     act: Option<Act>,
     depth_max: Option<u32>,
     lineage: Vec<Digest128>,
+    via: Vec<String>,
 }
 
 impl DelegationPair {
@@ -50,6 +51,12 @@ impl DelegationPair {
         &self.lineage
     }
 
+    /// Peer fabrics through which subject or actor came.
+    #[must_use]
+    pub fn via(&self) -> &[String] {
+        &self.via
+    }
+
     /// End of the chain: the earlier of both `root_exp`.
     #[must_use]
     pub fn root_exp(&self) -> Timestamp {
@@ -65,6 +72,7 @@ impl DelegationPair {
 /// 3. the actor has remaining depth
 /// 4. the chain has at most [`limits::ACT_DEPTH_MAX`] actors
 /// 5. the lineage has at most [`limits::LINEAGE_MAX`] digests
+/// 6. subject and actor came through at most [`limits::VIA_MAX`] peer fabrics
 pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<DelegationPair, Error> {
     let (act, depth_max) = match &actor {
         // "No actor: depth unchanged."
@@ -84,16 +92,26 @@ pub fn pair(subject: Credential, actor: Option<Credential>) -> Result<Delegation
             (Some(extend(actor, subject.act())?), Some(depth))
         }
     };
-    let mut lineage = subject.lineage().to_vec();
-    for digest in actor.iter().flat_map(Credential::lineage) {
-        if !lineage.contains(digest) {
-            lineage.push(*digest);
-        }
-    }
+    let lineage = union(subject.lineage(), actor.as_ref().map(Credential::lineage));
     if lineage.len() > limits::LINEAGE_MAX {
         return Err(Error::LineageTooLong);
     }
-    Ok(DelegationPair { subject, actor, act, depth_max, lineage })
+    let via = union(subject.via(), actor.as_ref().map(Credential::via));
+    if via.len() > limits::VIA_MAX {
+        return Err(Error::TooManyFabrics);
+    }
+    Ok(DelegationPair { subject, actor, act, depth_max, lineage, via })
+}
+
+/// The values of the subject, then those that the actor adds.
+fn union<T: Clone + PartialEq>(subjects: &[T], actors: Option<&[T]>) -> Vec<T> {
+    let mut all = subjects.to_vec();
+    for value in actors.unwrap_or_default() {
+        if !all.contains(value) {
+            all.push(value.clone());
+        }
+    }
+    all
 }
 
 /// "An agent already in the chain: 403." The chain is the subject, the actor, and the actors in the `act` of both.

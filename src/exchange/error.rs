@@ -49,6 +49,9 @@ pub enum Error {
     /// More than [`crate::limits::LINEAGE_MAX`] digests.
     #[error("the token would derive from too many facts")]
     LineageTooLong,
+    /// More than [`crate::limits::VIA_MAX`] peer fabrics.
+    #[error("subject and actor came through too many fabrics")]
+    TooManyFabrics,
     /// The caller is blocked, whatever credential it presents.
     #[error("the caller is blocked")]
     CallerBlocked,
@@ -98,7 +101,7 @@ impl Error {
                 "delegation"
             }
             Self::CallerBlocked => "caller_blocked",
-            Self::LineageTooLong => "lineage",
+            Self::LineageTooLong | Self::TooManyFabrics => "lineage",
             Self::Denied(denial) => match denial.kind {
                 DenialKind::Audience => "audience",
                 DenialKind::Policy => "policy",

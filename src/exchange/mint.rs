@@ -67,6 +67,7 @@ pub fn claims(
         act: grant.pair().act().cloned(),
         may_act: subject.may_act().cloned(),
         lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
+        via: grant.pair().via().to_vec(),
         root_exp: grant.pair().root_exp().secs(),
         execution,
         agent: None,

@@ -77,6 +77,7 @@ pub(super) fn claims(
         act: None,
         may_act: None,
         lineage: derives_from.iter().map(ToString::to_string).collect(),
+        via: Vec::new(),
         // An exchange chain ends with its identity token.
         root_exp: exp,
         execution: None,

@@ -1,4 +1,5 @@
-//! A verified credential. Only [`super::foreign`] (foreign issuers) and [`super::issued`] (this fabric) create one.
+//! A verified credential. Only [`super::foreign`] (foreign issuers), [`super::issued`] (this fabric) and
+//! [`super::federated`] (peer fabrics) create one.
 
 use std::str::FromStr;
 
@@ -19,7 +20,7 @@ pub enum Kind {
     /// A JWT of a configured issuer.
     Jwt,
     SpiffeSvid,
-    /// A token of this fabric.
+    /// A token of this fabric, or of a peer.
     AgentA2a,
 }
 
@@ -62,7 +63,7 @@ pub struct Credential {
     pub(super) idx: Option<LogPosition>,
     pub(super) is_bound: bool,
     pub(super) is_agent_identity: bool,
-    pub(super) came_via_federation: bool,
+    pub(super) via: Vec<String>,
     pub(super) execution: Option<Execution>,
     pub(super) kubernetes: Option<Kubernetes>,
 }
@@ -205,7 +206,13 @@ impl Credential {
     #[must_use]
     pub fn is_first_hand(&self) -> bool {
         let is_first_hand = self.is_agent_identity || self.client_id.as_deref() == Some(self.sub.as_str());
-        is_first_hand && self.act.is_none() && !self.came_via_federation && self.execution.is_none()
+        is_first_hand && self.act.is_none() && self.via.is_empty() && self.execution.is_none()
+    }
+
+    /// Issuers of the peer fabrics through which it came, at most [`limits::VIA_MAX`].
+    #[must_use]
+    pub fn via(&self) -> &[String] {
+        &self.via
     }
 
     /// Its execution scope. Only a token of ours that is presented to a tool can have one.
@@ -254,7 +261,7 @@ pub(super) fn read(
         idx: None,
         is_bound: false,
         is_agent_identity: false,
-        came_via_federation: false,
+        via: Vec::new(),
         execution: None,
         kubernetes: None,
     })

@@ -99,6 +99,21 @@ pub enum Error {
     /// A fact of its lineage is revoked.
     #[error("token is revoked")]
     Revoked,
+    /// A token of a peer fabric that is valid for longer than `TOKEN_LIFETIME`.
+    #[error("token of a peer is valid for too long")]
+    LifetimeTooLong,
+    /// The identity token of an agent of a peer fabric: only a token exchanged there may leave it.
+    #[error("token is the identity token of an agent of another fabric")]
+    IdentityOfAnotherFabric,
+    /// A token of a peer fabric that came through a further one.
+    #[error("token of a peer came through another fabric")]
+    ThroughAnotherFabric,
+    /// A token of a peer fabric names an actor that is not of that peer.
+    #[error("token of a peer names an actor of another issuer")]
+    ActorNotOfIssuer,
+    /// A token of ours came through a fabric that is not accepted.
+    #[error("token came through a fabric that is not accepted")]
+    PeerNotAccepted,
     /// A token with an execution scope cannot be exchanged.
     #[error("token has an execution scope and cannot be exchanged")]
     ExecutionScoped,

@@ -588,6 +588,28 @@ mod tests {
     }
 
     #[test]
+    fn malformed_via_is_refused() {
+        let peers = ["https://a.example", "https://b.example", "https://c.example"];
+        assert_eq!(own(&own_header(), &with(&own_claims(), &json!({"via": peers[..2]}))).expect("good").via(), &peers[..2]);
+        let long = "x".repeat(limits::URI_BYTES_MAX + 1);
+        for value in [
+            json!([]),
+            json!({}),
+            json!(peers[0]),
+            json!([1]),
+            json!([""]),
+            json!([long]),
+            json!([peers[0], peers[0]]),
+            json!(peers),
+        ] {
+            assert_eq!(own_refusal(&json!({ "via": value })), Error::ClaimMalformed("via"), "{value}");
+        }
+        let null = with(&own_claims(), &json!({"via": ["x"]}));
+        let null = serde_json::from_str(&null.to_string().replace("[\"x\"]", "null")).expect("JSON");
+        assert_eq!(own(&own_header(), &null).err(), Some(Error::ClaimMalformed("via")));
+    }
+
+    #[test]
     fn malleated_signature_is_the_same_token_by_jti() {
         // (r, n - s) verifies too; stored state names a token by (iss, jti), which malleation cannot change.
         let (signer, trust_domain) = (Signer::es256(), trust_domain());
@@ -674,6 +696,7 @@ mod tests {
             }),
             may_act: None,
             lineage: vec![lineage::subject(ISS, "origin").to_string()],
+            via: vec!["https://peer.example".to_owned()],
             root_exp: NOW_SECS + 1000,
             execution: None,
             agent: None,
@@ -690,6 +713,7 @@ mod tests {
             .expect("good");
         assert_eq!(credential.act(), claims.act.as_ref());
         assert_eq!(credential.blast_radius(), claims.blast_radius.as_deref());
+        assert_eq!(credential.via(), claims.via);
         let execution = mint::ExecutionClaims {
             htm: "POST".to_owned(),
             htu: "https://tool/x".to_owned(),

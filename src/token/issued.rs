@@ -15,14 +15,19 @@ use super::key_set::VerifyingKey;
 use super::signature_cache::SignatureCache;
 use crate::clock::Timestamp;
 use crate::id::{Digest128, TrustDomain, WorkloadId};
-use crate::limits;
+use crate::{limits, text};
 
-/// This fabric, as the issuer of its own tokens.
+/// The claim that only identity tokens of agents have.
+pub(super) const PLATFORM: &str = "platform";
+/// The claim that only tokens have which came through peer fabrics.
+pub(super) const VIA: &str = "via";
+
+/// A fabric, as the issuer of its tokens: this one or a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Fabric<'f> {
-    /// Our `iss`, which is also the `aud` of tokens for us.
+    /// Its `iss`, which is also the `aud` of tokens for it.
     pub iss: &'f str,
-    /// Trust domains of the subjects we mint for: our own and those of configured issuers.
+    /// Trust domains of the subjects that it mints for; ours: our own and those of configured issuers.
     pub trust_domains: &'f [TrustDomain],
 }
 
@@ -91,8 +96,8 @@ pub fn verify_presented_to_tool(
     read(&claims, fabric, key, presented)
 }
 
-/// The claims, if one of our keys signed them and `iss` is ours.
-fn verified_claims(
+/// The claims, if `key` signed them and `iss` is the fabric.
+pub(super) fn verified_claims(
     token: &Compact<'_>,
     fabric: Fabric<'_>,
     key: &VerifyingKey,
@@ -117,7 +122,7 @@ fn verified_claims(
 }
 
 /// Subject, binding and all other claims.
-fn read(
+pub(super) fn read(
     claims: &Claims,
     fabric: Fabric<'_>,
     key: &VerifyingKey,
@@ -134,8 +139,8 @@ fn read(
     let mut credential = credential::read(Kind::AgentA2a, fabric.iss, sub, root_exp(claims)?, key, claims)?;
     credential.lineage = carried_lineage(claims)?;
     // Minted into identity tokens only.
-    credential.is_agent_identity = claims.others.contains_key("platform");
-    credential.came_via_federation = claims.others.contains_key("via");
+    credential.is_agent_identity = claims.others.contains_key(PLATFORM);
+    credential.via = via(claims)?;
     credential.is_bound = is_bound;
     credential.execution = Execution::read(claims)?;
     let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;
@@ -143,8 +148,22 @@ fn read(
     Ok(credential.with_own_lineage())
 }
 
-fn root_exp(claims: &Claims) -> Result<Timestamp, Error> {
+pub(super) fn root_exp(claims: &Claims) -> Result<Timestamp, Error> {
     claims.numeric_date("root_exp")?.ok_or(Error::ClaimMissing("root_exp"))
+}
+
+/// Peer fabrics through which the token came, each once.
+fn via(claims: &Claims) -> Result<Vec<String>, Error> {
+    const MALFORMED: Error = Error::ClaimMalformed(VIA);
+    let Some(carried) = claims.others.get(VIA) else { return Ok(Vec::new()) };
+    let carried = carried.as_array().filter(|issuers| (1..=limits::VIA_MAX).contains(&issuers.len()));
+    let mut via: Vec<String> = Vec::new();
+    for issuer in carried.ok_or(MALFORMED)? {
+        let issuer = issuer.as_str().filter(|issuer| text::fits(issuer, limits::URI_BYTES_MAX));
+        let issuer = issuer.filter(|issuer| !via.iter().any(|known| known == issuer));
+        via.push(issuer.ok_or(MALFORMED)?.to_owned());
+    }
+    Ok(via)
 }
 
 fn carried_lineage(claims: &Claims) -> Result<Vec<Digest128>, Error> {

@@ -42,6 +42,9 @@ pub struct AccessTokenClaims {
     pub may_act: Option<MayAct>,
     /// Digests of all facts from which the token derives.
     pub lineage: Vec<String>,
+    /// Issuers of the peer fabrics through which the token came; absent if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<String>,
     /// End of the whole chain.
     pub root_exp: i64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]

@@ -13,6 +13,8 @@ pub mod encryption_key;
 mod error;
 pub(crate) mod event_types;
 pub(crate) mod execution;
+pub mod fabric_peers;
+pub mod federated;
 pub mod foreign;
 pub mod issued;
 pub mod issuer;

@@ -258,7 +258,9 @@ impl ToolCallVerifier {
     ) -> Result<RevocationStatus, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
-        let is_revoked = self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat());
+        // No fabric is accepted as a peer, so there is no ledger by which a token that came through one could be judged.
+        let is_revoked = !credential.via().is_empty()
+            || self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat());
         Ok(RevocationStatus { is_revoked, is_spent: is_spent.unwrap_or(false) })
     }
 

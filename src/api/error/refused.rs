@@ -63,7 +63,8 @@ impl Error {
             | E::ActorLoop
             | E::DelegationDepthExhausted
             | E::ChainTooLong
-            | E::LineageTooLong => Code::InvalidRequest,
+            | E::LineageTooLong
+            | E::TooManyFabrics => Code::InvalidRequest,
             E::Denied(_) | E::BlastRadius => Code::AccessDenied,
             _ => return error.into(),
         };
@@ -221,6 +222,7 @@ impl Refused for exchange::Error {
             | Self::DelegationDepthExhausted
             | Self::ChainTooLong
             | Self::LineageTooLong
+            | Self::TooManyFabrics
             | Self::CallerBlocked
             | Self::Denied(_)
             | Self::NothingGranted
