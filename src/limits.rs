@@ -444,6 +444,30 @@ pub const PUSH_REFUSAL_BODY_WAIT: Duration = Duration::from_secs(1);
 /// Maximum body of a 400 or 403 response to a push. The body of other responses is not read.
 pub const PUSH_RESPONSE_BYTES_MAX: usize = 64 * 1024;
 
+// --- peer fabrics ------------------------------------------------------------------------------
+
+/// Maximum peer fabrics; beyond it: refused at start.
+pub const PEER_FABRICS_MAX: usize = 300;
+/// Maximum length of the name of a peer fabric.
+pub const PEER_NAME_BYTES_MAX: usize = 32;
+/// Maximum endpoints, SPIFFE IDs and trust domains per peer fabric, each.
+pub const PEER_NODES_MAX: usize = 64;
+/// Maximum entries of the ledgers of all peer fabrics: the sum of their `max_entries`; beyond it: refused at
+/// start.
+pub const FEDERATED_ENTRIES_MAX: u32 = 6_000_000;
+/// Time without a response of a peer fabric after which its credentials are refused, unless it is configured.
+pub const PEER_STALE_AFTER: Duration = Duration::from_secs(60);
+/// Minimum of that time.
+pub const PEER_STALE_AFTER_MIN: Duration = Duration::from_secs(2);
+/// Maximum of that time.
+pub const PEER_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
+/// Interval of the pings on a connection to a peer fabric.
+pub const PEER_FABRIC_PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum wait for the response to a ping; beyond it: the connection is closed.
+pub const PEER_FABRIC_PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Refresh interval that the bundle of our roots requests from its readers.
+pub const BUNDLE_REFRESH_HINT: Duration = Duration::from_secs(60);
+
 // --- live feed ---------------------------------------------------------------------------------
 
 /// Interval of the comments that keep a connection of the live feed open (contract §7). With each, the

@@ -63,7 +63,11 @@ impl Certificates {
 
 /// No redirects, no proxy, one timeout for all requests.
 pub(crate) fn builder() -> ClientBuilder {
-    reqwest::Client::builder().redirect(redirect::Policy::none()).no_proxy().timeout(limits::REQUEST_TIMEOUT)
+    reqwest::Client::builder()
+        .http1_only()
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .timeout(limits::REQUEST_TIMEOUT)
 }
 
 pub(crate) fn roots(path: &Path) -> Result<Vec<Certificate>, Error> {

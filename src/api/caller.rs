@@ -15,11 +15,12 @@ use axum::http::{HeaderMap, header};
 
 pub use super::capability::Capability;
 use super::connect_info::{Channel, ClientConnection};
-use super::error::Error;
+use super::error::{Error, Refusal};
 use super::rate_limit::Key;
 use super::request_context::RequestContext;
 use super::{App, idempotency};
 use crate::clock::Timestamp;
+use crate::federation::peers::{Peer, Peers};
 use crate::id::WorkloadId;
 use crate::state::{CallContext, CallerFacts};
 use crate::tls::PeerCertificate;
@@ -83,6 +84,10 @@ pub enum Access {
     Bearer,
     /// As [`MetricsAccess`] is configured.
     Metrics,
+    /// A client certificate of a node of a peer fabric that may read our ledger.
+    Peer,
+    /// The same, or a client certificate or a bearer token with `cluster.admin`.
+    PeerOrOperator,
 }
 
 impl fmt::Display for Access {
@@ -96,6 +101,8 @@ impl fmt::Display for Access {
             Self::Authenticated => write!(f, "certificate or bearer"),
             Self::Bearer => write!(f, "bearer"),
             Self::Metrics => write!(f, "metrics"),
+            Self::Peer => write!(f, "peer"),
+            Self::PeerOrOperator => write!(f, "peer, or certificate or bearer cluster.admin"),
         }
     }
 }
@@ -157,6 +164,10 @@ needs! {
     ClusterAdmin = Access::Credential(Capability::ClusterAdmin);
     /// As [`MetricsAccess`] is configured.
     Metrics = Access::Metrics;
+    /// A node of a peer fabric.
+    PeerNode = Access::Peer;
+    /// A node of a peer fabric, or `cluster.admin`.
+    LedgerReader = Access::PeerOrOperator;
 }
 
 /// An authorized caller for need `N`. Only this module constructs it.
@@ -164,6 +175,7 @@ needs! {
 pub struct Caller<N> {
     context: CallContext,
     credential: Option<Arc<Credential>>,
+    peer: Option<Arc<Peer>>,
     need: PhantomData<N>,
 }
 
@@ -176,13 +188,15 @@ enum Principal {
     Workload(WorkloadId),
     /// The subject of a bearer token.
     Bearer(Arc<Credential>),
+    /// A node of a peer fabric.
+    Peer(WorkloadId, Arc<Peer>),
 }
 
 impl Principal {
     fn id(&self) -> Option<&WorkloadId> {
         match self {
             Self::Anonymous => None,
-            Self::Workload(id) => Some(id),
+            Self::Workload(id) | Self::Peer(id, _) => Some(id),
             Self::Bearer(credential) => Some(credential.sub()),
         }
     }
@@ -193,6 +207,12 @@ impl<N> Caller<N> {
     #[must_use]
     pub fn credential(&self) -> Option<&Credential> {
         self.credential.as_deref()
+    }
+
+    /// The peer fabric whose node it is.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Arc<Peer>> {
+        self.peer.as_ref()
     }
 
     /// Adds the `Idempotency-Key` of its request.
@@ -239,12 +259,16 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         }
         let is_operator = may(app, &principal, Capability::ClusterAdmin);
         let id = principal.id().map(|id| id.as_str().to_owned());
-        let credential = if let Principal::Bearer(credential) = principal { Some(credential) } else { None };
+        let (credential, fabric) = match principal {
+            Principal::Bearer(credential) => (Some(credential), None),
+            Principal::Peer(_, fabric) => (None, Some(fabric)),
+            Principal::Anonymous | Principal::Workload(_) => (None, None),
+        };
         let actor = credential.as_ref().and_then(|credential| credential.act()).map(|act| act.sub.clone());
         let request_id = super::request_id::current();
         let context =
             CallContext { request_id, id, actor, is_operator, certificate, facts, idempotency: None };
-        Ok(Self { context, credential, need: PhantomData })
+        Ok(Self { context, credential, peer: fabric, need: PhantomData })
     }
 }
 
@@ -296,6 +320,7 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
     match principal {
         Principal::Anonymous => !app.requires_tls,
         Principal::Workload(id) => app.callers.may(id, capability),
+        Principal::Peer(..) => false,
         Principal::Bearer(credential) => {
             let granted = credential.capabilities().unwrap_or_default();
             granted.iter().any(|granted| granted == capability.as_str())
@@ -306,16 +331,18 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
 /// Decides, in this order:
 ///
 /// 1. outside development mode, plain HTTP serves open routes only, and none that takes a secret
-/// 2. an open route needs no credential; a valid certificate still identifies the caller
+/// 2. an open route needs no credential; a valid certificate still identifies the caller, but not that of a peer fabric
 /// 3. a client certificate must not have expired since the handshake
-/// 4. a bearer token must be ours, for our audience, valid, and bound to this connection if it has `cnf`
-/// 5. without a bearer token the client certificate identifies the caller
-/// 6. without either the caller is anonymous: 401, or in development mode every capability but no agent identity
-/// 7. this node holds a freshness lease, and the caller, also an operator, is neither blocked nor revoked
-/// 8. the caller has the capability of the route
+/// 4. a certificate of a peer fabric identifies a caller of federation routes only, alone, and if that peer may read
+/// 5. a bearer token must be ours, for our audience, valid, and bound to this connection if it has `cnf`
+/// 6. without a bearer token the client certificate identifies the caller
+/// 7. without either the caller is anonymous: 401, or in development mode every capability but no agent identity
+/// 8. this node holds a freshness lease, and the caller, also an operator, is neither blocked nor revoked
+/// 9. the caller has the capability of the route
 ///
 /// # Errors
-/// 401 if it is not authenticated, 403 if it is blocked or lacks the capability, 503 without a lease.
+/// 401 if it is not authenticated, 403 if it is blocked or lacks the capability, 501 for a route of peers without
+/// federation, 503 without a lease.
 async fn decide(
     app: &App,
     peer: &ClientConnection,
@@ -330,7 +357,12 @@ async fn decide(
             MetricsAccess::Loopback => return Err(Error::forbidden("metrics are served on loopback only")),
             MetricsAccess::Authenticated => false,
         },
-        Access::Certificate(_) | Access::Credential(_) | Access::Authenticated | Access::Bearer => false,
+        Access::Certificate(_)
+        | Access::Credential(_)
+        | Access::Authenticated
+        | Access::Bearer
+        | Access::Peer
+        | Access::PeerOrOperator => false,
     };
     let needs_tls = !is_open || access == Access::JoinToken;
     if app.requires_tls && matches!(peer.channel, Channel::Plain) && needs_tls {
@@ -342,17 +374,29 @@ async fn decide(
         outcome => outcome?,
     };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
-    let by_certificate = certificate
-        .map_or(Principal::Anonymous, |certificate| Principal::Workload(certificate.spiffe_id.clone()));
+    let peers = app.federation.peers();
+    let of_peer = certificate.filter(|certificate| peers.have(certificate.spiffe_id.trust_domain()));
+    let by_certificate = match certificate {
+        Some(certificate) if of_peer.is_none() => Principal::Workload(certificate.spiffe_id.clone()),
+        _ => Principal::Anonymous,
+    };
     if is_open {
         let facts = CallerFacts::default();
         return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
     }
+    if access == Access::Peer && !peers.is_configured() {
+        return Err(Error::new(Refusal::NotConfigured, "federation is not configured"));
+    }
+    let by_certificate = match of_peer {
+        Some(certificate) => peer_node(peers, &certificate.spiffe_id, access)?,
+        None => by_certificate,
+    };
     if access == Access::Certificate(Capability::Exchange) && is_basic(headers) {
         return Err(Error::basic_authentication());
     }
+    let takes_no_bearer = matches!(access, Access::Certificate(_) | Access::Peer) || of_peer.is_some();
     let principal = match (bearer(headers)?, access) {
-        (Some(_), Access::Certificate(_)) => {
+        (Some(_), _) if takes_no_bearer => {
             let text = "this route accepts a client certificate and no Authorization header";
             return Err(Error::unauthenticated(text));
         }
@@ -365,29 +409,49 @@ async fn decide(
     if matches!(principal, Principal::Anonymous) && app.requires_tls {
         let text = match access {
             Access::Certificate(_) => "a client certificate is required",
+            Access::Peer => "a client certificate of a peer fabric is required",
             _ => "a client certificate or a bearer token is required",
         };
         return Err(Error::unauthenticated(text));
     }
     let facts = match &principal {
         Principal::Anonymous => CallerFacts::default(),
-        Principal::Workload(id) => CallerFacts::of_certificate(&app.issuer, id),
+        Principal::Workload(id) | Principal::Peer(id, _) => CallerFacts::of_certificate(&app.issuer, id),
         Principal::Bearer(credential) => CallerFacts::of_bearer(credential),
     };
     let fresh = app.state.fresh().await?;
     if app.state.refuses(&fresh, &facts) {
         return Err(Error::forbidden("the caller is blocked"));
     }
-    let needed = match access {
-        Access::Certificate(capability) | Access::Credential(capability) => Some(capability),
-        Access::Metrics => Some(Capability::MetricsRead),
-        Access::Health | Access::Public | Access::JoinToken | Access::Authenticated | Access::Bearer => None,
+    authorize(app, &principal, access)?;
+    Ok(Authorized { principal, certificate: digest, facts })
+}
+
+/// # Errors
+/// 403 if the caller lacks the capability of the route, or is no peer on a route of peers.
+fn authorize(app: &App, principal: &Principal, access: Access) -> Result<(), Error> {
+    let needed = match (access, principal) {
+        (Access::Peer | Access::PeerOrOperator, Principal::Peer(..)) => return Ok(()),
+        (Access::Peer, _) => return Err(Error::forbidden("this route is for the nodes of peer fabrics")),
+        (Access::PeerOrOperator, _) => Capability::ClusterAdmin,
+        (Access::Certificate(capability) | Access::Credential(capability), _) => capability,
+        (Access::Metrics, _) => Capability::MetricsRead,
+        _ => return Ok(()),
     };
-    match needed {
-        Some(capability) if !may(app, &principal, capability) => {
-            Err(Error::insufficient(capability.as_str()))
-        }
-        _ => Ok(Authorized { principal, certificate: digest, facts }),
+    if may(app, principal, needed) { Ok(()) } else { Err(Error::insufficient(needed.as_str())) }
+}
+
+/// The principal of a certificate of a peer's trust domain.
+///
+/// # Errors
+/// 403 on routes that are not for peers, for a workload that is not a configured node, and for a peer without `serve`.
+fn peer_node(peers: &Peers, id: &WorkloadId, access: Access) -> Result<Principal, Error> {
+    if !matches!(access, Access::Peer | Access::PeerOrOperator) {
+        return Err(Error::forbidden("a certificate of a peer fabric is accepted on federation routes only"));
+    }
+    match peers.by_id(id) {
+        Some(peer) if peer.serve => Ok(Principal::Peer(id.clone(), Arc::clone(peer))),
+        _ => Err(Error::forbidden("no peer fabric that may read the ledger has a node of this SPIFFE ID")),
     }
 }
 

@@ -1,24 +1,22 @@
-//! `/v1/federation/`: wire types and translation: hash, export and sync of the ledger of this fabric's own revocations.
+//! `/v1/federation/`: wire types and translation: hash and export of the ledger of this fabric's own revocations, and the
+//! bundle of its roots.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
-use axum::http::Uri;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::App;
-use super::body;
 use super::cache_control::NO_STORE;
-use super::caller::{self, Caller, ClusterAdmin};
+use super::caller::{Caller, ClusterAdmin, LedgerReader, Public};
 use super::error::Error;
-use super::openapi::params::Page;
+use super::openapi::params::{IfNoneMatch, Page};
 use super::openapi::values;
-use super::paging;
-use crate::federation::wire::{SyncRequest, SyncResponse};
+use super::{App, cache_control, paging};
 use crate::federation::{ExportQuery, HashQuery, LedgerHash};
 use crate::limits;
 use crate::state::{LedgerEntry, LedgerState, LinearizableRead, Sum, stated};
@@ -98,6 +96,29 @@ pub struct RevocationEntry {
     by: Option<String>,
 }
 
+/// A SPIFFE bundle (SPIFFE Trust Domain and Bundle §4).
+#[derive(Serialize, ToSchema)]
+pub struct SpiffeBundle {
+    /// The roots, each with `kty`, `use` `x509-svid`, `x5c` and the fields of its type.
+    keys: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// Time after which it should be read again, in seconds.
+    spiffe_refresh_hint: u64,
+}
+
+/// The X.509 roots of this fabric's trust domain, by which peer fabrics verify its certificates.
+#[utoipa::path(get, path = "", operation_id = "federationBundle", params(IfNoneMatch), responses(
+    (status = 200, description = "The bundle", body = SpiffeBundle),
+    (status = 404, description = "This fabric has no roots of its trust domain"),
+    (status = 501, description = "Federation is not configured"),
+))]
+pub async fn bundle(
+    _caller: Caller<Public>,
+    State(app): State<App>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    cache_control::answer(&headers, "application/json", app.federation.bundle()?)
+}
+
 /// The hash of this fabric's own revocations, by which two readers compare what they have.
 #[utoipa::path(
     get, path = "", operation_id = "revocationHash",
@@ -112,7 +133,7 @@ pub struct RevocationEntry {
     )
 )]
 pub async fn hash(
-    _caller: Caller<ClusterAdmin>,
+    _caller: Caller<LedgerReader>,
     State(app): State<App>,
     current: LinearizableRead,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,

@@ -68,8 +68,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, CreateStream, Health, Identities, IssueIdentity,
-    JoinTokenHolder, ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken, Public,
-    ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
+    JoinTokenHolder, LedgerReader, ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess, OwnToken,
+    Public, ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
 pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;
@@ -268,7 +268,8 @@ fn routes() -> Routes {
         (GET, "/v1/events", ReadEvents, events::read),
         (GET, "/v1/blocks", ClusterAdmin, blocks::list),
         (DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift),
-        (GET, "/v1/federation/revocation-hash", ClusterAdmin, federation::hash),
+        (GET, "/v1/federation/bundle", Public, federation::bundle),
+        (GET, "/v1/federation/revocation-hash", LedgerReader, federation::hash),
         (GET, "/v1/federation/revocation-export", ClusterAdmin, federation::export),
         (POST, "/v1/federation/sync", caller::Peer, federation::sync),
         (GET, "/v1/federation/peers", ClusterAdmin, federation_peers::list),

@@ -9,7 +9,7 @@ use super::checker::{Checker, duration};
 use super::schema::{Mode, Settings};
 use super::{Fabric, listeners, schema};
 use crate::cluster::{FreshnessMode, NodeIdentities};
-use crate::tls::{Authorities, Files, KeyPairFiles};
+use crate::tls::{Authorities, Files, KeyPairFiles, Roots};
 use crate::{limits, text};
 
 /// `[cluster]`
@@ -93,7 +93,7 @@ fn peers(
             own: KeyPairFiles { certificate: certificate?, private_key: private_key? },
             authorities: vec![Authorities {
                 trust_domain: fabric?.trust_domain.clone(),
-                ca: ca?,
+                roots: Roots::Pem(ca?),
                 crl: settings.crl.clone(),
             }],
         },

@@ -18,7 +18,7 @@ use crate::api::caller::{Callers, Capability, MetricsAccess};
 use crate::api::listener::Caps;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
-use crate::tls::{Authorities, Files, KeyPairFiles};
+use crate::tls::{Authorities, Files, KeyPairFiles, Roots};
 
 /// Values that are checked together.
 pub(super) struct Listeners {
@@ -94,8 +94,11 @@ fn tls(settings: &schema::Tls, https: &str, fabric: Option<&Fabric>, checker: &m
         None => fabric.map(|fabric| fabric.trust_domain.clone()),
     };
     let more = trust_domains(settings, client_trust_domain.as_ref(), checker);
-    let own =
-        Authorities { trust_domain: client_trust_domain?, ca: client_ca?, crl: settings.client_crl.clone() };
+    let own = Authorities {
+        trust_domain: client_trust_domain?,
+        roots: Roots::Pem(client_ca?),
+        crl: settings.client_crl.clone(),
+    };
     let authorities = std::iter::once(own).chain(more?).collect();
     let own = KeyPairFiles { certificate: certificate?, private_key: private_key? };
     let files = Files { own, authorities };
@@ -119,7 +122,8 @@ fn trust_domains(
             checker.keep(&setting("name"), Err::<(), _>("duplicate"));
             continue;
         }
-        found.push(Authorities { trust_domain, ca: ca.to_owned(), crl: row.crl.clone() });
+        let roots = Roots::Pem(ca.to_owned());
+        found.push(Authorities { trust_domain, roots, crl: row.crl.clone() });
     }
     let rule = format!("must be at most {}", limits::CLIENT_TRUST_DOMAINS_MAX);
     let is_short = settings.trust_domains.len() < limits::CLIENT_TRUST_DOMAINS_MAX;

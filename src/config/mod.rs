@@ -6,6 +6,7 @@
 mod checker;
 mod cluster;
 mod environment;
+mod federation;
 mod issuers;
 mod listeners;
 mod policy_directory;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use self::checker::Checker;
 pub use self::cluster::{Cluster, Peers};
 pub use self::environment::{data_home, environment, forbid_core_dumps, program};
+pub use self::federation::Federation;
 use self::schema::Settings;
 use crate::api::caller::{Callers, MetricsAccess};
 use crate::api::listener::Caps;
@@ -60,6 +62,8 @@ pub struct Config {
     pub signals: SignalIssuers,
     /// Transmitter; `None` if this fabric transmits nothing.
     pub transmitter: Option<TransmitterConfig>,
+    /// Peer fabrics; `None` without federation.
+    pub federation: Option<Federation>,
     /// First policy.
     pub policy: Policy,
     /// Replication.

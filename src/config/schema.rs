@@ -26,6 +26,7 @@ pub(super) struct Settings {
     pub issuers: Vec<Issuer>,
     pub signals: Vec<SignalIssuer>,
     pub transmitter: Option<TransmitterSection>,
+    pub federation: Option<FederationSection>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -334,6 +335,65 @@ pub(super) struct TransmitterSection {
     pub allow_loopback_push: Option<bool>,
 }
 
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct FederationSection {
+    pub certificate: Option<PathBuf>,
+    pub private_key: Option<PathBuf>,
+    pub peers: Vec<PeerFabric>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct PeerFabric {
+    pub name: Option<String>,
+    pub issuer: Option<String>,
+    pub trust_domains: Vec<String>,
+    pub endpoints: Vec<String>,
+    pub ids: Vec<String>,
+    pub bundle_file: Option<PathBuf>,
+    pub bundle_endpoint: Option<String>,
+    pub crl: Option<PathBuf>,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub accept: bool,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub serve: bool,
+    pub stale_after: String,
+    #[serde(deserialize_with = "stated_whole_number")]
+    pub max_entries: Option<u64>,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub approve_incarnation: bool,
+    pub disclose: Disclose,
+}
+
+impl Default for PeerFabric {
+    fn default() -> Self {
+        Self {
+            name: None,
+            issuer: None,
+            trust_domains: Vec::new(),
+            endpoints: Vec::new(),
+            ids: Vec::new(),
+            bundle_file: None,
+            bundle_endpoint: None,
+            crl: None,
+            accept: false,
+            serve: false,
+            stale_after: format!("{}s", limits::PEER_STALE_AFTER.as_secs()),
+            max_entries: None,
+            approve_incarnation: false,
+            disclose: Disclose::Word("own".to_owned()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "must be \"own\", \"digests\" or a list of issuers")]
+pub(super) enum Disclose {
+    Word(String),
+    Issuers(Vec<String>),
+}
+
 fn default_algorithms() -> Vec<String> {
     crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec()
 }
@@ -350,6 +410,11 @@ fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
         Written::Number(number) => Ok(number),
         Written::Text(text) => text.parse().map_err(|_| serde::de::Error::custom("must be a whole number")),
     }
+}
+
+/// [`whole_number`] for a setting whose default depends on others.
+fn stated_whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    whole_number(deserializer).map(Some)
 }
 
 /// Strictly `true` or `false`.

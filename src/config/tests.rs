@@ -364,7 +364,7 @@ fn production_has_tls_and_documented_defaults() {
     let tls = config.tls.expect("TLS");
     assert_eq!(tls.address.to_string(), "0.0.0.0:8694");
     let [own] = tls.files.authorities.as_slice() else { panic!("{:?}", tls.files) };
-    assert_eq!((own.ca.as_path(), &own.crl), (Path::new("ca.pem"), &None));
+    assert_eq!((own.roots.path(), &own.crl), (Path::new("ca.pem"), &None));
     assert_eq!(own.trust_domain, config.fabric.trust_domain);
     assert_eq!(config.listen.hosts, ["trust.example.com"]);
     assert_eq!(config.limits.requests_per_second_per_caller, 1_000);
@@ -434,7 +434,7 @@ fn each_client_trust_domain_has_its_own_ca() {
     let row = |name: &str, ca: &str| format!("[[tls.trust_domains]]\nname = \"{name}\"\nca = \"{ca}\"\n");
     let tls = good(&with(&row("eu.example.com", "eu.pem"))).tls.expect("TLS");
     let found: Vec<_> =
-        tls.files.authorities.iter().map(|of| (of.trust_domain.as_str(), of.ca.to_string_lossy())).collect();
+        tls.files.authorities.iter().map(|of| (of.trust_domain.as_str(), of.roots.path().to_string_lossy())).collect();
     assert_eq!(found, [("trust.example.com", "ca.pem".into()), ("eu.example.com", "eu.pem".into())]);
     for (rows, key) in [
         ("[[tls.trust_domains]]\nca = \"eu.pem\"\n".to_owned(), "tls.trust_domains[0].name"),

@@ -6,7 +6,8 @@ use super::checker::{Checker, own_issuer};
 use super::schema;
 use super::schema::{Mode, Settings};
 use super::{
-    Cluster, Config, Error, Fabric, Log, Node, Policy, cluster, issuers, listeners, signals, transmitter,
+    Cluster, Config, Error, Fabric, Log, Node, Policy, cluster, federation, issuers, listeners, signals,
+    transmitter,
 };
 use crate::outbound::address::Network;
 use crate::outbound::guard::{Guard, Rules};
@@ -35,6 +36,8 @@ pub(super) fn config(settings: &Settings, mut checker: Checker) -> Result<Config
     }
     let signals = signals::check(settings, own_issuer, &guard, &mut checker);
     let transmitter = transmitter::check(settings, &mut checker);
+    let tls = listeners.as_ref().and_then(|listeners| listeners.tls.as_ref());
+    let federation = federation::check(settings, (fabric.as_ref(), tls), &guard, &mut checker);
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }
@@ -60,6 +63,7 @@ pub(super) fn config(settings: &Settings, mut checker: Checker) -> Result<Config
             issuers,
             signals,
             transmitter,
+            federation,
             policy: Policy { directory: directory.to_owned() },
             cluster,
             outbound,

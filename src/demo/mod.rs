@@ -238,6 +238,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
             revocations_per_minute: limits::REVOCATIONS_PER_MINUTE,
             may_block_operators: false,
         }])?,
+        federation: None,
         transmitter: Some(config::TransmitterConfig {
             base_url: format!("http://{listen}"),
             certificate: None,

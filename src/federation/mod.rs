@@ -1,11 +1,7 @@
-//! Federation: the ledger of this fabric's own revocations, as other fabrics and operators read it, and the copies of
-//! other fabrics' ledgers.
+//! Federation, as far as it is built: the peer fabrics, and the ledger of this fabric's own revocations, as peers and
+//! operators read it. Nothing is imported from another fabric.
 
-mod admin;
-mod engine;
-pub mod peers;
-pub mod pull;
-mod report;
+pub(crate) mod peers;
 mod serve;
 mod sync;
 pub mod wire;
@@ -21,12 +17,12 @@ pub(crate) use self::serve::{ExportQuery, HashQuery, LedgerHash};
 pub(crate) use self::sync::LastCall;
 
 use self::peers::Peers;
-use self::sync::Calls;
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::state::{self, State};
+use crate::tls::Tls;
 
 /// Reason why the ledger was not read.
 #[derive(Debug, thiserror::Error)]
@@ -40,18 +36,12 @@ pub enum Error {
     /// No ledger of this origin.
     #[error("origin: this node has no ledger of this fabric")]
     UnknownOrigin,
-    /// No peer of this name.
-    #[error("there is no peer with this name")]
-    UnknownPeer,
-    /// No configuration of peers.
+    /// No section `[federation]`.
     #[error("federation is not configured")]
     NotConfigured,
-    /// The peer is paused.
-    #[error("the peer is paused")]
-    Paused,
-    /// All permits for held calls of the peer, or of all peers, are in use.
-    #[error("the limit of concurrent calls of a peer on this node is reached")]
-    TooManyCalls,
+    /// The configuration has no CA of our own trust domain.
+    #[error("this fabric publishes no roots: tls has no CA of fabric.trust_domain")]
+    NoRoots,
     /// All scan permits are in use.
     #[error("the limit of concurrent scans of the ledger on this node is reached; retry")]
     Busy,
@@ -72,45 +62,49 @@ impl From<Corrupt> for Error {
     }
 }
 
+/// Serves the ledger.
+pub struct Federation {
+    parts: Parts,
+    /// Permits to scan an epoch.
+    scans: Semaphore,
+}
+
 /// The parts of [`Federation`].
 pub struct Parts {
     /// Our `iss`, the origin of our own ledger.
     pub issuer: String,
     /// Our trust domain.
     pub trust_domain: TrustDomain,
-    /// The peers.
+    /// The peer fabrics.
     pub peers: Peers,
-    /// What the puller of this node knows of them.
-    pub reports: Arc<Reports>,
-    /// The replicated state.
+    /// The certificates of callers, and the roots of our trust domain; `None` in development mode.
+    pub tls: Option<Tls>,
     pub state: State,
-    /// Time.
     pub clock: Clock,
-    /// Cancelled when the node shall stop: held calls end.
-    pub stop_requested: CancellationToken,
-}
-
-/// Serves our own ledger, and shows the peers.
-pub struct Federation {
-    issuer: String,
-    trust_domain: TrustDomain,
-    peers: Peers,
-    reports: Arc<Reports>,
-    state: State,
-    clock: Clock,
-    stop_requested: CancellationToken,
-    calls: Calls,
-    /// Permits to scan an epoch.
-    scans: Semaphore,
 }
 
 impl Federation {
     /// That of a node.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { issuer, trust_domain, peers, reports, state, clock, stop_requested } = parts;
-        let scans = Semaphore::new(limits::LEDGER_SCANS_MAX);
-        let calls = Calls::default();
-        Self { issuer, trust_domain, peers, reports, state, clock, stop_requested, calls, scans }
+        Self { parts, scans: Semaphore::new(limits::LEDGER_SCANS_MAX) }
+    }
+
+    /// The peer fabrics.
+    #[must_use]
+    pub fn peers(&self) -> &Peers {
+        &self.parts.peers
+    }
+
+    /// The SPIFFE bundle of our roots, by which peers verify our certificates.
+    ///
+    /// # Errors
+    /// [`Error::NotConfigured`], [`Error::NoRoots`].
+    pub fn bundle(&self) -> Result<String, Error> {
+        if !self.parts.peers.is_configured() {
+            return Err(Error::NotConfigured);
+        }
+        let tls = self.parts.tls.as_ref().ok_or(Error::NoRoots)?;
+        tls.bundle_of(&self.parts.trust_domain).ok_or(Error::NoRoots)
     }
 }

@@ -71,7 +71,7 @@ impl Federation {
         let floor: Option<u32> = number("floor", query.floor)?;
         let incarnation = self.incarnation()?;
         let (sums, buckets) = match epoch {
-            None => (self.state.ledger_sums(current)?, None),
+            None => (self.parts.state.ledger_sums(current)?, None),
             Some(epoch) => {
                 let _permit = self.scans.try_acquire().map_err(|_| Error::Busy)?;
                 let (sums, buckets) = self.sums_and_buckets(current, epoch).await?;
@@ -79,14 +79,14 @@ impl Federation {
             }
         };
         // After the read, so that no entry is of a later epoch.
-        let present = self.state.ledger_epoch();
+        let present = self.parts.state.ledger_epoch();
         check_epoch(epoch, &sums, present)?;
         check_not_ahead("floor", floor, present)?;
         let floor = floor.unwrap_or_default().max(sums.complete_from);
         Ok(LedgerHash {
             hash: sums.root(&incarnation, floor),
             count: sums.count(floor),
-            at: self.state.not_before_log(self.clock.now()),
+            at: self.parts.state.not_before_log(self.parts.clock.now()),
             floor,
             epoch: present,
             position: LogPosition { incarnation, index: sums.changed_at },
@@ -110,10 +110,10 @@ impl Federation {
         let cursor = query.cursor.map(|text| self.read_cursor(text)).transpose()?;
         let after = cursor.or_else(|| since.map(LedgerCursor::after_index));
         let selection = LedgerQuery { after, epoch, bucket, limit: query.limit };
-        let page = self.state.ledger_page(current, &selection)?;
+        let page = self.parts.state.ledger_page(current, &selection)?;
         // After the page, so that entries that were forgotten before it are not missed unnoticed.
-        let sums = self.state.ledger_sums(current)?;
-        check_epoch(epoch, &sums, self.state.ledger_epoch())?;
+        let sums = self.parts.state.ledger_sums(current)?;
+        check_epoch(epoch, &sums, self.parts.state.ledger_epoch())?;
         if let Some(since) = since
             && since < sums.forgotten_to
         {
@@ -150,7 +150,7 @@ impl Federation {
     fn since(&self, text: &str) -> Result<u64, Error> {
         let position: LogPosition =
             text.parse().map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
-        let here = self.state.position().ok_or(Error::NotBootstrapped)?;
+        let here = self.parts.state.position().ok_or(Error::NotBootstrapped)?;
         if position.incarnation != here.incarnation {
             let rule = "is of another incarnation of this fabric; read without since".to_owned();
             return Err(Error::Position(rule));
@@ -163,7 +163,7 @@ impl Federation {
     }
 
     fn incarnation(&self) -> Result<Incarnation, Error> {
-        self.state.index().incarnation.ok_or(Error::NotBootstrapped)
+        self.parts.state.index().incarnation.ok_or(Error::NotBootstrapped)
     }
 
     fn check_origin(&self, origin: Option<&str>) -> Result<(), Error> {
@@ -176,14 +176,14 @@ impl Federation {
         current: &LinearizableRead,
         epoch: u32,
     ) -> Result<(LedgerSums, Box<[Sum; 256]>), Error> {
-        let mut sums = self.state.ledger_sums(current)?;
+        let mut sums = self.parts.state.ledger_sums(current)?;
         for _ in 0..limits::LEDGER_SCAN_ATTEMPTS_MAX {
-            let buckets = self.state.ledger_buckets(current, epoch).await?;
+            let buckets = self.parts.state.ledger_buckets(current, epoch).await?;
             let total = buckets.iter().fold(Sum::default(), Sum::plus);
             if total == sums.of_epoch(epoch) {
                 return Ok((sums, buckets));
             }
-            let later = self.state.ledger_sums(current)?;
+            let later = self.parts.state.ledger_sums(current)?;
             if later.changed_at == sums.changed_at {
                 return Err(Corrupt::row("the ledger has another sum than its entries").into());
             }

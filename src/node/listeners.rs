@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
+use super::federation::Fabrics;
 use super::replica::Replica;
 use crate::api::listener::{self, ConnectionLimiter, Handshake, Kind};
 use crate::api::{App, Router, admin_socket};
@@ -25,15 +26,28 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Self, Error> {
+    /// Accepts the certificates of `[tls]`, and those of peer fabrics.
+    pub(super) fn open(
+        config: &Config,
+        fabrics: Option<&Fabrics>,
+        clock: &Clock,
+        metrics: &Metrics,
+    ) -> Result<Self, Error> {
         let http = bind(config.listen.http)?;
         let Some(tls) = &config.tls else {
             tracing::warn!("development mode: no TLS; every local caller has all capabilities");
             return Ok(Self { http, https: None });
         };
         let socket = bind(tls.address)?;
-        let tls = Tls::load(tls.files.clone(), RemoteEnd::Callers, clock.clone(), metrics.clone())?;
+        let mut files = tls.files.clone();
+        files.authorities.extend(fabrics.into_iter().flat_map(Fabrics::authorities));
+        let tls = Tls::load(files, RemoteEnd::Callers, clock.clone(), metrics.clone())?;
         Ok(Self { http, https: Some((socket, tls)) })
+    }
+
+    /// TLS of the callers; `None` in development mode.
+    pub(super) fn tls(&self) -> Option<Tls> {
+        self.https.as_ref().map(|(_, tls)| tls.clone())
     }
 
     /// Addresses of plain HTTP and TLS.
@@ -84,10 +98,11 @@ pub(super) fn open_admin_socket(data: &Path, app: App, replica: &mut Replica) {
 
 fn handshake(tls: &Tls) -> Handshake {
     let changes = tls.changes();
-    let tls = tls.clone();
+    let (tls, of_changes) = (tls.clone(), tls.clone());
     Handshake {
         acceptor: Arc::new(move || tls.acceptor()),
         changes,
+        has_changed: Arc::new(move |generation, trust_domain| of_changes.has_changed(generation, trust_domain)),
         peer_certificate: |connection| tls::peer_certificate(connection).map_err(|error| error.to_string()),
     }
 }

@@ -3,6 +3,7 @@
 //! Only this module starts tasks and threads, so that a shutdown can wait for all of them.
 
 mod bootstrap;
+mod federation;
 mod joining;
 mod listeners;
 mod push_certificate;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use self::bootstrap::{
     bootstrap, despite_elections, keep_version_recorded, patience, until_current, until_recovered,
 };
+use self::federation::{Fabrics, federation};
 pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
@@ -41,7 +43,6 @@ use crate::cluster::Corrupt;
 use crate::config::{self, Config};
 use crate::data_directory;
 use crate::exchange::Exchange;
-use crate::federation::Federation;
 use crate::id::TrustDomain;
 use crate::identity::AgentIdentities;
 use crate::keyring::{self, GenerateSetKey, Keyring};
@@ -78,6 +79,9 @@ pub enum Error {
     /// Certificates, keys or revocation lists of the peer listener.
     #[error("cluster: {0}")]
     PeerTls(tls::Error),
+    /// A certificate or the roots of peer fabrics.
+    #[error("{setting}: {source}")]
+    Federation { setting: String, source: tls::Error },
     /// The client certificate of pushes.
     #[error("transmitter: {0}")]
     PushCertificate(tls::Error),
@@ -146,7 +150,9 @@ pub async fn start(
 ) -> Result<Running, Error> {
     let issuers = Issuers::new(config.issuers.clone())?;
     let metrics = Metrics::new()?;
-    let listeners = Listeners::open(&config, &clock, &metrics)?;
+    let fabrics = Fabrics::open(&config, &clock, &metrics)?;
+    let listeners = Listeners::open(&config, fabrics.as_ref(), &clock, &metrics)?;
+    let edge = (listeners.tls(), fabrics);
     let (address, tls_address) = listeners.addresses()?;
     // Includes a port chosen by the operating system.
     config.outbound.own_ports.extend([Some(address), tls_address].iter().flatten().map(SocketAddr::port));
@@ -160,7 +166,8 @@ pub async fn start(
     let mut listener = listeners.serve(&front.router(), &limiter, &metrics, &stop.drain)?;
     listener.spawn(readiness::log_readiness(front.clone(), clock.clone(), stop.requested.clone()));
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), "listening");
-    let replica = recover(config, clock, (compiler, issuers), &metrics, &stop, (front, &mut listener));
+    let program = (compiler, issuers);
+    let replica = recover(config, clock, program, &metrics, &stop, (front, &mut listener), edge);
     let replica = Box::pin(replica).await?;
     tracing::info!(%address, tls_address = tls_address.map(tracing::field::display), version = env!("CARGO_PKG_VERSION"), "serving");
     Ok(Running::new((address, tls_address), listener, replica, stop))
@@ -174,6 +181,7 @@ async fn recover(
     metrics: &Metrics,
     stop: &Stop,
     (front, listener): (Front, &mut JoinSet<()>),
+    edge: (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
     until_disk_has_space(&data, &stop.requested).await?;
@@ -181,7 +189,7 @@ async fn recover(
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();
     let assembled = tokio::select! {
-        assembled = assemble(config, clock, program, metrics, stop, &mut replica) => assembled,
+        assembled = assemble(config, clock, program, metrics, stop, &mut replica, edge) => assembled,
         failure = handle.until_failed() => Err(Error::ReplicaFailed(failure)),
         () = stop.requested.cancelled() => {
             Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
@@ -211,6 +219,7 @@ async fn assemble(
     metrics: &Metrics,
     stop: &Stop,
     replica: &mut Replica,
+    (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<App, Error> {
     let (state, patience) = (replica.state.clone(), patience(&config));
     until_recovered(&state, patience).await?;
@@ -278,6 +287,9 @@ async fn assemble(
         replica.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
+    if let Some(fabrics) = fabrics {
+        fabrics.connect(&Guard::new(config.outbound.clone()), &mut replica.background);
+    }
     let poller = poller(&config, sets, &state, &clock, metrics, &stop.drain);
     let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());
@@ -286,7 +298,7 @@ async fn assemble(
         audit,
         identity,
         revocations,
-        federation: Federation::new(config.fabric.issuer.clone(), state.clone(), clock.clone()),
+        federation: federation(&config, tls, &state, &clock),
         receiver,
         streams: streams(&config, &state, &clock),
         poller,

@@ -233,7 +233,17 @@ impl CallPool {
 /// Connections through `resolver`, with an optional client certificate.
 fn http(resolver: GuardedResolver, certificate: Option<&[u8]>) -> Result<reqwest::Client, Error> {
     let unprepared = |_| Error::Unprepared;
-    let mut http = reqwest::Client::builder()
+    // Issuers and receivers are called over HTTP/1.1.
+    let mut http = builder(resolver).http1_only();
+    if let Some(pem) = certificate {
+        http = http.identity(Identity::from_pem(pem).map_err(unprepared)?);
+    }
+    http.build().map_err(unprepared)
+}
+
+/// The rules of every outbound call.
+pub(super) fn builder(resolver: GuardedResolver) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
         .redirect(redirect::Policy::none())
         .no_proxy()
         .referer(false)
@@ -245,11 +255,7 @@ fn http(resolver: GuardedResolver, certificate: Option<&[u8]>) -> Result<reqwest
         .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
         .pool_max_idle_per_host(limits::OUTBOUND_IDLE_PER_HOST_MAX)
         .pool_idle_timeout(limits::OUTBOUND_IDLE_TIMEOUT)
-        .dns_resolver(Arc::new(resolver));
-    if let Some(pem) = certificate {
-        http = http.identity(Identity::from_pem(pem).map_err(unprepared)?);
-    }
-    http.build().map_err(unprepared)
+        .dns_resolver(Arc::new(resolver))
 }
 
 fn host_of(url: &Url) -> String {
@@ -261,7 +267,7 @@ async fn send(request: RequestBuilder) -> Result<Response, Error> {
     if response.status().is_redirection() { Err(Error::Redirected) } else { Ok(response) }
 }
 
-async fn read(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Error> {
+pub(super) async fn read(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     // The stated length is not trusted; received bytes count.
     while let Some(chunk) = response.chunk().await.map_err(|error| reason(&error))? {
@@ -273,7 +279,7 @@ async fn read(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Error
     Ok(body)
 }
 
-fn reason(error: &reqwest::Error) -> Error {
+pub(super) fn reason(error: &reqwest::Error) -> Error {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(BlockedAddress(kind)) = error.downcast_ref() {

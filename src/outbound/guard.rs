@@ -54,6 +54,9 @@ pub enum UrlError {
     /// A secret in it would be stored and shown, and a fragment is not sent.
     #[error("must have no user name, password or fragment")]
     NotOnlyAddress,
+    /// A path or query where only an address of a host belongs.
+    #[error("must have no path and no query")]
+    Path,
     /// Not in canonical spelling.
     #[error("must be spelled as {0}")]
     NotCanonical(String),

@@ -96,8 +96,7 @@ impl Fetched {
 
 /// SPIFFE bundle §4.1.2: the refresh hint, within our own bounds.
 fn fresh_for(keys: &KeySet) -> Duration {
-    let hint = keys.refresh_hint().unwrap_or(limits::ISSUER_KEYS_REFRESH);
-    hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::ISSUER_KEYS_REFRESH)
+    key_set::refresh_interval(keys.refresh_hint())
 }
 
 impl IssuerKeys {

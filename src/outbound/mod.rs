@@ -1,4 +1,4 @@
-//! The only HTTP client: fetches issuer keys and pushes events.
+//! The only HTTP client: fetches issuer keys, pushes events and calls peer fabrics.
 //!
 //! No URL comes from a token. Redirects are not followed, no proxy is taken from the environment, every address is
 //! checked when it is connected to, and every response is limited in time and size.
@@ -8,4 +8,5 @@ mod call_limit;
 pub(crate) mod client;
 pub(crate) mod guard;
 pub(crate) mod issuer_keys;
+pub(crate) mod peers;
 mod resolver;

@@ -21,6 +21,7 @@ use crate::id::TrustDomain;
 pub(super) struct SvidVerifier {
     authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
     is_mandatory: bool,
+    /// Names of CAs, from which a client may choose its certificate.
     hints: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -28,10 +29,10 @@ pub(super) struct SvidVerifier {
 impl SvidVerifier {
     pub fn new(
         authorities: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
+        hints: Vec<DistinguishedName>,
         is_mandatory: bool,
         provider: &CryptoProvider,
     ) -> Self {
-        let hints = authorities.values().flat_map(|of| of.root_hint_subjects()).cloned().collect();
         Self { authorities, is_mandatory, hints, algorithms: provider.signature_verification_algorithms }
     }
 }
@@ -44,7 +45,7 @@ impl ClientCertVerifier for SvidVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         svid::check_size(intermediates).map_err(refused)?;
-        let webpki = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let (_, webpki) = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
         let verified = webpki.verify_client_cert(end_entity, intermediates, now)?;
         svid::check_intermediates(intermediates).map_err(refused)?;
         Ok(verified)

@@ -1,26 +1,29 @@
 //! Builds the rustls configurations from the file contents: from all of them, or from none.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::Resumption;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use rustls::{ClientConfig, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme, version};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::client_verifier::SvidVerifier;
-use super::files::{self, Contents, Files};
+use super::files::{self, Contents, Files, ReadRoots, Roots};
 use super::node_verifier::{Authorities, NodeVerifier};
 use super::{Error, KeyPairFiles, RemoteEnd, svid};
 use crate::clock::{Clock, Timestamp};
-use crate::id::WorkloadId;
+use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 
 /// The configurations of one state of the files.
@@ -28,11 +31,75 @@ pub(super) struct Loaded {
     pub server: Arc<ServerConfig>,
     /// For connections to other nodes.
     pub client: Arc<ClientConfig>,
-    /// Digest of the file contents.
+    /// Verifies nodes, in [`Self::client`].
+    node_verifier: Arc<NodeVerifier>,
+    /// The CAs of each trust domain.
+    pub roots: BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>,
+    /// Digest of all contents.
     pub digest: [u8; 32],
+    /// The files, and the generation in which they last changed.
+    pub files: Version,
+    /// The same of the bundle of each peer's trust domain.
+    pub bundles: BTreeMap<TrustDomain, Version>,
     /// Validity of our own certificate.
     pub not_before: Timestamp,
     pub not_after: Timestamp,
+}
+
+/// A state of contents, by their digest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Version {
+    pub digest: [u8; 32],
+    /// The generation in which it was loaded.
+    pub since: u64,
+}
+
+impl Version {
+    fn of(digest: [u8; 32]) -> Self {
+        Self { digest, since: 0 }
+    }
+
+    /// Keeps the generation of `before` if nothing changed.
+    fn continue_from(&mut self, before: Option<&Self>, generation: u64) {
+        self.since = match before {
+            Some(before) if before.digest == self.digest => before.since,
+            _ => generation,
+        };
+    }
+}
+
+impl Loaded {
+    /// Notes as `generation` what has changed since `before`.
+    pub fn succeed(&mut self, before: &Self, generation: u64) {
+        self.files.continue_from(Some(&before.files), generation);
+        for (trust_domain, version) in &mut self.bundles {
+            version.continue_from(before.bundles.get(trust_domain), generation);
+        }
+    }
+
+    /// The client configuration for nodes with one of `ids`.
+    pub fn client_of(&self, ids: Arc<BTreeSet<WorkloadId>>, presents_certificate: bool) -> ClientConfig {
+        let mut client = ClientConfig::clone(&self.client);
+        client.dangerous().set_certificate_verifier(Arc::new(self.node_verifier.only(ids)));
+        if !presents_certificate {
+            client.client_auth_cert_resolver = Arc::new(NoCertificate);
+        }
+        client
+    }
+}
+
+/// Presents none.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
 }
 
 /// Gives rustls our clock.
@@ -56,30 +123,15 @@ pub(super) fn load(
     let now = clock.now();
     let own = own_certificate(&files.own, (&contents.certificate, &contents.private_key), now)?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let (mut of_clients, mut of_servers) = (BTreeMap::new(), BTreeMap::new());
-    for (of, (ca, crl)) in files.authorities.iter().zip(&contents.authorities) {
-        let roots = Arc::new(client_cas(&of.ca, ca, now)?);
-        let crls = match (&of.crl, crl) {
-            (Some(path), Some(pem)) => revocation_lists(path, pem, now)?,
-            _ => Vec::new(),
-        };
-        let malformed = || Error::CrlMalformed { path: of.crl.clone().unwrap_or_default() };
-        let webpki = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            // webpki defaults: every certificate of the path is checked, and an unknown status is refused.
-            .with_crls(crls.clone())
-            .enforce_revocation_expiration();
-        of_clients.insert(of.trust_domain.clone(), webpki.build().map_err(|_| malformed())?);
-        let authorities = Authorities::new(roots, &crls).map_err(|_| malformed())?;
-        of_servers.insert(of.trust_domain.clone(), authorities);
-    }
-    let verifier = SvidVerifier::new(of_clients, with == RemoteEnd::Peers, &provider);
+    let found = authorities(files, contents, now, &provider)?;
+    let verifier = SvidVerifier::new(found.of_clients, found.hints, with == RemoteEnd::Peers, &provider);
     let unusable = |error| files.own.unusable(&error);
     let time = Arc::new(Time(clock.clone()));
-    let server_verifier = NodeVerifier::new(of_servers, &provider);
+    let node_verifier = Arc::new(NodeVerifier::new(found.of_servers, &provider));
     let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::<Time>::clone(&time))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(server_verifier))
+        .with_custom_certificate_verifier(Arc::<NodeVerifier>::clone(&node_verifier))
         .with_client_auth_cert(own.chain.clone(), own.key.clone_key())
         .map_err(unusable)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
@@ -87,7 +139,7 @@ pub(super) fn load(
     // rustls supports only the AEAD suites of TLS 1.2.
     let (versions, protocols): (&[_], &[&[u8]]) = match with {
         RemoteEnd::Callers => (&[&version::TLS13, &version::TLS12], &[b"h2", b"http/1.1"]),
-        RemoteEnd::Peers => (&[&version::TLS13], &[b"h2"]),
+        RemoteEnd::Peers | RemoteEnd::Fabrics => (&[&version::TLS13], &[b"h2"]),
     };
     let mut server = ServerConfig::builder_with_details(provider, time)
         .with_protocol_versions(versions)?
@@ -103,10 +155,66 @@ pub(super) fn load(
     Ok(Loaded {
         server: Arc::new(server),
         client: Arc::new(client),
+        node_verifier,
+        roots: found.roots,
         digest: contents.digest(),
+        files: Version::of(contents.file_digest()),
+        bundles: found.bundles,
         not_before: own.not_before,
         not_after: own.not_after,
     })
+}
+
+/// The authorities of all trust domains.
+#[derive(Default)]
+struct Found {
+    of_clients: BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>,
+    of_servers: BTreeMap<TrustDomain, Authorities>,
+    roots: BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>,
+    bundles: BTreeMap<TrustDomain, Version>,
+    /// Names of the CAs, but not of peers': their fabrics choose the number and length of these names.
+    hints: Vec<DistinguishedName>,
+}
+
+fn authorities(
+    files: &Files,
+    contents: &Contents,
+    now: Timestamp,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Found, Error> {
+    let mut found = Found::default();
+    for (of, (read, crl)) in files.authorities.iter().zip(&contents.authorities) {
+        let trust_domain = || of.trust_domain.clone();
+        let certificates = match read {
+            ReadRoots::Pem(pem) => client_cas(of.roots.path(), pem, now)?,
+            ReadRoots::Bundle(roots) => {
+                found.bundles.insert(trust_domain(), Version::of(read.bundle_digest()));
+                // All roots are revoked: the trust domain is as one that is not configured.
+                if roots.is_empty() {
+                    continue;
+                }
+                roots.clone()
+            }
+        };
+        let roots = Arc::new(root_store(of.roots.path(), &certificates)?);
+        let crls = match (&of.crl, crl) {
+            (Some(path), Some(pem)) => revocation_lists(path, pem, now)?,
+            _ => Vec::new(),
+        };
+        let malformed = || Error::CrlMalformed { path: of.crl.clone().unwrap_or_default() };
+        let webpki = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
+            // webpki defaults: every certificate of the path is checked, and an unknown status is refused.
+            .with_crls(crls.clone())
+            .enforce_revocation_expiration();
+        found.of_clients.insert(trust_domain(), webpki.build().map_err(|_| malformed())?);
+        if let ReadRoots::Pem(_) = read {
+            found.hints.extend(roots.subjects());
+        }
+        let of_server = Authorities::new(roots, &crls).map_err(|_| malformed())?;
+        found.of_servers.insert(trust_domain(), of_server);
+        found.roots.insert(trust_domain(), certificates);
+    }
+    Ok(found)
 }
 
 /// Our own certificate with its path and private key, not checked to be a pair.
@@ -157,8 +265,8 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 
 /// The CAs of clients. webpki does not check the validity period of trust anchors (RFC 5280 §6.1.1 d excludes it), so
 /// an expired one is skipped here.
-fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
+fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let mut roots = Vec::new();
     for certificate in certificates(path, pem)? {
         let not_after = svid::client_ca_not_after(&certificate)
             .map_err(|_| Error::NotPem { path: path.to_owned() })?
@@ -168,9 +276,42 @@ fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<RootCertStore, 
             tracing::warn!(path = %path.display(), not_after, "client CA expired, skipped");
             continue;
         }
-        roots.add(certificate).map_err(|_| Error::NotACa { path: path.to_owned() })?;
+        roots.push(certificate);
     }
     if roots.is_empty() { Err(Error::NoClientCa { path: path.to_owned() }) } else { Ok(roots) }
+}
+
+fn root_store(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        let not_a_ca = |_| Error::NotACa { path: path.to_owned() };
+        roots.add(certificate.clone()).map_err(not_a_ca)?;
+    }
+    Ok(roots)
+}
+
+/// Refuses a CA of two trust domains if one of them is a peer's: it could name the workloads of both. Only at start,
+/// where an operator reads it: a peer that later publishes the root of another gives that root its own names only.
+pub(super) fn check_distinct_roots(files: &Files, loaded: &Loaded) -> Result<(), Error> {
+    let mut seen: Vec<(Vec<u8>, &super::Authorities)> = Vec::new();
+    for of in &files.authorities {
+        for certificate in loaded.roots.get(&of.trust_domain).into_iter().flatten() {
+            let key = svid::public_key(certificate)?;
+            let other = seen.iter().find(|(known, other)| {
+                let is_of_peer = [of, *other].iter().any(|of| matches!(of.roots, Roots::Bundle(_)));
+                *known == key && other.trust_domain != of.trust_domain && is_of_peer
+            });
+            if let Some((_, other)) = other {
+                return Err(Error::SharedRoot {
+                    path: of.roots.path().to_owned(),
+                    trust_domain: of.trust_domain.to_string(),
+                    other: other.trust_domain.to_string(),
+                });
+            }
+            seen.push((key, of));
+        }
+    }
+    Ok(())
 }
 
 /// The revocation lists, newest first: webpki uses the first list of an issuer, and an older one would hide newer

@@ -6,8 +6,11 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
+use rustls::pki_types::CertificateDer;
 
 use super::Error;
+use super::bundle::Bundle;
+use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::limits;
 
@@ -33,9 +36,36 @@ pub struct Files {
 #[derive(Clone, Debug)]
 pub struct Authorities {
     pub trust_domain: TrustDomain,
-    pub ca: PathBuf,
+    pub roots: Roots,
     /// Their revocation lists. If set, a certificate without a current list is refused.
     pub crl: Option<PathBuf>,
+}
+
+/// The source of the CAs of a trust domain.
+#[derive(Clone, Debug)]
+pub enum Roots {
+    /// A PEM file.
+    Pem(PathBuf),
+    /// The bundle of a peer fabric, which that fabric changes.
+    Bundle(Bundle),
+}
+
+impl Roots {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Pem(path) => path,
+            Self::Bundle(bundle) => bundle.file(),
+        }
+    }
+}
+
+/// CAs as they were read.
+pub(super) enum ReadRoots {
+    Pem(Vec<u8>),
+    /// Checked and unexpired; none if all are revoked.
+    Bundle(Vec<CertificateDer<'static>>),
 }
 
 /// Contents of all files, read together.
@@ -43,14 +73,18 @@ pub(super) struct Contents {
     pub certificate: Vec<u8>,
     pub private_key: Vec<u8>,
     /// CAs and revocation lists, in the order of [`Files::authorities`].
-    pub authorities: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    pub authorities: Vec<(ReadRoots, Option<Vec<u8>>)>,
 }
 
 impl Contents {
-    pub fn read(files: &Files) -> Result<Self, Error> {
+    pub fn read(files: &Files, now: Timestamp) -> Result<Self, Error> {
         let authorities = files.authorities.iter().map(|of| {
             let crl = of.crl.as_deref().map(|path| read(path, limits::TLS_CRL_BYTES_MAX, check_mode));
-            Ok((read(&of.ca, limits::TLS_FILE_BYTES_MAX, check_mode)?, crl.transpose()?))
+            let roots = match &of.roots {
+                Roots::Pem(path) => ReadRoots::Pem(read(path, limits::TLS_FILE_BYTES_MAX, check_mode)?),
+                Roots::Bundle(bundle) => ReadRoots::Bundle(bundle.unexpired(now)),
+            };
+            Ok((roots, crl.transpose()?))
         });
         Ok(Self {
             certificate: read(&files.own.certificate, limits::TLS_FILE_BYTES_MAX, check_mode)?,
@@ -59,18 +93,42 @@ impl Contents {
         })
     }
 
-    /// Digest that detects a change without retaining the private key.
-    pub fn digest(&self) -> [u8; 32] {
-        let mut whole = digest::Context::new(&digest::SHA256);
+    /// Digest that detects a change of a file without retaining the private key.
+    pub fn file_digest(&self) -> [u8; 32] {
         let none: &[u8] = &[];
-        let authorities =
-            self.authorities.iter().flat_map(|(ca, crl)| [ca.as_slice(), crl.as_deref().unwrap_or(none)]);
-        for part in [self.certificate.as_slice(), &self.private_key].into_iter().chain(authorities) {
-            whole.update(&(part.len() as u64).to_be_bytes());
-            whole.update(part);
-        }
-        sha256(whole)
+        let authorities = self.authorities.iter().flat_map(|(roots, crl)| {
+            let ca = if let ReadRoots::Pem(pem) = roots { pem.as_slice() } else { none };
+            [ca, crl.as_deref().unwrap_or(none)]
+        });
+        digest_of([self.certificate.as_slice(), &self.private_key].into_iter().chain(authorities))
     }
+
+    /// Digest that detects a change of a file or of a bundle.
+    pub fn digest(&self) -> [u8; 32] {
+        let bundles = self.authorities.iter().map(|(roots, _)| roots.bundle_digest());
+        let parts: Vec<[u8; 32]> = std::iter::once(self.file_digest()).chain(bundles).collect();
+        digest_of(parts.iter().map(<[u8; 32]>::as_slice))
+    }
+}
+
+impl ReadRoots {
+    /// Digest that detects a change of a bundle.
+    pub fn bundle_digest(&self) -> [u8; 32] {
+        match self {
+            Self::Pem(_) => digest_of([]),
+            Self::Bundle(roots) => digest_of(roots.iter().map(AsRef::as_ref)),
+        }
+    }
+}
+
+/// SHA-256 of these parts, each with its length.
+pub(super) fn digest_of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> [u8; 32] {
+    let mut whole = digest::Context::new(&digest::SHA256);
+    for part in parts {
+        whole.update(&(part.len() as u64).to_be_bytes());
+        whole.update(part);
+    }
+    sha256(whole)
 }
 
 /// Finishes a SHA-256.
@@ -150,7 +208,7 @@ mod tests {
             Contents {
                 certificate: certificate.to_vec(),
                 private_key: private_key.to_vec(),
-                authorities: vec![(Vec::new(), crl.map(<[u8]>::to_vec))],
+                authorities: vec![(ReadRoots::Pem(Vec::new()), crl.map(<[u8]>::to_vec))],
             }
             .digest()
         };

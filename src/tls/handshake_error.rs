@@ -1,4 +1,4 @@
-//! Reason of a failed handshake, for the log. It contains no text of the client but the SPIFFE ID of a certificate
+//! Reason of a failed handshake, for the log. It contains no text of the remote end but the SPIFFE ID of a certificate
 //! that led to a CA.
 
 use std::borrow::Cow;
@@ -16,6 +16,24 @@ pub fn handshake_failure(error: &io::Error) -> Cow<'static, str> {
         None if error.kind() == io::ErrorKind::UnexpectedEof => "connection closed by client".into(),
         None => "connection failed".into(),
     }
+}
+
+/// Reason of a failed handshake with a node of a peer fabric, if the failure was one.
+#[must_use]
+pub fn outbound_failure(error: &(dyn std::error::Error + 'static)) -> Option<Cow<'static, str>> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let failure = within.and_then(|within| within.downcast_ref()).or_else(|| error.downcast_ref::<Error>());
+        if let Some(failure) = failure {
+            return Some(match failure {
+                Error::AlertReceived(_) => "handshake refused by the node of the peer".into(),
+                failure => of_tls(failure),
+            });
+        }
+        cause = error.source();
+    }
+    None
 }
 
 fn of_tls(error: &Error) -> Cow<'static, str> {
@@ -72,6 +90,15 @@ fn of_other(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Cow<'sta
         Some(webpki::Error::EndEntityUsedAsCa) => {
             "certificate was issued by a certificate that is not a CA".into()
         }
+        // A verifier of our own reports these; rustls has variants for its own verifiers.
+        Some(webpki::Error::CertExpired { .. }) => of_certificate(&CertificateError::Expired),
+        Some(webpki::Error::CertNotValidYet { .. }) => of_certificate(&CertificateError::NotValidYet),
+        Some(webpki::Error::CertRevoked) => of_certificate(&CertificateError::Revoked),
+        Some(webpki::Error::CrlExpired { .. }) => of_certificate(&CertificateError::ExpiredRevocationList),
+        Some(webpki::Error::UnknownRevocationStatus) => {
+            of_certificate(&CertificateError::UnknownRevocationStatus)
+        }
+        Some(webpki::Error::UnknownIssuer) => of_certificate(&CertificateError::UnknownIssuer),
         Some(webpki::Error::NameConstraintViolation) => "certificate name violates a name constraint".into(),
         Some(webpki::Error::PathLenConstraintViolated | webpki::Error::MaximumPathDepthExceeded) => {
             "path to the CA is too long".into()

@@ -1,6 +1,7 @@
 //! Mutual TLS, for callers and between nodes: configuration from files that may change at run time, and the identity
 //! of the remote end. Accepting connections and authorization are not here.
 
+mod bundle;
 mod client_certificate;
 mod client_verifier;
 mod config;
@@ -12,23 +13,25 @@ mod svid;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::digest;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-pub(crate) use self::files::{Authorities, Files, KeyPairFiles};
-pub(crate) use self::handshake_error::handshake_failure;
+pub(crate) use self::bundle::{Bundle, BundleError};
+pub(crate) use self::files::{Authorities, Files, KeyPairFiles, Roots};
+pub(crate) use self::handshake_error::{handshake_failure, outbound_failure};
 pub(crate) use self::svid::{PeerCertificate, SvidError};
 
 use self::config::Loaded;
 use self::files::Contents;
 use crate::clock::{Clock, Timestamp};
+use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::telemetry::Metrics;
 
@@ -62,6 +65,9 @@ pub enum Error {
     /// The certificate is not an X.509-SVID.
     #[error("{}: {source}", path.display())]
     NotAnSvid { path: PathBuf, source: SvidError },
+    /// The certificate names a workload of another trust domain.
+    #[error("{}: certificate is of trust domain {found}, must be of {expected}", path.display())]
+    OtherTrustDomain { path: PathBuf, found: String, expected: String },
     /// This node's certificate has expired.
     #[error("{}: certificate expired at {not_after}; replace it", path.display())]
     CertificateExpired { path: PathBuf, not_after: String },
@@ -81,6 +87,12 @@ pub enum Error {
     /// A certificate among the CAs that is not a CA certificate: its holder could issue any name.
     #[error("{}: contains a certificate that is not a CA certificate", path.display())]
     NotACa { path: PathBuf },
+    /// A CA of two trust domains, one of them a peer's.
+    #[error("{}: contains a root of trust domain {other}, and is of {trust_domain}: a CA speaks for one", path.display())]
+    SharedRoot { path: PathBuf, trust_domain: String, other: String },
+    /// The bundle of a peer cannot be read.
+    #[error("{}: {source}", path.display())]
+    Bundle { path: PathBuf, source: BundleError },
     /// No revocation list: no certificate would be revoked.
     #[error("{}: contains no revocation list; remove the setting if there is none", path.display())]
     NoCrl { path: PathBuf },
@@ -101,6 +113,8 @@ pub enum RemoteEnd {
     Callers,
     /// Nodes of this cluster, in both directions: certificate required, TLS 1.3, HTTP/2.
     Peers,
+    /// Nodes of peer fabrics that we call: TLS 1.3, HTTP/2.
+    Fabrics,
 }
 
 impl RemoteEnd {
@@ -108,6 +122,7 @@ impl RemoteEnd {
         match self {
             Self::Callers => "callers",
             Self::Peers => "peers",
+            Self::Fabrics => "fabrics",
         }
     }
 }
@@ -135,7 +150,8 @@ struct LoggedState {
 impl Tls {
     /// Reads the files. The remote end must have a certificate of one of their trust domains.
     pub fn load(files: Files, with: RemoteEnd, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let loaded = config::load(&files, &Contents::read(&files)?, with, &clock)?;
+        let loaded = config::load(&files, &Contents::read(&files, clock.now())?, with, &clock)?;
+        config::check_distinct_roots(&files, &loaded)?;
         metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
         let loaded = ArcSwap::from_pointee(loaded);
         let generation = watch::Sender::new(0);
@@ -154,11 +170,39 @@ impl Tls {
         TlsConnector::from(Arc::clone(&self.0.loaded.load().client))
     }
 
-    /// A generation that grows with each reload. A connection made before it grew might be refused now and is closed. Call
-    /// it before [`Tls::acceptor`], so that no reload falls between the two.
+    /// The configuration of connections to the nodes of a peer fabric, which have one of `ids`.
+    #[must_use]
+    pub fn client_of(&self, ids: Arc<BTreeSet<WorkloadId>>, presents_certificate: bool) -> rustls::ClientConfig {
+        self.0.loaded.load().client_of(ids, presents_certificate)
+    }
+
+    /// A generation that grows with each reload. A connection made before it grew might be refused now and is closed
+    /// ([`Tls::has_changed`]). Call it before [`Tls::acceptor`], so that no reload falls between the two.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.generation.subscribe()
+    }
+
+    /// Whether a connection with a certificate of `trust_domain`, made in `generation`, might be refused now. The bundle
+    /// of a peer concerns its own trust domain: otherwise a peer could end the connections of all others.
+    #[must_use]
+    pub fn has_changed(&self, generation: u64, trust_domain: Option<&TrustDomain>) -> bool {
+        let loaded = self.0.loaded.load();
+        let bundle = trust_domain.and_then(|trust_domain| loaded.bundles.get(trust_domain));
+        loaded.files.since > generation || bundle.is_some_and(|bundle| bundle.since > generation)
+    }
+
+    /// Waits until [`Tls::has_changed`].
+    pub async fn until_changed(&self, generation: u64, trust_domain: &TrustDomain) {
+        let mut changes = self.changes();
+        while !self.has_changed(generation, Some(trust_domain)) && changes.changed().await.is_ok() {}
+    }
+
+    /// The CAs of a trust domain as a SPIFFE bundle; `None` without one.
+    #[must_use]
+    pub fn bundle_of(&self, trust_domain: &TrustDomain) -> Option<String> {
+        let loaded = self.0.loaded.load();
+        loaded.roots.get(trust_domain).map(|roots| bundle::document(roots))
     }
 
     /// The end of our certificate.
@@ -190,10 +234,10 @@ impl Tls {
     /// One poll: adopts changed files if all of them are valid, otherwise keeps the configuration in use.
     fn poll(&self, mut logged: LoggedState) -> LoggedState {
         let shared = &self.0;
-        let contents = Contents::read(&shared.files);
+        let contents = Contents::read(&shared.files, shared.clock.now());
         let current = shared.loaded.load().digest;
         // An unreadable file is identified by its error.
-        let seen = contents.as_ref().map_or_else(|error| digest_of(&error.to_string()), Contents::digest);
+        let seen = contents.as_ref().map_or_else(|error| files::digest_of([error.to_string().as_bytes()]), Contents::digest);
         if seen == current {
             logged.refused = None;
         } else if logged.refused != Some(seen) {
@@ -208,7 +252,8 @@ impl Tls {
     fn adopt(&self, loaded: Result<Loaded, Error>) -> Result<(), ()> {
         let Shared { loaded: current, metrics, generation, with, .. } = self.0.as_ref();
         match loaded {
-            Ok(loaded) => {
+            Ok(mut loaded) => {
+                loaded.succeed(&current.load(), generation.borrow().saturating_add(1));
                 metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
                 metrics.tls_reload(with.as_str(), "ok");
                 let not_after = loaded.not_after.to_rfc3339();
@@ -250,8 +295,3 @@ pub fn server_certificate(connection: &rustls::ClientConnection) -> Result<Optio
     Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)
 }
 
-fn digest_of(text: &str) -> [u8; 32] {
-    let mut whole = digest::Context::new(&digest::SHA256);
-    whole.update(text.as_bytes());
-    files::sha256(whole)
-}

@@ -1,7 +1,8 @@
-//! Verifies the certificate of a node that we connect to: a path to the cluster's CA, not revoked, an X.509-SVID of the
-//! trust domain. Host names are ignored: an address may have many names, and the SPIFFE ID names the node.
+//! Verifies the certificate of a node that we connect to, of this cluster or of a peer fabric: a path to a CA of the
+//! trust domain that it names, not revoked, an X.509-SVID. Host names are ignored: an address may have many names, and
+//! the SPIFFE ID names the node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,12 +18,14 @@ use webpki::{
 
 use super::svid;
 use super::svid::SvidError;
-use crate::id::TrustDomain;
+use crate::id::{TrustDomain, WorkloadId};
 
 /// webpki's rules for servers without names, then ours.
 #[derive(Debug)]
 pub(super) struct NodeVerifier {
-    authorities: BTreeMap<TrustDomain, Authorities>,
+    authorities: Arc<BTreeMap<TrustDomain, Authorities>>,
+    /// The accepted SPIFFE IDs; `None` if the caller compares them.
+    ids: Option<Arc<BTreeSet<WorkloadId>>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -45,7 +48,13 @@ impl Authorities {
 
 impl NodeVerifier {
     pub fn new(authorities: BTreeMap<TrustDomain, Authorities>, provider: &CryptoProvider) -> Self {
-        Self { authorities, algorithms: provider.signature_verification_algorithms }
+        let algorithms = provider.signature_verification_algorithms;
+        Self { authorities: Arc::new(authorities), ids: None, algorithms }
+    }
+
+    /// The same for the nodes of one peer.
+    pub fn only(&self, ids: Arc<BTreeSet<WorkloadId>>) -> Self {
+        Self { authorities: Arc::clone(&self.authorities), ids: Some(ids), algorithms: self.algorithms }
     }
 
     fn check(
@@ -55,7 +64,10 @@ impl NodeVerifier {
         now: UnixTime,
     ) -> Result<(), CertificateError> {
         svid::check_size(intermediates).map_err(refused)?;
-        let authorities = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let (named, authorities) = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        if self.ids.as_ref().is_some_and(|ids| !ids.contains(&named)) {
+            return Err(refused(SvidError::OtherId));
+        }
         let lists: Vec<&CertRevocationList<'_>> = authorities.crls.iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok();
         // webpki defaults: every certificate of the path is checked, and an unknown status is refused.

@@ -63,6 +63,9 @@ pub enum SvidError {
     /// The trust domain is not configured.
     #[error("certificate is of a trust domain that is not configured")]
     TrustDomain,
+    /// A node of a peer fabric whose SPIFFE ID is not one of those configured for it.
+    #[error("certificate is of another SPIFFE ID than those of the peer")]
+    OtherId,
 }
 
 /// Reads the certificate of a workload from its DER form: usages (X509-SVID §4), then the key, then the name (§2).
@@ -113,9 +116,10 @@ pub(super) fn check_size(intermediates: &[CertificateDer<'_>]) -> Result<(), Svi
 pub(super) fn authorities_of<'a, A>(
     end_entity: &CertificateDer<'_>,
     authorities: &'a BTreeMap<TrustDomain, A>,
-) -> Result<&'a A, SvidError> {
+) -> Result<(WorkloadId, &'a A), SvidError> {
     let named = peer_certificate(end_entity)?.spiffe_id;
-    authorities.get(named.trust_domain()).ok_or(SvidError::TrustDomain)
+    let of_domain = authorities.get(named.trust_domain()).ok_or(SvidError::TrustDomain)?;
+    Ok((named, of_domain))
 }
 
 /// Checks that webpki omits for the intermediates.
@@ -139,6 +143,11 @@ pub(super) fn client_ca_not_after(der: &[u8]) -> Result<Option<Timestamp>, SvidE
     let signs = key_usage(&certificate)?.is_none_or(|usage| usage.certificates);
     let not_after = Timestamp::from_secs(certificate.validity().not_after.timestamp());
     Ok((is_ca(&certificate)? && signs).then_some(not_after))
+}
+
+/// The public key of a certificate, in DER.
+pub(super) fn public_key(der: &[u8]) -> Result<Vec<u8>, SvidError> {
+    Ok(parse(der)?.public_key().raw.to_vec())
 }
 
 /// Validity period of a certificate.

@@ -279,23 +279,19 @@ impl KeySet {
     /// # Errors
     /// One malformed key refuses the whole document.
     pub fn parse(document: &[u8], purpose: Purpose) -> Result<Self, Error> {
-        let Ok(Value::Object(fields)) = json::parse(document) else { return Err(Error::NotKeySet) };
-        let Some(Value::Array(jwks)) = fields.get("keys") else { return Err(Error::NotKeySet) };
-        let mut set = Self::read(jwks, purpose)?;
-        if purpose == Purpose::SpiffeBundle {
-            set.refresh_hint = whole_number(&fields, "spiffe_refresh_hint")?.map(Duration::from_secs);
-            set.sequence = whole_number(&fields, "spiffe_sequence")?;
-        }
-        Ok(set)
+        let (refresh_hint, sequence, jwks) = match purpose {
+            Purpose::Issuer => (None, None, jwks(document)?.1),
+            Purpose::SpiffeBundle => {
+                let bundle = SpiffeDocument::parse(document)?;
+                (bundle.refresh_hint, bundle.sequence, bundle.keys)
+            }
+        };
+        Ok(Self { refresh_hint, sequence, ..Self::read(&jwks, purpose)? })
     }
 
-    fn read(jwks: &[Value], purpose: Purpose) -> Result<Self, Error> {
-        if jwks.len() > limits::KEYS_PER_SET_MAX {
-            return Err(Error::TooManyKeys);
-        }
+    fn read(jwks: &[Map<String, Value>], purpose: Purpose) -> Result<Self, Error> {
         let mut keys: Vec<Arc<VerifyingKey>> = Vec::new();
         for jwk in jwks {
-            let jwk = jwk.as_object().ok_or(Error::NotKeySet)?;
             let Some(key) = VerifyingKey::read(jwk, purpose)? else { continue };
             if key.kid.is_some() && keys.iter().any(|other| other.kid == key.kid) {
                 return Err(Error::KidDuplicate);
@@ -348,6 +344,47 @@ impl KeySet {
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
+}
+
+/// A SPIFFE bundle whose keys are not interpreted yet.
+#[derive(Clone, Debug)]
+pub struct SpiffeDocument {
+    /// Keys for all purposes.
+    pub keys: Vec<Map<String, Value>>,
+    /// `spiffe_refresh_hint` (SPIFFE bundle §4.1.2).
+    pub refresh_hint: Option<Duration>,
+    /// `spiffe_sequence` (SPIFFE bundle §4.1.1).
+    pub sequence: Option<u64>,
+}
+
+impl SpiffeDocument {
+    /// Reads a bundle. A set without keys is valid: all were withdrawn.
+    ///
+    /// # Errors
+    /// [`Error::NotKeySet`], [`Error::TooManyKeys`].
+    pub fn parse(document: &[u8]) -> Result<Self, Error> {
+        let (fields, keys) = jwks(document)?;
+        let refresh_hint = whole_number(&fields, "spiffe_refresh_hint")?.map(Duration::from_secs);
+        Ok(Self { keys, refresh_hint, sequence: whole_number(&fields, "spiffe_sequence")? })
+    }
+}
+
+/// Time after which a document with this refresh hint is fetched again.
+#[must_use]
+pub fn refresh_interval(hint: Option<Duration>) -> Duration {
+    let hint = hint.unwrap_or(limits::ISSUER_KEYS_REFRESH);
+    hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::ISSUER_KEYS_REFRESH)
+}
+
+/// The members of a JWK Set (RFC 7517 §5), and its keys.
+fn jwks(document: &[u8]) -> Result<(Map<String, Value>, Vec<Map<String, Value>>), Error> {
+    let Ok(Value::Object(mut fields)) = json::parse(document) else { return Err(Error::NotKeySet) };
+    let Some(Value::Array(keys)) = fields.remove("keys") else { return Err(Error::NotKeySet) };
+    if keys.len() > limits::KEYS_PER_SET_MAX {
+        return Err(Error::TooManyKeys);
+    }
+    let object = |key| if let Value::Object(key) = key { Ok(key) } else { Err(Error::NotKeySet) };
+    Ok((fields, keys.into_iter().map(object).collect::<Result<_, _>>()?))
 }
 
 fn whole_number(fields: &Map<String, Value>, name: &str) -> Result<Option<u64>, Error> {

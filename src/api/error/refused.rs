@@ -305,10 +305,8 @@ impl Refused for federation::Error {
         match self {
             Self::Invalid { .. } => Refusal::Invalid,
             Self::Position(_) => Refusal::Conflict,
-            Self::UnknownOrigin | Self::UnknownPeer => Refusal::NotFound,
+            Self::UnknownOrigin | Self::NoRoots => Refusal::NotFound,
             Self::NotConfigured => Refusal::NotConfigured,
-            Self::Paused => Refusal::Denied,
-            Self::TooManyCalls => Refusal::TooMany { retry_after_secs: 1 },
             Self::Busy | Self::Changing | Self::NotBootstrapped => Refusal::Unavailable,
             Self::State(error) => error.refusal(),
         }

@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::framing::{Framed, Heads};
+use super::HasChanged;
 use super::head::{self, Violation};
 use super::idle_tracker::{Ended, IdleTracker, TrackedBody};
 use crate::api::connect_info::{Channel, ClientConnection};
 use crate::limits;
 
 /// The service of one connection, and its reasons to end.
-#[derive(Debug)]
 pub struct Connection {
     /// Serves the requests.
     pub router: Router,
@@ -36,10 +36,33 @@ pub struct Connection {
     pub peer: Arc<ClientConnection>,
     /// Deadline of the first request.
     pub first_request_by: Instant,
-    /// Generation of the TLS configuration; `None` without TLS.
-    pub changes: Option<watch::Receiver<u64>>,
+    /// Changes of the TLS configuration; `None` without TLS.
+    pub changes: Option<Changes>,
     /// Cancelled when the listener stops.
     pub shutdown: CancellationToken,
+}
+
+/// Changes of the TLS configuration since a handshake.
+pub struct Changes {
+    pub changes: watch::Receiver<u64>,
+    /// The generation before the handshake.
+    pub generation: u64,
+    pub has_changed: HasChanged,
+}
+
+impl Changes {
+    /// Waits for one by which the certificate of `channel` might be refused.
+    async fn until_changed(&self, channel: &Channel) {
+        let certificate = if let Channel::Tls(certificate) = channel { certificate.as_ref() } else { None };
+        let trust_domain = certificate.map(|certificate| certificate.spiffe_id.trust_domain());
+        let mut changes = self.changes.clone();
+        while changes.changed().await.is_ok() {
+            if (self.has_changed)(self.generation, trust_domain) {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
 }
 
 impl Connection {
@@ -177,12 +200,10 @@ impl Connection {
             Channel::Tls(_) => limits::TLS_CONNECTION_AGE_MAX,
         };
         let changed = async {
-            if let Some(mut changes) = self.changes.clone()
-                && changes.changed().await.is_ok()
-            {
-                return;
+            match &self.changes {
+                Some(changes) => changes.until_changed(&self.peer.channel).await,
+                None => std::future::pending().await,
             }
-            std::future::pending::<()>().await;
         };
         tokio::select! {
             reason = by_sampling => reason,

@@ -26,10 +26,11 @@ use tokio_rustls::rustls::ServerConnection;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use self::connection::Connection;
+use self::connection::{Changes, Connection};
 use self::connection_limit::ConnectionPermit;
 use self::idle_tracker::Ended;
 use super::connect_info::{Channel, ClientConnection};
+use crate::id::TrustDomain;
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{PeerCertificate, handshake_failure};
@@ -62,12 +63,16 @@ impl Kind {
 pub struct Handshake {
     /// The current configuration; it must offer `h2` and `http/1.1`.
     pub acceptor: Arc<dyn Fn() -> TlsAcceptor + Send + Sync>,
-    /// The generation of the configuration. When it changes, connections are closed gracefully, so that no client keeps
-    /// a connection that the new configuration would refuse.
+    /// The generation of the configuration.
     pub changes: watch::Receiver<u64>,
+    /// Whether the new configuration might refuse a connection that was made in a generation, with a certificate of a
+    /// trust domain. The connection is then closed gracefully.
+    pub has_changed: HasChanged,
     /// The verified certificate of the client, if it sent one; an error closes the connection.
     pub peer_certificate: fn(&ServerConnection) -> Result<Option<PeerCertificate>, String>,
 }
+
+type HasChanged = Arc<dyn Fn(u64, Option<&TrustDomain>) -> bool + Send + Sync>;
 
 impl fmt::Debug for Handshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,7 +188,7 @@ impl ListenerContext {
         // The generation is read before the configuration: a change in between closes one connection too many, never
         // too few.
         let mut changes = handshake.changes.clone();
-        changes.mark_unchanged();
+        let generation = *changes.borrow_and_update();
         let result = tokio::select! {
             result = timeout(accepted.handshake_timeout, (handshake.acceptor)().accept(socket)) => result,
             () = self.shutdown.cancelled() => return Some(Ended::Shutdown),
@@ -204,11 +209,12 @@ impl ListenerContext {
             Err(reason) => return self.refuse(reason.as_str(), &reason),
         };
         accepted.peer.channel = Channel::Tls(certificate);
+        let changes = Changes { changes, generation, has_changed: Arc::clone(&handshake.has_changed) };
         let connection = self.connection_over(accepted, Some(changes));
         Some(if is_http2(&stream) { connection.http2(stream).await } else { connection.http1(stream).await })
     }
 
-    fn connection_over(&self, accepted: Accepted, changes: Option<watch::Receiver<u64>>) -> Connection {
+    fn connection_over(&self, accepted: Accepted, changes: Option<Changes>) -> Connection {
         Connection {
             router: self.router.clone(),
             peer: Arc::new(accepted.peer),

@@ -18,7 +18,7 @@ const TAGS: [(&str, &str, &[&str]); 15] = [
     ("Signals", "Receive security events (RFC 8417, RFC 8935)", &["/v1/signals/events", "/v1/sys/signals/"]),
     ("Streams", "Transmit security events (SSF 1.0, RFC 8935, RFC 8936)", &["/v1/signals/"]),
     ("Revocation", "Revoke and unblock subjects, tokens and keys", &["/v1/revocations", "/v1/blocks"]),
-    ("Federation", "The ledger of this fabric's own revocations", &["/v1/federation/"]),
+    ("Federation", "The ledger of this fabric's own revocations, and its roots, as peer fabrics read them", &["/v1/federation/"]),
     ("Live feed", "Events as they happen", &["/v1/events"]),
     ("Policy", "The policy bundle of the cluster", &["/v1/sys/policy"]),
     ("Signing keys", "The signing keys of the nodes", &["/v1/sys/keys"]),
@@ -96,9 +96,11 @@ const BEARER: &str = "bearerToken";
 fn security(access: Access) -> Value {
     match access {
         Access::Health | Access::Public | Access::JoinToken => json!([]),
-        Access::Certificate(_) => json!([{ CERTIFICATE: [] }]),
+        Access::Certificate(_) | Access::Peer => json!([{ CERTIFICATE: [] }]),
         Access::Bearer => json!([{ BEARER: [] }]),
-        Access::Credential(_) | Access::Authenticated => json!([{ CERTIFICATE: [] }, { BEARER: [] }]),
+        Access::Credential(_) | Access::Authenticated | Access::PeerOrOperator => {
+            json!([{ CERTIFICATE: [] }, { BEARER: [] }])
+        }
         Access::Metrics => json!([{}, { CERTIFICATE: [] }, { BEARER: [] }]),
     }
 }
@@ -112,6 +114,10 @@ fn requirement(access: Access) -> String {
         }
         Access::Credential(capability) => {
             format!("Requires a client certificate or a bearer token with the capability `{capability}`.")
+        }
+        Access::Peer => "Requires the client certificate of a node of a peer fabric.".to_owned(),
+        Access::PeerOrOperator => {
+            "Requires the client certificate of a node of a peer fabric, or `cluster.admin`.".to_owned()
         }
         Access::Authenticated => "Requires a client certificate or a bearer token.".to_owned(),
         Access::Bearer => "Requires the bearer token of the subject.".to_owned(),

@@ -438,7 +438,7 @@ async fn ca_of_one_trust_domain_cannot_name_another() {
     let (own, second) = (root("own clients"), root("second clients"));
     let mut setup = Setup::new(&own.pem(), None);
     setup.write("second.pem", &second.pem());
-    setup.files.authorities[1].ca = setup.directory.path().join("second.pem");
+    setup.files.authorities[1].roots = Roots::Pem(setup.directory.path().join("second.pem"));
     let tls = setup.tls();
     let no_path = Err("certificate has no path to a client CA".to_owned());
     for (ca, name, expected) in [

@@ -180,7 +180,7 @@ impl Setup {
             authorities: ["trust.example", "second.example"]
                 .map(|name| Authorities {
                     trust_domain: name.parse().expect("trust domain"),
-                    ca: at("ca.pem"),
+                    roots: Roots::Pem(at("ca.pem")),
                     crl: client_crl.map(|_| at("crl.pem")),
                 })
                 .to_vec(),

@@ -51,7 +51,7 @@ use crate::cluster::type_config::{ClusterId, DiskId, LeaderId, LogId};
 use crate::cluster::{Closed, FreshnessMode, Handle, Machine, Options, ProposerId, Transport, log, start};
 use crate::limits;
 use crate::telemetry::Metrics;
-use crate::tls::{Authorities, Files, KeyPairFiles, RemoteEnd, Tls};
+use crate::tls::{Authorities, Files, KeyPairFiles, RemoteEnd, Roots, Tls};
 
 const TRUST_DOMAIN: &str = "trust.example";
 const LONG: Duration = Duration::from_secs(30);
@@ -129,7 +129,7 @@ impl Site {
         write_private(&at("key"), &key.serialize_pem());
         write_private(&at("ca"), &self.ca.pem());
         let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
-        let authorities = vec![Authorities { trust_domain, ca: at("ca"), crl: None }];
+        let authorities = vec![Authorities { trust_domain, roots: Roots::Pem(at("ca")), crl: None }];
         Files { own: KeyPairFiles { certificate: at("crt"), private_key: at("key") }, authorities }
     }
 

@@ -1,0 +1,184 @@
+//! Wiring of federation: the ledger, the bundles of peers, our certificate for them, and the connections to their nodes.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::Error;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::federation::peers::{Peer, Peers};
+use crate::federation::{self, Federation};
+use crate::id::TrustDomain;
+use crate::limits;
+use crate::outbound::guard::Guard;
+use crate::outbound::peers::{Endpoint, PeerClient};
+use crate::state::State;
+use crate::telemetry::Metrics;
+use crate::tls::{self, Authorities, Bundle, Files, KeyPairFiles, RemoteEnd, Roots, Tls};
+
+/// Value of the metric label, besides those of TLS files.
+const WITH: &str = "bundles";
+
+/// The ledger and its readers. `tls` is that of callers.
+pub(super) fn federation(config: &Config, tls: Option<Tls>, state: &State, clock: &Clock) -> Federation {
+    Federation::new(federation::Parts {
+        issuer: config.fabric.issuer.clone(),
+        trust_domain: config.fabric.trust_domain.clone(),
+        peers: config.federation.as_ref().map_or_else(Peers::default, |federation| federation.peers.clone()),
+        tls,
+        state: state.clone(),
+        clock: clock.clone(),
+    })
+}
+
+/// The peer fabrics, whose bundles and our certificate for them are loaded.
+pub(super) struct Fabrics {
+    bundles: Vec<(Arc<Peer>, Bundle)>,
+    tls: Tls,
+    clock: Clock,
+    metrics: Metrics,
+}
+
+impl Fabrics {
+    /// Reads the files; `None` without federation.
+    pub(super) fn open(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Self>, Error> {
+        let Some(federation) = &config.federation else { return Ok(None) };
+        let own = |source| Error::Federation { setting: "federation.certificate".to_owned(), source };
+        let trust_domain = &config.fabric.trust_domain;
+        check_svid(&federation.certificate, trust_domain).map_err(own)?;
+        if federation.peers.iter().any(|peer| peer.serve)
+            && let Some(tls) = &config.tls
+        {
+            let served = |source| Error::Federation { setting: "tls.certificate".to_owned(), source };
+            check_svid(&tls.files.own, trust_domain).map_err(served)?;
+        }
+        let mut bundles = Vec::new();
+        for (index, peer) in federation.peers.iter().enumerate() {
+            let setting = || format!("federation.peers[{index}].bundle_file");
+            let bundle = Bundle::load(peer.roots.file.clone());
+            let bundle = bundle.map_err(|source| Error::Federation { setting: setting(), source })?;
+            bundles.push((Arc::clone(peer), bundle));
+            warn_of_two_sources(config, peer);
+        }
+        let files = Files { own: federation.certificate.clone(), authorities: authorities(&bundles) };
+        let tls = Tls::load(files, RemoteEnd::Fabrics, clock.clone(), metrics.clone()).map_err(own)?;
+        Ok(Some(Self { bundles, tls, clock: clock.clone(), metrics: metrics.clone() }))
+    }
+
+    /// The roots of the peers, for the listener of callers.
+    pub(super) fn authorities(&self) -> Vec<Authorities> {
+        authorities(&self.bundles)
+    }
+
+    /// Keeps certificates and bundles current; returns the connections to each peer.
+    pub(super) fn connect(
+        self,
+        guard: &Guard,
+        background: &mut JoinSet<()>,
+    ) -> Vec<(Arc<Peer>, PeerClient)> {
+        let Self { bundles, tls, clock, metrics } = self;
+        background.spawn(tls.clone().follow());
+        let mut connections = Vec::new();
+        for (peer, bundle) in bundles {
+            let (trust_domain, ids) = (peer.roots.trust_domain.clone(), peer.ids.clone());
+            let client = PeerClient::new(tls.clone(), trust_domain, ids, guard.clone());
+            let endpoint = peer.roots.endpoint.clone().map(|endpoint| (client.clone(), endpoint));
+            let (clock, metrics) = (clock.clone(), metrics.clone());
+            let task = BundleTask { name: peer.name.clone(), bundle, endpoint, clock, metrics, failed: None };
+            background.spawn(task.follow());
+            connections.push((peer, client));
+        }
+        connections
+    }
+}
+
+/// Each peer's roots count for the trust domain of its nodes alone.
+fn authorities(bundles: &[(Arc<Peer>, Bundle)]) -> Vec<Authorities> {
+    let authorities = bundles.iter().map(|(peer, bundle)| Authorities {
+        trust_domain: peer.roots.trust_domain.clone(),
+        roots: Roots::Bundle(bundle.clone()),
+        crl: peer.roots.crl.clone(),
+    });
+    authorities.collect()
+}
+
+/// Peers recognize a node by its SPIFFE ID, and know the roots of our trust domain.
+fn check_svid(files: &KeyPairFiles, trust_domain: &TrustDomain) -> Result<(), tls::Error> {
+    let id = files.spiffe_id()?;
+    if id.trust_domain() == trust_domain {
+        return Ok(());
+    }
+    let (found, expected) = (id.trust_domain().to_string(), trust_domain.to_string());
+    Err(tls::Error::OtherTrustDomain { path: files.certificate.clone(), found, expected })
+}
+
+/// The SPIRE of a region may speak for the same workloads as its fabric.
+fn warn_of_two_sources(config: &Config, peer: &Peer) {
+    for trust_domain in &peer.trust_domains {
+        if config.issuers.iter().any(|issuer| issuer.trust_domains.contains(trust_domain)) {
+            let peer = &peer.name;
+            tracing::warn!(peer, %trust_domain, "trust domain of a peer is also one of [[issuers]]: two sources speak for it");
+        }
+    }
+}
+
+/// Keeps the bundle of one peer current, by its file and by its endpoint.
+struct BundleTask {
+    name: String,
+    bundle: Bundle,
+    endpoint: Option<(PeerClient, Endpoint)>,
+    clock: Clock,
+    metrics: Metrics,
+    /// Last failure, so that it is logged once.
+    failed: Option<String>,
+}
+
+impl BundleTask {
+    async fn follow(mut self) {
+        let mut ticks = tokio::time::interval(limits::TLS_RELOAD_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut reads = JoinSet::new();
+        let mut fetch_at = self.clock.boot();
+        loop {
+            ticks.tick().await;
+            let bundle = self.bundle.clone();
+            reads.spawn_blocking(move || bundle.read_again());
+            match reads.join_next().await {
+                Some(Ok(Ok(false))) | None => {}
+                Some(Ok(read)) => self.note(read.map_err(|error| error.to_string())),
+                Some(Err(error)) => tracing::error!(%error, "failed to read the bundle of a peer"),
+            }
+            if self.endpoint.is_some() && self.clock.boot() >= fetch_at {
+                let fetched = self.fetch().await;
+                self.note(fetched);
+                fetch_at = self.clock.boot() + self.bundle.refresh_interval();
+            }
+        }
+    }
+
+    async fn fetch(&self) -> Result<bool, String> {
+        let Some((client, endpoint)) = &self.endpoint else { return Ok(false) };
+        let document = client.bundle(endpoint).await.map_err(|error| error.to_string())?;
+        self.bundle.accept(&document).map_err(|error| error.to_string())
+    }
+
+    fn note(&mut self, outcome: Result<bool, String>) {
+        let peer = &self.name;
+        match outcome {
+            Ok(is_new) => {
+                if is_new {
+                    self.metrics.tls_reload(WITH, "ok");
+                    tracing::info!(peer, "bundle of a peer replaced");
+                }
+                self.failed = None;
+            }
+            Err(error) if self.failed.as_ref() == Some(&error) => {}
+            Err(error) => {
+                self.metrics.tls_reload(WITH, "failed");
+                tracing::warn!(peer, error, "failed to refresh the bundle of a peer; the previous one stays in use");
+                self.failed = Some(error);
+            }
+        }
+    }
+}
