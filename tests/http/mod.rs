@@ -42,5 +42,6 @@ mod stream_commands;
 mod streams;
 mod token_families;
 mod tool_servers;
+mod through_tokens;
 mod tools;
 mod verify;
