@@ -1,0 +1,245 @@
+//! Calls, imports and retries of one peer.
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::id::Digest128;
+use crate::state::LedgerState;
+
+const PEER: &str = "https://eu.example";
+const HERE: Incarnation = Incarnation::from_bytes([0x0f; 16]);
+const OTHER: Incarnation = Incarnation::from_bytes([0x10; 16]);
+const START: Duration = Duration::from_secs(1000);
+
+fn engine() -> Engine {
+    Engine::new(PEER.to_owned(), 3, Duration::from_secs(60), START)
+}
+
+/// A copy that is up to date at log index 100.
+fn known() -> Known {
+    Known {
+        generation: 4,
+        incarnation: Some(HERE),
+        position: 100,
+        complete_from: 2900,
+        keys_etag: "keys".to_owned(),
+        is_complete: true,
+    }
+}
+
+/// A response to `call` that states nothing new.
+fn empty(call: &Call, through: u64) -> Answer {
+    Answer {
+        incarnation: HERE,
+        from: call.expected.since.map_or(0, |since| since.index),
+        through,
+        next: None,
+        floor: 50,
+        epoch: 3000,
+        floor_epoch: 2800,
+        is_reset: false,
+        at: Timestamp::from_secs(1_800_000_000),
+        root: Some([7; 32]),
+        count: 3,
+        keys: None,
+        entries: Vec::new(),
+    }
+}
+
+fn entry(n: u64) -> Entry {
+    let id = Digest128::from_bytes((u128::from(n) << 64).to_be_bytes());
+    Entry { n, epoch: 3000, state: LedgerState::Revoked, id, by: None }
+}
+
+fn imported(next: Next) -> Vec<ImportLedger> {
+    match next {
+        Next::Import(parts) => parts,
+        Next::Nothing => panic!("nothing to import"),
+    }
+}
+
+fn since(call: &Call) -> Option<String> {
+    call.request.since.clone()
+}
+
+#[test]
+fn first_call_asks_for_everything() {
+    let call = engine().call(Known::default());
+    assert_eq!((since(&call), call.request.floor, call.request.keys.clone()), (None, None, None));
+    let call = engine().call(known());
+    assert_eq!(since(&call), Some(format!("{HERE}-100")));
+    assert_eq!((call.request.floor, call.request.keys.as_deref()), (Some(2900), Some("keys")));
+    assert_eq!(call.request.hold_ms, 10_000);
+    let hasty = Engine::new(PEER.to_owned(), 1, Duration::from_secs(2), START).call(known());
+    assert_eq!(hasty.request.hold_ms, 500, "a lease is renewed before it ends");
+}
+
+/// Attack on the log: 300 idle peers, each with a new position at every call.
+#[test]
+fn response_without_news_is_not_imported_for_a_minute() {
+    let mut engine = engine();
+    let mut now = START;
+    for through in 101..159 {
+        let call = engine.call(known());
+        now += Duration::from_secs(1);
+        assert_eq!(engine.answered(&call, &empty(&call, through), true, now), Next::Nothing);
+        let next = engine.call(known());
+        assert_eq!(since(&next), Some(format!("{HERE}-{through}")), "the position is remembered");
+    }
+    let call = engine.call(known());
+    let parts = imported(engine.answered(&call, &empty(&call, 160), true, START + limits::PEER_POSITION_WRITE_INTERVAL));
+    assert_eq!((parts.len(), parts[0].from, parts[0].through), (1, 100, 160));
+    // Another copy knows nothing of that position.
+    let other = Known { generation: 5, ..known() };
+    assert_eq!(since(&engine.call(other)), Some(format!("{HERE}-100")));
+}
+
+#[test]
+fn entries_after_an_unwritten_position_continue_the_copy() {
+    let mut engine = engine();
+    let call = engine.call(known());
+    assert_eq!(engine.answered(&call, &empty(&call, 120), true, START), Next::Nothing);
+    let call = engine.call(known());
+    let answer = Answer { entries: vec![entry(125)], ..empty(&call, 130) };
+    let parts = imported(engine.answered(&call, &answer, true, START));
+    assert_eq!((parts.len(), parts[0].from, parts[0].through, parts[0].generation), (1, 100, 130, 4));
+    assert!(parts[0].is_whole && !parts[0].is_reset);
+}
+
+#[test]
+fn every_kind_of_news_is_imported() {
+    let call = engine().call(known());
+    let base = empty(&call, 100);
+    let keys = AnswerKeys { etag: "new".to_owned(), key_set: r#"{"keys":[]}"#.to_owned() };
+    let unread = Known { is_complete: false, ..known() };
+    let cases = [
+        (known(), Answer { keys: Some(keys), ..base.clone() }, true),
+        (known(), Answer { incarnation: OTHER, from: 0, is_reset: true, ..base.clone() }, true),
+        (known(), Answer { is_reset: true, from: 0, ..base.clone() }, true),
+        (known(), Answer { next: Some("more".to_owned()), ..base.clone() }, true),
+        (known(), base.clone(), false),
+        (unread, base.clone(), true),
+        (Known::default(), Answer { is_reset: true, ..base.clone() }, true),
+    ];
+    for (known, answer, is_equal) in cases {
+        let mut engine = engine();
+        let call = engine.call(known);
+        let parts = imported(engine.answered(&call, &answer, is_equal, START));
+        assert_eq!(parts.len(), 1, "{answer:?}");
+        assert_eq!(parts[0].from, if answer.is_reset { 0 } else { 100 });
+        assert_eq!(parts[0].is_reset, answer.is_reset);
+    }
+}
+
+#[test]
+fn long_response_is_imported_in_parts_without_a_gap() {
+    let most = limits::FEDERATED_ENTRIES_PER_IMPORT_MAX;
+    let mut engine = engine();
+    let call = engine.call(known());
+    // Ten facts for each log index, so that some parts end within an index.
+    let mut entries: Vec<Entry> = (0..u64::try_from(2 * most + 5).expect("few")).map(|at| entry(101 + at / 10)).collect();
+    for (number, entry) in (0_u128..).zip(&mut entries) {
+        entry.id = Digest128::from_bytes(number.to_be_bytes());
+    }
+    let keys = AnswerKeys { etag: "new".to_owned(), key_set: r#"{"keys":[]}"#.to_owned() };
+    let answer = Answer { entries: entries.clone(), keys: Some(keys), is_reset: true, from: 0, ..empty(&call, 200) };
+    let parts = imported(engine.answered(&call, &answer, true, START));
+    assert_eq!(parts.iter().map(|part| part.entries.len()).collect::<Vec<_>>(), [most, most, 5]);
+    let mut from = 0;
+    for (number, part) in parts.iter().enumerate() {
+        let is_last = number == 2;
+        assert_eq!((part.from, part.is_reset, part.is_whole), (from, number == 0, is_last));
+        assert_eq!((part.keys.is_some(), part.root.is_empty()), (is_last, !is_last));
+        let last = part.entries.last().expect("entries").n;
+        let complete = if is_last { part.through >= last } else { part.through + 1 >= last && part.through <= last };
+        assert!(complete, "{} to {}, the last is {last}", part.from, part.through);
+        // Nothing of a part is missing up to its end.
+        let later = parts[number + 1..].iter().flat_map(|part| &part.entries);
+        assert!(later.into_iter().all(|entry| entry.n > part.through));
+        from = part.through;
+    }
+    assert_eq!(from, 200);
+    let read: Vec<_> = parts.iter().flat_map(|part| &part.entries).map(|entry| entry.id.clone()).collect();
+    assert_eq!(read.len(), entries.len());
+}
+
+#[test]
+fn next_page_is_asked_for_until_a_call_fails() {
+    let mut engine = engine();
+    let call = engine.call(known());
+    let page = Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], root: None, ..empty(&call, 100) };
+    let parts = imported(engine.answered(&call, &page, true, START));
+    assert!(!parts[0].is_whole && parts[0].root.is_empty());
+    assert_eq!(engine.call(known()).request.cursor.as_deref(), Some("p2"));
+    engine.failed(&Failure::Status(503), 0);
+    assert_eq!(engine.call(known()).request.cursor, None, "from the position again");
+}
+
+#[test]
+fn root_is_compared_from_the_epoch_that_both_have() {
+    let call = engine().call(known());
+    assert_eq!(floor_epoch(&call, &empty(&call, 100)), 2900);
+    let forgetful = Answer { floor_epoch: 2950, ..empty(&call, 100) };
+    assert_eq!(floor_epoch(&call, &forgetful), 2950);
+    // Epochs of another incarnation are not ours.
+    let other = Answer { incarnation: OTHER, ..empty(&call, 100) };
+    assert_eq!(floor_epoch(&call, &other), 2800);
+}
+
+#[test]
+fn lost_end_of_a_log_is_stated_below_the_position() {
+    let engine = engine();
+    let call = self::engine().call(known());
+    let command = engine.rolled_back(&call).expect("a command");
+    assert_eq!((command.from, command.through, command.generation), (100, 99, 4));
+    assert!(!command.is_whole);
+    assert_eq!(engine.rolled_back(&self::engine().call(Known::default())), None);
+}
+
+#[test]
+fn failed_call_is_repeated_at_the_next_endpoint() {
+    let mut engine = engine();
+    let mut endpoints = Vec::new();
+    for _ in 0..4 {
+        endpoints.push(engine.call(known()).endpoint);
+        engine.failed(&Failure::Unanswered("reset".to_owned()), 0);
+    }
+    assert_eq!(endpoints, [0, 1, 2, 0]);
+    engine.succeeded(Outcome::Imported, Duration::ZERO);
+    assert_eq!(engine.call(known()).endpoint, 1, "an endpoint that answers is kept");
+}
+
+#[test]
+fn wait_after_failures_doubles_with_jitter() {
+    let mut engine = engine();
+    let mut bounds = Vec::new();
+    for failures in 0..8_u32 {
+        let mut other = engine.clone();
+        let (least, most) = (engine.failed(&Failure::Status(503), 0), other.failed(&Failure::Status(503), u64::MAX - 1));
+        assert!(least <= most && most <= limits::PEER_RETRY_MAX, "{failures}: {least:?} to {most:?}");
+        bounds.push(least * 2);
+    }
+    let doubled: Vec<_> = [200, 400, 800, 1600, 3200, 5000, 5000, 5000].map(Duration::from_millis).to_vec();
+    assert_eq!(bounds, doubled);
+    engine.succeeded(Outcome::NothingNew, Duration::ZERO);
+    assert_eq!(engine.failed(&Failure::Status(503), 0), limits::PEER_RETRY_MIN / 2, "a success ends the series");
+}
+
+/// Attack: nonsense, or more than the quota, in every response.
+#[test]
+fn response_that_has_no_effect_costs_one_call_a_minute() {
+    let rule = Malformed { field: "through".to_owned(), rule: "must be less".to_owned() };
+    for failure in [Failure::Malformed(rule), Failure::OverQuota, Failure::RolledBack] {
+        assert_eq!(engine().failed(&failure, 0), limits::PEER_RETRY_LASTING, "{failure}");
+    }
+}
+
+/// Attack: responses at once, although there is nothing new.
+#[test]
+fn response_that_was_not_held_is_not_followed_at_once() {
+    let mut engine = engine();
+    let short = Duration::from_millis(3);
+    assert_eq!(engine.succeeded(Outcome::NothingNew, short), limits::PEER_RETRY_MIN);
+    assert_eq!(engine.succeeded(Outcome::Held, short), limits::PEER_RETRY_MAX);
+    assert_eq!(engine.succeeded(Outcome::NothingNew, limits::SYNC_HOLD_MAX), Duration::ZERO);
+    assert_eq!(engine.succeeded(Outcome::Imported, short), Duration::ZERO);
+}
