@@ -11,7 +11,7 @@
 //! 5. [`api`]: the only HTTP server
 //! 4. [`exchange`]: RFC 8693 · [`identity`]: agents · [`tools`]: registry, the nine checks,
 //!    audit · [`receiver`]: signals · [`revocation`]: by operators · [`transmitter`]: streams · [`feed`]: live events ·
-//!    [`federation`]: the ledger, read by other fabrics
+//!    [`federation`]: peer fabrics, and the ledger that they read
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
 //!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
 //!    [`outbound`] (the only HTTP client) · [`tls`] · [`journal`] (records that wait to be shipped) ·

@@ -165,7 +165,7 @@ impl Site {
 }
 
 fn client() -> reqwest::ClientBuilder {
-    Client::builder().no_proxy().timeout(Duration::from_secs(30))
+    Client::builder().http1_only().no_proxy().timeout(Duration::from_secs(30))
 }
 
 impl Member {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod example;
+mod federation;
 mod outbound;
 mod shipped;
 mod signals;

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::federation::peers::{Peer, Peers};
 use crate::federation::{self, Federation};
-use crate::id::TrustDomain;
+use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::outbound::peers::{Endpoint, PeerClient};
@@ -46,12 +46,13 @@ impl Fabrics {
         let Some(federation) = &config.federation else { return Ok(None) };
         let own = |source| Error::Federation { setting: "federation.certificate".to_owned(), source };
         let trust_domain = &config.fabric.trust_domain;
-        check_svid(&federation.certificate, trust_domain).map_err(own)?;
+        let id = federation.certificate.spiffe_id();
+        check_svid(&federation.certificate, id, trust_domain).map_err(own)?;
         if federation.peers.iter().any(|peer| peer.serve)
             && let Some(tls) = &config.tls
         {
             let served = |source| Error::Federation { setting: "tls.certificate".to_owned(), source };
-            check_svid(&tls.files.own, trust_domain).map_err(served)?;
+            check_svid(&tls.files.own, tls.files.own.server_spiffe_id(), trust_domain).map_err(served)?;
         }
         let mut bundles = Vec::new();
         for (index, peer) in federation.peers.iter().enumerate() {
@@ -104,8 +105,12 @@ fn authorities(bundles: &[(Arc<Peer>, Bundle)]) -> Vec<Authorities> {
 }
 
 /// Peers recognize a node by its SPIFFE ID, and know the roots of our trust domain.
-fn check_svid(files: &KeyPairFiles, trust_domain: &TrustDomain) -> Result<(), tls::Error> {
-    let id = files.spiffe_id()?;
+fn check_svid(
+    files: &KeyPairFiles,
+    id: Result<WorkloadId, tls::Error>,
+    trust_domain: &TrustDomain,
+) -> Result<(), tls::Error> {
+    let id = id?;
     if id.trust_domain() == trust_domain {
         return Ok(());
     }

@@ -45,7 +45,8 @@ impl ClientCertVerifier for SvidVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         svid::check_size(intermediates).map_err(refused)?;
-        let (_, webpki) = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let named = svid::peer_certificate(end_entity).map_err(refused)?.spiffe_id;
+        let webpki = svid::authorities_of(&named, &self.authorities).map_err(refused)?;
         let verified = webpki.verify_client_cert(end_entity, intermediates, now)?;
         svid::check_intermediates(intermediates).map_err(refused)?;
         Ok(verified)

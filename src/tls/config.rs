@@ -21,6 +21,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use super::client_verifier::SvidVerifier;
 use super::files::{self, Contents, Files, ReadRoots, Roots};
 use super::node_verifier::{Authorities, NodeVerifier};
+use super::svid::{PeerCertificate, SvidError};
 use super::{Error, KeyPairFiles, RemoteEnd, svid};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{TrustDomain, WorkloadId};
@@ -243,17 +244,29 @@ pub(super) fn own_certificate(
 }
 
 impl KeyPairFiles {
-    /// The SPIFFE ID of the certificate.
+    /// The SPIFFE ID of the certificate, with which this node calls.
     ///
     /// # Errors
     /// [`Error::File`] and the like; [`Error::NotAnSvid`].
     pub fn spiffe_id(&self) -> Result<WorkloadId, Error> {
+        self.svid(svid::peer_certificate)
+    }
+
+    /// The SPIFFE ID of the certificate, with which this node is called.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn server_spiffe_id(&self) -> Result<WorkloadId, Error> {
+        self.svid(svid::server_certificate)
+    }
+
+    fn svid(&self, read: fn(&[u8]) -> Result<PeerCertificate, SvidError>) -> Result<WorkloadId, Error> {
         let path = &self.certificate;
         let pem = files::read(path, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
         let chain = certificates(path, &pem)?;
         let first = chain.first().ok_or_else(|| Error::NoCertificate { path: path.clone() })?;
         let refused = |source| Error::NotAnSvid { path: path.clone(), source };
-        Ok(svid::peer_certificate(first).map_err(refused)?.spiffe_id)
+        Ok(read(first).map_err(refused)?.spiffe_id)
     }
 }
 

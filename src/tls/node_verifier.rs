@@ -64,7 +64,8 @@ impl NodeVerifier {
         now: UnixTime,
     ) -> Result<(), CertificateError> {
         svid::check_size(intermediates).map_err(refused)?;
-        let (named, authorities) = svid::authorities_of(end_entity, &self.authorities).map_err(refused)?;
+        let named = svid::server_certificate(end_entity).map_err(refused)?.spiffe_id;
+        let authorities = svid::authorities_of(&named, &self.authorities).map_err(refused)?;
         if self.ids.as_ref().is_some_and(|ids| !ids.contains(&named)) {
             return Err(refused(SvidError::OtherId));
         }

@@ -51,6 +51,9 @@ pub enum SvidError {
     /// No extended key usage, or none with clientAuth (§4.4).
     #[error("certificate has no extended key usage clientAuth")]
     NoClientAuth,
+    /// The same of a server.
+    #[error("certificate has no extended key usage serverAuth")]
+    NoServerAuth,
     /// An RSA key that is too short.
     #[error("certificate has an RSA key of less than {} bits", limits::RSA_MODULUS_BITS_MIN)]
     KeyTooShort,
@@ -68,8 +71,24 @@ pub enum SvidError {
     OtherId,
 }
 
-/// Reads the certificate of a workload from its DER form: usages (X509-SVID §4), then the key, then the name (§2).
+/// Reads the certificate of a workload that calls, from its DER form: usages (X509-SVID §4), then the key, then the name
+/// (§2).
 pub(super) fn peer_certificate(der: &[u8]) -> Result<PeerCertificate, SvidError> {
+    read(der, Role::Client)
+}
+
+/// The same for a workload that is called.
+pub(super) fn server_certificate(der: &[u8]) -> Result<PeerCertificate, SvidError> {
+    read(der, Role::Server)
+}
+
+#[derive(Clone, Copy)]
+enum Role {
+    Client,
+    Server,
+}
+
+fn read(der: &[u8], role: Role) -> Result<PeerCertificate, SvidError> {
     let certificate = parse(der)?;
     // §4.1: an end-entity certificate "MUST set the cA field to false"; an absent extension means false (RFC 5280
     // §4.2.1.9).
@@ -84,11 +103,18 @@ pub(super) fn peer_certificate(der: &[u8]) -> Result<PeerCertificate, SvidError>
     if !usage.digital_signature {
         return Err(SvidError::NoDigitalSignature);
     }
-    // §4.4, and stricter: clientAuth is required. anyExtendedKeyUsage does not replace it (RFC 5280 §4.2.1.12 leaves
-    // that to the application).
+    // §4.4, and stricter: the usage is required. anyExtendedKeyUsage does not replace it (RFC 5280 §4.2.1.12 leaves that
+    // to the application).
     let purposes = certificate.extended_key_usage().map_err(|_| SvidError::Malformed)?;
-    if !purposes.is_some_and(|purposes| purposes.value.client_auth) {
-        return Err(SvidError::NoClientAuth);
+    let purposes = purposes.map(|purposes| purposes.value);
+    match role {
+        Role::Client if !purposes.is_some_and(|purposes| purposes.client_auth) => {
+            return Err(SvidError::NoClientAuth);
+        }
+        Role::Server if !purposes.is_some_and(|purposes| purposes.server_auth) => {
+            return Err(SvidError::NoServerAuth);
+        }
+        Role::Client | Role::Server => {}
     }
     if let Ok(PublicKey::RSA(key)) = certificate.public_key().parsed()
         && key.key_size() < limits::RSA_MODULUS_BITS_MIN
@@ -114,12 +140,10 @@ pub(super) fn check_size(intermediates: &[CertificateDer<'_>]) -> Result<(), Svi
 
 /// The authorities of the trust domain that an X.509-SVID names. The name counts only with a path to one of them.
 pub(super) fn authorities_of<'a, A>(
-    end_entity: &CertificateDer<'_>,
+    named: &WorkloadId,
     authorities: &'a BTreeMap<TrustDomain, A>,
-) -> Result<(WorkloadId, &'a A), SvidError> {
-    let named = peer_certificate(end_entity)?.spiffe_id;
-    let of_domain = authorities.get(named.trust_domain()).ok_or(SvidError::TrustDomain)?;
-    Ok((named, of_domain))
+) -> Result<&'a A, SvidError> {
+    authorities.get(named.trust_domain()).ok_or(SvidError::TrustDomain)
 }
 
 /// Checks that webpki omits for the intermediates.

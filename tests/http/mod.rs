@@ -27,6 +27,7 @@ mod keys;
 mod members;
 mod operators;
 mod oracles;
+mod peers;
 mod policy;
 mod poll;
 mod process;

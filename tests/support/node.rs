@@ -40,6 +40,8 @@ pub struct Setup {
     pub without_signal_issuers: bool,
     /// Additional lines of the configuration file.
     pub more_config: String,
+    /// Allows calls to this host over TLS, such as to a peer fabric.
+    pub calls_loopback: bool,
     /// Replaces [`NOW_SECS`].
     pub now_secs: Option<i64>,
     /// TLS and a table of callers, as in production, instead of development mode.
@@ -167,6 +169,19 @@ impl Node {
         node
     }
 
+    /// The reason for which a node with this setup does not start.
+    pub async fn refused(setup: Setup) -> String {
+        let issuers = Issuers::start().await;
+        let directory = tempfile::tempdir().expect("directory");
+        let (_pki, made) = development_pki(&CALLERS);
+        let file = write_files(directory.path(), &issuers, &setup, &production(&made));
+        let config =
+            config::load(Some(&file), &mut std::iter::empty(), &Overrides::default()).expect("configuration");
+        let clock = Clock::manual(Timestamp::from_secs(NOW_SECS));
+        let started = node::start(config, clock, Path::new(PROGRAM), CancellationToken::new()).await;
+        started.err().expect("refused").to_string()
+    }
+
     async fn run(&mut self) {
         self.shutdown = CancellationToken::new();
         let (start, started) = oneshot::channel();
@@ -253,6 +268,7 @@ impl Node {
         let read = |path: &Path| std::fs::read(path).expect("a file");
         let ca = reqwest::Certificate::from_pem(&read(&made.ca.certificate)).expect("CA");
         let mut client = reqwest::Client::builder()
+            .http1_only()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(Duration::from_secs(30))
@@ -519,6 +535,7 @@ trust_domain = "{TRUST_DOMAIN}"
 directory = "{policies}"
 [outbound]
 allow_loopback_http = true
+allowed_networks = [{networks}]
 
 [[issuers]]
 issuer = "{kubernetes}"
@@ -565,6 +582,7 @@ verified_email = true
         bundle_file = bundle_file.display(),
         kubernetes = issuers.kubernetes(),
         identifiers = issuers.identifiers(),
+        networks = if setup.calls_loopback { "\"127.0.0.0/8\"" } else { "" },
         signals = if setup.without_signal_issuers { String::new() } else { signals(issuers) },
         more = setup.more_config,
     );

@@ -8,6 +8,7 @@ const EXAMPLE: &str = include_str!("../../../trust-fabric.example.toml");
 fn example_is_valid() {
     let config = good(EXAMPLE);
     assert_eq!((config.issuers.len(), config.signals.len()), (5, 1));
+    assert_eq!(config.federation.map(|federation| federation.peers.iter().count()), Some(1));
     let base_url = "https://trust.example.com:8694".to_owned();
     assert_eq!(config.transmitter, Some(TransmitterConfig { base_url, certificate: None }));
 }
@@ -52,6 +53,14 @@ fn defaults_in_the_example_are_the_defaults() {
     for of_several in ["certificate", "private_key", "ca", "crl", "members"] {
         set["cluster"][of_several] = unset["cluster"][of_several].clone();
     }
+    for file in ["certificate", "private_key"] {
+        let found = set["federation"][file].take();
+        assert!(found.as_str().is_some_and(|path| path.starts_with("/etc/trust-fabric/federation")), "{found}");
+    }
+    let peer = &mut set["federation"]["peers"][0];
+    assert_eq!(peer["max_entries"].take(), limits::FEDERATED_ENTRIES_MAX);
+    let of_peer = [peer["bundle_endpoint"].take(), peer["crl"].take()];
+    assert!(of_peer.iter().all(serde_json::Value::is_string), "{of_peer:?}");
     assert_eq!(set["signals"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
     assert_eq!(set["signals"][0]["subject_issuers"].take()[0], unset["signals"][0]["issuer"]);
     assert_eq!(set, unset);
@@ -65,12 +74,17 @@ fn example_has_every_setting() {
         callers: vec![schema::Caller::default()],
         tls: Some(schema::Tls::default()),
         transmitter: Some(schema::TransmitterSection::default()),
+        federation: Some(schema::FederationSection {
+            peers: vec![schema::PeerFabric::default()],
+            ..schema::FederationSection::default()
+        }),
         ..Settings::default()
     };
     let all = serde_json::to_value(all).expect("keys");
     let mut sections: Vec<(String, &serde_json::Value)> =
         all.as_object().expect("sections").iter().map(|(name, section)| (name.clone(), section)).collect();
-    assert_eq!(sections.len(), 15);
+    assert_eq!(sections.len(), 16);
+    sections.push(("federation.peers".to_owned(), &all["federation"]["peers"]));
     for (_, section) in sections.iter_mut().filter(|(_, section)| section.is_array()) {
         *section = &section[0];
     }

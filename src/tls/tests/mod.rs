@@ -1,5 +1,6 @@
 //! A server with our TLS and clients with every kind of certificate, over an in-memory pipe.
 
+mod bundle;
 mod certificates;
 mod handshake;
 mod load;
