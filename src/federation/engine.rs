@@ -1,5 +1,5 @@
-//! Decisions about calls to one peer, without I/O: which endpoint and position, whether a response is imported, in which
-//! parts, and when the next call is due. Time and randomness are arguments.
+//! Decisions about calls to one peer, without I/O: which endpoint and position, whether a response is imported, and when
+//! the next call is due. Time and randomness are arguments.
 
 use std::time::Duration;
 
@@ -111,8 +111,8 @@ impl Outcome {
 pub enum Next {
     /// It states nothing new.
     Nothing,
-    /// It is imported, in these parts, one after the other.
-    Import(Vec<ImportLedger>),
+    /// It is imported.
+    Import(Box<ImportLedger>),
 }
 
 /// The position up to which responses stated nothing new. It is not in the log, which 300 idle peers would fill.
@@ -211,7 +211,27 @@ impl Engine {
         self.imported_at = now;
         // Nothing was between the position of the copy and that of the call.
         let begin = if answer.is_reset { 0 } else { known.position };
-        Next::Import(parts(&self.issuer, call, begin, answer))
+        Next::Import(Box::new(self.import(call, begin, answer)))
+    }
+
+    /// The command that imports a response after `begin`.
+    fn import(&self, call: &Call, begin: u64, answer: &Answer) -> ImportLedger {
+        ImportLedger {
+            issuer: self.issuer.clone(),
+            generation: call.known.generation,
+            incarnation: Bytes::copy_from_slice(answer.incarnation.as_bytes()),
+            from: begin,
+            through: answer.through,
+            floor: answer.floor,
+            epoch: answer.epoch,
+            floor_epoch: floor_epoch(call, answer),
+            root: answer.root.map_or_else(Bytes::new, |root| Bytes::copy_from_slice(&root)),
+            is_whole: answer.is_whole(),
+            is_reset: answer.is_reset,
+            entries: answer.entries.iter().map(entry).collect(),
+            keys: answer.keys.as_ref().filter(|_| answer.is_whole()).map(keys),
+            ..ImportLedger::default()
+        }
     }
 
     /// The command that states that the peer's log ends before our position.
@@ -254,40 +274,6 @@ impl Engine {
         let half = u64::try_from(bound.as_millis() / 2).unwrap_or_default();
         Duration::from_millis(half + random % (half + 1))
     }
-}
-
-/// The commands that import a response after `begin`: each with a bounded number of entries, and the last one with
-/// everything that is true only once all entries are imported.
-fn parts(issuer: &str, call: &Call, begin: u64, answer: &Answer) -> Vec<ImportLedger> {
-    let mut chunks: Vec<_> = answer.entries.chunks(limits::FEDERATED_ENTRIES_PER_IMPORT_MAX).collect();
-    if chunks.is_empty() {
-        chunks.push(&[]);
-    }
-    let mut parts: Vec<ImportLedger> = Vec::with_capacity(chunks.len());
-    for (number, chunk) in chunks.iter().enumerate() {
-        let from = parts.last().map_or(begin, |part| part.through);
-        let next = chunks.get(number + 1).and_then(|next| next.first());
-        // Other entries of the next index may follow.
-        let through = next.map_or(answer.through, |next| next.n.saturating_sub(1)).max(from);
-        let is_last = next.is_none();
-        parts.push(ImportLedger {
-            issuer: issuer.to_owned(),
-            generation: call.known.generation,
-            incarnation: Bytes::copy_from_slice(answer.incarnation.as_bytes()),
-            from,
-            through,
-            floor: answer.floor,
-            epoch: answer.epoch,
-            floor_epoch: floor_epoch(call, answer),
-            root: answer.root.filter(|_| is_last).map_or_else(Bytes::new, |root| Bytes::copy_from_slice(&root)),
-            is_whole: is_last && answer.is_whole(),
-            is_reset: number == 0 && answer.is_reset,
-            entries: chunk.iter().map(entry).collect(),
-            keys: answer.keys.as_ref().filter(|_| is_last).map(keys),
-            ..ImportLedger::default()
-        });
-    }
-    parts
 }
 
 /// The first epoch under the root of a response.

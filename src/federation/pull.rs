@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::limits;
 use crate::outbound::peers::{Endpoint, PeerClient};
 use crate::state::command::ImportLedger;
-use crate::state::{self, PeerCopy, Source, SourceCall, State, peer_key};
+use crate::state::{self, PeerCopy, Source, SourceCall, State, import_parts, peer_key};
 use crate::telemetry::Metrics;
 
 /// Path of the calls.
@@ -110,7 +110,7 @@ impl Puller {
         if matches!(answer, Err(Failure::RolledBack))
             && let Some(command) = engine.rolled_back(&call)
         {
-            self.import(peer, vec![command]).await?;
+            self.import(peer, command).await?;
         }
         let answer = answer?;
         self.reports.change(&peer.issuer, |report| {
@@ -123,8 +123,11 @@ impl Puller {
                 self.record(peer, begun, &answer, known.as_ref());
                 Ok(Outcome::NothingNew)
             }
-            Next::Import(parts) => {
-                let copy = self.import(peer, parts).await?;
+            Next::Import(import) => {
+                let answered = self.clock.boot();
+                let copy = self.import(peer, *import).await?;
+                let took = self.clock.boot().saturating_sub(answered);
+                self.metrics.federation_import_took(&peer.name, took);
                 self.record(peer, begun, &answer, copy.as_ref());
                 let is_held = copy.is_none_or(|copy| copy.fault.is_some());
                 Ok(if is_held { Outcome::Held } else { Outcome::Imported })
@@ -158,16 +161,15 @@ impl Puller {
         matches!(copied, Ok(Some((copied, _))) if copied == root)
     }
 
-    /// Imports the parts of a response, each after the one before, until the peer is held. Returns the copy.
-    async fn import(&self, peer: &Peer, parts: Vec<ImportLedger>) -> Result<Option<PeerCopy>, Failure> {
+    /// Imports a response in parts, each after the one before, until the peer is held. Returns the copy.
+    async fn import(&self, peer: &Peer, mut import: ImportLedger) -> Result<Option<PeerCopy>, Failure> {
+        (import.entries_max, import.approve_incarnation) = (peer.max_entries, peer.approve_incarnation);
         let mut copy: Option<PeerCopy> = None;
-        for mut part in parts {
+        for mut part in import_parts(import) {
             if let Some(copy) = &copy {
                 // The first part may have begun another copy.
                 part.generation = copy.generation;
             }
-            part.entries_max = u32::try_from(peer.max_entries).unwrap_or(u32::MAX);
-            part.approve_incarnation = peer.approve_incarnation;
             let entries = u32::try_from(part.entries.len().max(1)).unwrap_or(u32::MAX);
             let _permits = self.entries.acquire_many(entries).await;
             let imported = self.state.import_ledger(part).await.map_err(not_imported)?;

@@ -50,9 +50,9 @@ fn entry(n: u64) -> Entry {
     Entry { n, epoch: 3000, state: LedgerState::Revoked, id, by: None }
 }
 
-fn imported(next: Next) -> Vec<ImportLedger> {
+fn imported(next: Next) -> ImportLedger {
     match next {
-        Next::Import(parts) => parts,
+        Next::Import(import) => *import,
         Next::Nothing => panic!("nothing to import"),
     }
 }
@@ -86,8 +86,9 @@ fn response_without_news_is_not_imported_for_a_minute() {
         assert_eq!(since(&next), Some(format!("{HERE}-{through}")), "the position is remembered");
     }
     let call = engine.call(known());
-    let parts = imported(engine.answered(&call, &empty(&call, 160), true, START + limits::PEER_POSITION_WRITE_INTERVAL));
-    assert_eq!((parts.len(), parts[0].from, parts[0].through), (1, 100, 160));
+    let later = START + limits::PEER_POSITION_WRITE_INTERVAL;
+    let import = imported(engine.answered(&call, &empty(&call, 160), true, later));
+    assert_eq!((import.entries.len(), import.from, import.through), (0, 100, 160));
     // Another copy knows nothing of that position.
     let other = Known { generation: 5, ..known() };
     assert_eq!(since(&engine.call(other)), Some(format!("{HERE}-100")));
@@ -100,9 +101,9 @@ fn entries_after_an_unwritten_position_continue_the_copy() {
     assert_eq!(engine.answered(&call, &empty(&call, 120), true, START), Next::Nothing);
     let call = engine.call(known());
     let answer = Answer { entries: vec![entry(125)], ..empty(&call, 130) };
-    let parts = imported(engine.answered(&call, &answer, true, START));
-    assert_eq!((parts.len(), parts[0].from, parts[0].through, parts[0].generation), (1, 100, 130, 4));
-    assert!(parts[0].is_whole && !parts[0].is_reset);
+    let import = imported(engine.answered(&call, &answer, true, START));
+    assert_eq!((import.entries.len(), import.from, import.through, import.generation), (1, 100, 130, 4));
+    assert!(import.is_whole && !import.is_reset);
 }
 
 #[test]
@@ -123,43 +124,11 @@ fn every_kind_of_news_is_imported() {
     for (known, answer, is_equal) in cases {
         let mut engine = engine();
         let call = engine.call(known);
-        let parts = imported(engine.answered(&call, &answer, is_equal, START));
-        assert_eq!(parts.len(), 1, "{answer:?}");
-        assert_eq!(parts[0].from, if answer.is_reset { 0 } else { 100 });
-        assert_eq!(parts[0].is_reset, answer.is_reset);
+        let import = imported(engine.answered(&call, &answer, is_equal, START));
+        assert_eq!(import.from, if answer.is_reset { 0 } else { 100 }, "{answer:?}");
+        assert_eq!((import.is_reset, import.is_whole), (answer.is_reset, answer.is_whole()));
+        assert_eq!(import.keys.is_some(), answer.keys.is_some());
     }
-}
-
-#[test]
-fn long_response_is_imported_in_parts_without_a_gap() {
-    let most = limits::FEDERATED_ENTRIES_PER_IMPORT_MAX;
-    let mut engine = engine();
-    let call = engine.call(known());
-    // Ten facts for each log index, so that some parts end within an index.
-    let mut entries: Vec<Entry> = (0..u64::try_from(2 * most + 5).expect("few")).map(|at| entry(101 + at / 10)).collect();
-    for (number, entry) in (0_u128..).zip(&mut entries) {
-        entry.id = Digest128::from_bytes(number.to_be_bytes());
-    }
-    let keys = AnswerKeys { etag: "new".to_owned(), key_set: r#"{"keys":[]}"#.to_owned() };
-    let answer = Answer { entries: entries.clone(), keys: Some(keys), is_reset: true, from: 0, ..empty(&call, 200) };
-    let parts = imported(engine.answered(&call, &answer, true, START));
-    assert_eq!(parts.iter().map(|part| part.entries.len()).collect::<Vec<_>>(), [most, most, 5]);
-    let mut from = 0;
-    for (number, part) in parts.iter().enumerate() {
-        let is_last = number == 2;
-        assert_eq!((part.from, part.is_reset, part.is_whole), (from, number == 0, is_last));
-        assert_eq!((part.keys.is_some(), part.root.is_empty()), (is_last, !is_last));
-        let last = part.entries.last().expect("entries").n;
-        let complete = if is_last { part.through >= last } else { part.through + 1 >= last && part.through <= last };
-        assert!(complete, "{} to {}, the last is {last}", part.from, part.through);
-        // Nothing of a part is missing up to its end.
-        let later = parts[number + 1..].iter().flat_map(|part| &part.entries);
-        assert!(later.into_iter().all(|entry| entry.n > part.through));
-        from = part.through;
-    }
-    assert_eq!(from, 200);
-    let read: Vec<_> = parts.iter().flat_map(|part| &part.entries).map(|entry| entry.id.clone()).collect();
-    assert_eq!(read.len(), entries.len());
 }
 
 #[test]
@@ -167,8 +136,8 @@ fn next_page_is_asked_for_until_a_call_fails() {
     let mut engine = engine();
     let call = engine.call(known());
     let page = Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], root: None, ..empty(&call, 100) };
-    let parts = imported(engine.answered(&call, &page, true, START));
-    assert!(!parts[0].is_whole && parts[0].root.is_empty());
+    let import = imported(engine.answered(&call, &page, true, START));
+    assert!(!import.is_whole && import.root.is_empty());
     assert_eq!(engine.call(known()).request.cursor.as_deref(), Some("p2"));
     engine.failed(&Failure::Status(503), 0);
     assert_eq!(engine.call(known()).request.cursor, None, "from the position again");
