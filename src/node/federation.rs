@@ -46,8 +46,10 @@ impl Fabrics {
         let Some(federation) = &config.federation else { return Ok(None) };
         let own = |source| Error::Federation { setting: "federation.certificate".to_owned(), source };
         let trust_domain = &config.fabric.trust_domain;
-        let id = federation.certificate.spiffe_id();
-        check_svid(&federation.certificate, id, trust_domain).map_err(own)?;
+        if federation.peers.iter().any(|peer| peer.accept) {
+            let id = federation.certificate.spiffe_id();
+            check_svid(&federation.certificate, id, trust_domain).map_err(own)?;
+        }
         if federation.peers.iter().any(|peer| peer.serve)
             && let Some(tls) = &config.tls
         {

@@ -15,6 +15,7 @@ use crate::api::listener::{self, ConnectionLimiter, Handshake, Kind};
 use crate::api::{App, Router, admin_socket};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::id::TrustDomain;
 use crate::limits;
 use crate::telemetry::Metrics;
 use crate::tls::{self, RemoteEnd, Tls};
@@ -102,7 +103,7 @@ fn handshake(tls: &Tls) -> Handshake {
     Handshake {
         acceptor: Arc::new(move || tls.acceptor()),
         changes,
-        has_changed: Arc::new(move |generation, trust_domain| of_changes.has_changed(generation, trust_domain)),
+        has_changed: Arc::new(move |generation, of: Option<&TrustDomain>| of_changes.has_changed(generation, of)),
         peer_certificate: |connection| tls::peer_certificate(connection).map_err(|error| error.to_string()),
     }
 }

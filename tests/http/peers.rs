@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use trust_fabric::clock::Clock;
@@ -226,7 +227,10 @@ impl Endpoint {
         let chain = CertificateDer::pem_file_iter(&of.made.node.certificate).expect("file");
         let chain = chain.collect::<Result<_, _>>().expect("PEM");
         let key = PrivateKeyDer::from_pem_file(&of.made.node.private_key).expect("key");
-        let server = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
+        let server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth().with_single_cert(chain, key);
         let mut server = server.expect("server");
         server.alpn_protocols = vec![b"h2".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(server));
@@ -316,7 +320,8 @@ async fn refusal(sections: &str, own: &Fabric) -> String {
 #[tokio::test]
 async fn unusable_files_of_federation_are_refused_at_start() {
     let (own, eu) = (Fabric::new(TRUST_DOMAIN, &["federation"]), Fabric::new("eu.example", &["one"]));
-    let foreign = refusal("", &eu).await;
+    let ap = Fabric::new("ap.example", &["one"]);
+    let foreign = refusal(&ap.section("ap", READ), &eu).await;
     assert!(foreign.starts_with("federation.certificate: "), "{foreign}");
     assert!(foreign.contains("is of trust domain eu.example, must be of trust.example"), "{foreign}");
     let section = eu.section("eu", SERVED);
@@ -324,7 +329,6 @@ async fn unusable_files_of_federation_are_refused_at_start() {
     let missing = refusal(&section, &own).await;
     assert!(missing.starts_with("federation.peers[0].bundle_file: "), "{missing}");
     let section = eu.section("eu", SERVED);
-    let ap = Fabric::new("ap.example", &["one"]);
     let other = ap.section("ap", SERVED);
     write_public(&ap.directory.path().join("bundle.json"), &bundle(&[&ap, &eu], 1));
     let shared = refusal(&format!("{section}{other}"), &own).await;

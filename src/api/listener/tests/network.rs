@@ -176,7 +176,7 @@ fn tls(protocols: &[&str]) -> (Handshake, watch::Sender<u64>, TlsConnector) {
     let handshake = Handshake {
         acceptor: Arc::new(move || acceptor.clone()),
         changes,
-        has_changed: Arc::new(|_, _| true),
+        has_changed: Arc::new(|_, _: Option<&TrustDomain>| true),
         peer_certificate: |_| {
             Ok(Some(PeerCertificate {
                 spiffe_id: "spiffe://a.example/one".parse().map_err(|_| "id")?,
