@@ -119,6 +119,27 @@ pub const LEDGER_SCANS_MAX: usize = 1;
 /// Maximum scans of an epoch whose entries change meanwhile; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const LEDGER_SCAN_ATTEMPTS_MAX: usize = 3;
+/// Time for which an entry of a peer's ledger is remembered after its import, in elapsed time: longer than a token lives
+/// that crosses the border. Tokens older than the newest forgotten entry are refused.
+pub const FEDERATED_RETENTION: Duration = Duration::from_secs(65 * 60);
+/// Epochs for which an entry of a peer's ledger is remembered after it was written there. One that is older when it
+/// arrives is forgotten at once.
+pub const FEDERATED_EPOCHS: u32 = 7;
+/// Maximum epochs with entries per copy of a peer's ledger; beyond it: the import is refused.
+pub const FEDERATED_EPOCHS_MAX: u32 = 256;
+/// Maximum entries and blocks of all peers, 29 bytes each in memory; beyond it: the import is refused, and the peer becomes
+/// stale.
+pub const FEDERATED_ENTRIES_MAX: u64 = 6_000_000;
+/// Maximum entries of a peer's ledger imported by one command; beyond it: the import is refused.
+pub const FEDERATED_ENTRIES_PER_IMPORT_MAX: usize = 256;
+/// Maximum expired entries of peers' ledgers removed per log entry, unless the log entry adds half as many.
+pub const FEDERATED_ENTRIES_EXPIRED_PER_ENTRY: usize = 256;
+/// Maximum size of the JWK Set of a peer; beyond it: the import is refused.
+pub const FEDERATED_KEY_SET_BYTES_MAX: usize = 128 * 1024;
+/// Maximum peers of which something was ever imported or set; beyond it: the first import of another is refused.
+pub const FEDERATED_PEERS_MAX: usize = 1000;
+/// Maximum replaced incarnations remembered per peer: tokens of an older one are not judged.
+pub const RETIRED_INCARNATIONS_MAX: usize = 16;
 /// Maximum length of the `reason` of an operator's revocation.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const REVOCATION_REASON_BYTES_MAX: usize = 256;

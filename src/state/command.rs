@@ -346,6 +346,8 @@ mod tests {
             Command::SpendToken(SpendToken::default()),
             Command::WantRole(WantRole::default()),
             Command::JoinNode(JoinNode::default()),
+            Command::ImportLedger(ImportLedger::default()),
+            Command::SetPeer(SetPeer::default()),
         ];
         for command in adding {
             assert!(adds_data(&encode(command.clone())), "{command:?}");

@@ -39,7 +39,9 @@ pub(crate) use resources::ledger::{
 };
 pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
 pub(crate) use resources::outbox::OutboxEvent;
-pub use resources::peers::{Imported, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, peer_key};
+pub use resources::peers::{
+    Imported, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, import_parts, peer_key,
+};
 pub use resources::restore::restore_command;
 pub use resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 pub(crate) use resources::revoked_fact::fact_row;

@@ -20,15 +20,16 @@ use super::command::{
 use super::feature_level;
 use super::resources::events::{EventId, Span};
 use super::resources::feed::NewFeedEvent;
+use super::resources::peers::index::PeerIndex;
 use super::resources::revocation_index::RevocationIndex;
 use super::resources::{
     agents, audit_blocks, encryption_keys, feature_levels, feed, nodes, nonces, operator_revocations, outbox,
-    policies, restore, revocations, signals, signing_keys, streams, subject_blocks, tools,
+    peers, policies, restore, revocations, signals, signing_keys, streams, subject_blocks, tools,
 };
 use super::tables::row_cache::RowCache;
 use super::tables::{
     self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, DEAD_LETTER, EntryTime, FEED,
-    INCARNATION, META, NODES, OUTBOX, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATION_ORDER,
+    INCARNATION, META, NODES, OUTBOX, PEER_LEDGER, PEER_LEDGER_END, POLICY, POLICY_HISTORY, REVOCATION, REVOCATION_END, REVOCATION_ORDER,
     SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR, TOOL, Tables,
 };
 use crate::cluster::{
@@ -44,6 +45,7 @@ pub use state_identity::StateIdentity;
 pub struct Replicated {
     index: ArcSwap<Index>,
     revocations: RevocationIndex,
+    peers: PeerIndex,
     row_cache: RowCache,
     policy: watch::Sender<String>,
     streams: watch::Sender<u64>,
@@ -82,6 +84,12 @@ impl Replicated {
     #[must_use]
     pub fn revocations(&self) -> &RevocationIndex {
         &self.revocations
+    }
+
+    /// Peers and the copies of their ledgers, as of the last entry applied.
+    #[must_use]
+    pub fn peers(&self) -> &PeerIndex {
+        &self.peers
     }
 
     /// Large rows in memory, as of the last entry applied.
@@ -152,6 +160,8 @@ impl Machine for Replicated {
         REVOCATION,
         REVOCATION_END,
         REVOCATION_ORDER,
+        PEER_LEDGER,
+        PEER_LEDGER_END,
         SIGNAL,
         TOOL,
         OUTBOX,
@@ -188,6 +198,8 @@ impl Machine for Replicated {
         let time = tables.advance(&batch.stamp)?;
         let mut applied = Applied::default();
         revocations::delete_expired(&mut tables, time, facts_of(&batch))?;
+        let imported = batch.commands.iter().map(|submitted| peers::entries_of(&submitted.command)).sum();
+        peers::expiry::delete_expired(&mut tables, time.elapsed, imported)?;
         let mut dedup = Dedup::begin(&mut tables, time.elapsed)?;
         let epoch = self.index.load().epoch();
         for Submitted { id, command, idempotency, caller } in batch.commands {
@@ -254,10 +266,11 @@ impl Machine for Replicated {
                     index.put(table, key, value)?;
                 }
                 Write::Delete { table, key } => index.delete(table, key),
-                // No table in memory has ranges deleted.
+                // No table of these has ranges deleted.
                 Write::DeleteRange { .. } => {}
             }
         }
+        self.peers.project(writes)?;
         self.replace_index(index, ends);
         Ok(())
     }
@@ -281,6 +294,7 @@ impl Machine for Replicated {
         let end = |span: &'static [u8]| Span::at(view, span).map(|span| Some(span.end));
         let ends = Ends { outbox: end(outbox::SPAN)?, feed: end(feed::SPAN)?, ledger: true };
         self.row_cache.rebuild(view)?;
+        self.peers.rebuild(view)?;
         self.revocations.replace(revocations);
         self.replace_index(index, ends);
         Ok(())
@@ -350,6 +364,10 @@ fn carry_out(
         Command::RaiseFeatureLevel(command) => feature_levels::raise(tables, now, &command)?,
         #[cfg(not(feature = "level-0"))]
         Command::RecordVersion(command) => feature_levels::record_version(tables, command)?,
+        #[cfg(not(feature = "level-0"))]
+        Command::ImportLedger(command) => peers::import::import(tables, time, index, &command)?,
+        #[cfg(not(feature = "level-0"))]
+        Command::SetPeer(command) => peers::act::set(tables, index, &command)?,
     };
     if let Some(idempotency) = idempotency {
         idempotency::store(tables, time.elapsed, idempotency, &reply)?;

@@ -73,8 +73,20 @@ tables! {
     BLOCK = "block";
     /// The ledger in its order: (log index, key of the revocation or block): its state, 1 byte, and its epoch, 4 bytes.
     REVOCATION_ORDER = "revocation_order";
-    /// Sums of ledgers, by origin, and by (origin, epoch). The origin of our own is 16 zero bytes.
+    /// Sums of ledgers, by origin, and by (origin, epoch). The origin of our own is 16 zero bytes, that of a copy is
+    /// (peer, generation).
     LEDGER_SUM = "ledger_sum";
+    /// Peer fabrics, by the digest of their issuer.
+    PEER = "peer";
+    /// Signing keys of peers, by peer.
+    PEER_KEYS = "peer_keys";
+    /// Entries of the copies of peers' ledgers, by (peer, generation, digest of the fact).
+    PEER_LEDGER = "peer_ledger";
+    /// Ends of these entries, by (elapsed time in milliseconds, their key); rows are empty.
+    PEER_LEDGER_END = "peer_ledger_end";
+    /// Blocks of peers that are in force, by (peer, log index of the import that began to read them, digest of the fact,
+    /// digest of the author): the log index in the peer, 8 bytes.
+    PEER_BLOCK = "peer_block";
     /// Received security event tokens, by (bucket, digest): the digest of the content, 16 bytes, and the log index, 8.
     SIGNAL = "signal";
     /// Audit blocks, by number.
@@ -128,6 +140,8 @@ pub const TOOLS: &[u8] = b"tools";
 pub const REVOCATIONS: &[u8] = b"revocations";
 /// Row of [`META`]: number of rows of [`BLOCK`], 8 bytes.
 pub const BLOCKS: &[u8] = b"blocks";
+/// Row of [`META`]: number of rows of [`PEER_LEDGER_END`] and [`PEER_BLOCK`], 8 bytes.
+pub const FEDERATED: &[u8] = b"federated_entries";
 /// Row of [`META`]: number of audit blocks dropped by age, 8 bytes.
 pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
 /// Row of [`META`]: number of audit blocks dropped by total size, 8 bytes.
@@ -239,6 +253,16 @@ impl<'v> Tables<'v> {
         table: &'static str,
         prefix: &[u8],
     ) -> Result<Vec<(Vec<u8>, M)>, Corrupt> {
+        let rows = self.rows_under(table, prefix)?;
+        rows.into_iter().map(|(key, row)| Ok((key, decode(table, &row)?))).collect()
+    }
+
+    /// As [`Self::messages_under`], not decoded.
+    pub fn rows_under(
+        &self,
+        table: &'static str,
+        prefix: &[u8],
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Corrupt> {
         let mut rows = BTreeMap::new();
         self.view.scan(table, prefix, &mut |key, row| {
             let is_under = key.starts_with(prefix);
@@ -253,7 +277,7 @@ impl<'v> Tables<'v> {
                 None => drop(rows.remove(key)),
             }
         }
-        rows.into_iter().map(|(key, row)| Ok((key, decode(table, &row)?))).collect()
+        Ok(rows)
     }
 
     /// At most `limit` of the keys that begin with `prefix`, in order, starting at `prefix` + `from`. Deleted rows

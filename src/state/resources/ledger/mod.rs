@@ -11,13 +11,15 @@ mod tests;
 
 use prost::Message as _;
 
-pub use self::read::{LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums};
+pub use self::read::{LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, sums_of};
 pub use self::sum::Sum;
+#[cfg(test)]
+pub use self::sum::entry_hash;
 
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::state::command::{LedgerEpochRow, LedgerRow};
-use crate::state::tables::{LEDGER_SUM, REVOCATION_ORDER, Tables, decode};
+use crate::state::tables::{LEDGER_SUM, REVOCATION_ORDER, Tables};
 
 /// Length of an epoch, in elapsed time.
 const EPOCH_MILLIS: i64 = 600_000;
@@ -52,7 +54,9 @@ impl LedgerState {
         }
     }
 
-    const fn of_byte(byte: u8) -> Option<Self> {
+    /// From its number.
+    #[must_use]
+    pub const fn of_byte(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Revoked),
             2 => Some(Self::Blocked),
@@ -71,10 +75,13 @@ pub fn epoch_of(elapsed: Timestamp) -> u32 {
 
 /// Place of an entry in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Placed {
-    index: u64,
-    epoch: u32,
-    state: LedgerState,
+pub struct Placed {
+    /// Log index.
+    pub index: u64,
+    /// Epoch.
+    pub epoch: u32,
+    /// State.
+    pub state: LedgerState,
 }
 
 impl Placed {
@@ -102,8 +109,10 @@ fn order_key(index: u64, fact: &[u8]) -> Vec<u8> {
     [&index.to_be_bytes()[..], fact].concat()
 }
 
-fn epoch_key(epoch: u32) -> Vec<u8> {
-    [&OWN[..], &epoch.to_be_bytes()].concat()
+/// Key of the sum of an epoch of the ledger of this origin.
+#[must_use]
+pub fn epoch_key(origin: &[u8], epoch: u32) -> Vec<u8> {
+    [origin, &epoch.to_be_bytes()].concat()
 }
 
 fn is_watermark(fact: &[u8]) -> bool {
@@ -119,27 +128,27 @@ pub fn record(
     before: Option<u64>,
     state: LedgerState,
 ) -> Result<(), Corrupt> {
-    let mut ledger = own(tables)?;
+    let mut ledger = row_of(tables, &OWN)?;
     let known = before.map(|before| take(tables, &mut ledger, fact, before)).transpose()?;
     // A later watermark on the same digest covers no less.
     let state =
         known.map_or(state, |known| if known.state == LedgerState::Key { known.state } else { state });
     let placed = Placed { index: tables.entry_index(), epoch: epoch_of(elapsed), state };
     tables.put(REVOCATION_ORDER, &placed.key(fact), placed.to_row());
-    change_sum(tables, &mut ledger, fact, placed, Change::Add)?;
-    put_own(tables, ledger);
+    change_sum(tables, &OWN, &mut ledger, fact, placed, Change::Add)?;
+    put_row(tables, &OWN, ledger);
     Ok(())
 }
 
 /// Removes the entry of a revocation or block that is deleted after its retention.
 pub fn forget(tables: &mut Tables<'_>, fact: &[u8], index: u64) -> Result<(), Corrupt> {
-    let mut ledger = own(tables)?;
+    let mut ledger = row_of(tables, &OWN)?;
     let gone = take(tables, &mut ledger, fact, index)?;
     ledger.forgotten_to = ledger.forgotten_to.max(gone.index);
     if is_watermark(fact) {
         ledger.complete_from = ledger.complete_from.max(gone.epoch.saturating_add(1));
     }
-    put_own(tables, ledger);
+    put_row(tables, &OWN, ledger);
     Ok(())
 }
 
@@ -150,13 +159,16 @@ fn take(tables: &mut Tables<'_>, ledger: &mut LedgerRow, fact: &[u8], index: u64
     let row = row.ok_or_else(|| Corrupt::row("a revocation or block is not in the ledger"))?;
     let (placed, _) = Placed::read(&key, &row)?;
     tables.delete(REVOCATION_ORDER, &key);
-    change_sum(tables, ledger, fact, placed, Change::Subtract)?;
+    change_sum(tables, &OWN, ledger, fact, placed, Change::Subtract)?;
     Ok(placed)
 }
 
+/// Change of a sum by one entry.
 #[derive(Clone, Copy)]
-enum Change {
+pub enum Change {
+    /// The entry is added.
     Add,
+    /// The entry is removed.
     Subtract,
 }
 
@@ -171,9 +183,11 @@ impl Change {
     }
 }
 
-/// Watermarks count in their epoch, blocks in force in a sum of their own, lifts nowhere.
-fn change_sum(
+/// Changes the sums of the ledger of this origin. Watermarks count in their epoch, blocks in force in a sum of their own,
+/// lifts nowhere.
+pub fn change_sum(
     tables: &mut Tables<'_>,
+    origin: &[u8],
     ledger: &mut LedgerRow,
     fact: &[u8],
     placed: Placed,
@@ -186,7 +200,7 @@ fn change_sum(
         }
         return Ok(());
     }
-    let key = epoch_key(placed.epoch);
+    let key = epoch_key(origin, placed.epoch);
     let known = tables.message::<LedgerEpochRow>(LEDGER_SUM, &key)?;
     let row = known.unwrap_or(LedgerEpochRow { watermarks: None, first_index: placed.index });
     let sum = change.apply(Sum::read(row.watermarks.as_ref())?, hash)?;
@@ -199,12 +213,13 @@ fn change_sum(
     Ok(())
 }
 
-fn own(tables: &Tables<'_>) -> Result<LedgerRow, Corrupt> {
-    let row = tables.row(LEDGER_SUM, &OWN)?;
-    row.map_or_else(|| Ok(LedgerRow::default()), |row| decode(LEDGER_SUM, &row))
+/// The ledger of this origin, without its epochs.
+pub fn row_of(tables: &Tables<'_>, origin: &[u8]) -> Result<LedgerRow, Corrupt> {
+    Ok(tables.message(LEDGER_SUM, origin)?.unwrap_or_default())
 }
 
-fn put_own(tables: &mut Tables<'_>, ledger: LedgerRow) {
+/// Stores it as changed by this entry.
+pub fn put_row(tables: &mut Tables<'_>, origin: &[u8], ledger: LedgerRow) {
     let row = LedgerRow { changed_at: tables.entry_index(), ..ledger };
-    tables.put(LEDGER_SUM, &OWN, row.encode_to_vec());
+    tables.put(LEDGER_SUM, origin, row.encode_to_vec());
 }

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::state::State;
 use crate::state::command::{BlockRow, Fact as FactRow, LedgerEpochRow, LedgerRow, RevocationRow};
 use crate::state::machine::idempotency::digest;
-use crate::state::tables::{BLOCK, LEDGER_SUM, REVOCATION, REVOCATION_ORDER, decode, try_scan};
+use crate::state::tables::{BLOCK, LEDGER_SUM, REVOCATION, REVOCATION_ORDER, Tables, decode, try_scan};
 
 /// Number of buckets of an epoch, by the first byte of an id.
 const BUCKETS: usize = 256;
@@ -137,29 +137,33 @@ pub struct LedgerPage {
     pub next: Option<LedgerCursor>,
 }
 
-/// Reads the sums in one scan, which sees one moment.
+/// The sums of our own ledger.
 pub(super) fn sums(view: &dyn View) -> Result<LedgerSums, Corrupt> {
+    sums_of(&Tables::new(view), &OWN)
+}
+
+/// The sums of the ledger of this origin, read in one scan, which sees one moment.
+pub fn sums_of(tables: &Tables<'_>, origin: &[u8]) -> Result<LedgerSums, Corrupt> {
     let mut sums = LedgerSums::default();
-    try_scan(view, LEDGER_SUM, &OWN, |key, row| {
-        let Some(epoch) = key.strip_prefix(&OWN) else { return Ok(false) };
+    for (key, row) in tables.rows_under(LEDGER_SUM, origin)? {
+        let epoch = &key[origin.len()..];
         if epoch.is_empty() {
-            let row = decode::<LedgerRow>(LEDGER_SUM, row)?;
+            let row = decode::<LedgerRow>(LEDGER_SUM, &row)?;
             sums.blocks = Sum::read(row.blocks.as_ref())?;
             (sums.changed_at, sums.forgotten_to) = (row.changed_at, row.forgotten_to);
             sums.complete_from = row.complete_from;
         } else {
             let epoch = epoch.try_into().map_err(|_| Corrupt::row("the key of a ledger sum has no epoch"))?;
-            let row = decode::<LedgerEpochRow>(LEDGER_SUM, row)?;
+            let row = decode::<LedgerEpochRow>(LEDGER_SUM, &row)?;
             sums.epochs.push((u32::from_be_bytes(epoch), Sum::read(row.watermarks.as_ref())?));
         }
-        Ok(true)
-    })?;
+    }
     Ok(sums)
 }
 
 /// A smallest key of the watermarks of an epoch; `None` if there are none.
 fn start_of(view: &dyn View, epoch: u32) -> Result<Option<Vec<u8>>, Corrupt> {
-    let row = view.get(LEDGER_SUM, &epoch_key(epoch))?;
+    let row = view.get(LEDGER_SUM, &epoch_key(&OWN, epoch))?;
     let row = row.map(|row| decode::<LedgerEpochRow>(LEDGER_SUM, &row)).transpose()?;
     Ok(row.map(|row| order_key(row.first_index, &[])))
 }

@@ -68,7 +68,8 @@ impl Sum {
 }
 
 /// Hash of an entry. A block has the digest of its author in place of the epoch.
-pub(super) fn entry_hash(fact: &[u8], state: LedgerState, index: u64, epoch: u32) -> [u8; 32] {
+#[must_use]
+pub fn entry_hash(fact: &[u8], state: LedgerState, index: u64, epoch: u32) -> [u8; 32] {
     let (id, by) = fact.split_at(fact.len().min(16));
     let mut context = Context::new(&SHA256);
     context.update(&[ENTRY]);

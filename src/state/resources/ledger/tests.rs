@@ -346,7 +346,7 @@ fn missing_or_unknown_entry_is_corrupt() {
     };
     let key = order_key(1, fact(1).digest().as_bytes());
     let (order, sum) =
-        ((REVOCATION_ORDER.to_owned(), key), (LEDGER_SUM.to_owned(), epoch_key(epoch_of(START))));
+        ((REVOCATION_ORDER.to_owned(), key), (LEDGER_SUM.to_owned(), epoch_key(&OWN, epoch_of(START))));
     let found = again(&|rows| drop(rows.0.remove(&order)));
     assert!(found.contains("is not in the ledger"), "{found}");
     let found = again(&|rows| rows.0.get_mut(&order).expect("a row")[0] = 5);

@@ -4,9 +4,35 @@
 //! A copy is compacted like its original: one row for each fact, with the index of its entry in the peer (n) and that of
 //! its import here (m). No decision uses a clock.
 
-use crate::id::{Digest128, Incarnation};
-use crate::state::command::ImportLedger;
+#[cfg(not(feature = "level-0"))]
+pub(crate) mod act;
+mod entries;
+pub(crate) mod expiry;
+#[cfg(not(feature = "level-0"))]
+pub(crate) mod import;
+pub(crate) mod index;
+mod judge;
+mod parts;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use self::judge::{PeerVerdict, Unjudged};
+pub use self::parts::import_parts;
+
+use self::rows::copy_key;
+use super::ledger::sums_of;
+use crate::cluster::{Corrupt, LeaseProof, View};
+use crate::id::{Digest128, Incarnation, LogPosition};
+use crate::limits;
+#[cfg(not(feature = "level-0"))]
+use crate::state::command::SetPeer;
+use crate::state::command::{self, Command, ImportLedger, PeerRow};
+use crate::state::tables::{PEER, Tables, decode};
 use crate::state::{Error, OnBehalf, State};
+use crate::token::key_set::KeySet;
 use crate::token::lineage;
 
 /// Key of a peer: the digest of its issuer.
@@ -37,6 +63,16 @@ impl PeerFault {
             Self::IncarnationReused => "incarnation_reused",
             Self::RootDiffers => "root_differs",
             Self::AwaitsApproval => "awaits_approval",
+        }
+    }
+
+    const fn from_row(fault: command::PeerFault) -> Option<Self> {
+        match fault {
+            command::PeerFault::Unspecified => None,
+            command::PeerFault::PeerIncarnationReused => Some(Self::IncarnationReused),
+            command::PeerFault::PeerRootDiffers => Some(Self::RootDiffers),
+            command::PeerFault::PeerRolledBack => Some(Self::RolledBack),
+            command::PeerFault::PeerAwaitsApproval => Some(Self::AwaitsApproval),
         }
     }
 }
@@ -77,6 +113,28 @@ pub struct PeerCopy {
     pub is_complete: bool,
 }
 
+impl PeerCopy {
+    fn from_row(row: PeerRow) -> Self {
+        Self {
+            generation: row.generation,
+            incarnation: row.incarnation.as_ref().try_into().map(Incarnation::from_bytes).ok(),
+            position: row.position,
+            floor_n: row.floor_n,
+            floor_m: row.floor_m,
+            void_m: row.void_m,
+            epoch: row.epoch,
+            complete_from: row.complete_from,
+            fault: PeerFault::from_row(row.fault()),
+            is_paused: row.is_paused,
+            entries: row.entries,
+            blocks: row.blocks,
+            is_complete: row.is_complete,
+            keys_etag: row.keys_etag,
+            issuer: row.issuer,
+        }
+    }
+}
+
 /// Decision of an operator about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAct {
@@ -99,29 +157,123 @@ pub struct Imported {
     pub copy: PeerCopy,
 }
 
+/// Number of entries of peers' ledgers that a command adds at most.
+#[must_use]
+pub fn entries_of(command: &Command) -> usize {
+    match command {
+        #[cfg(not(feature = "level-0"))]
+        Command::ImportLedger(import) => import.entries.len(),
+        _ => 0,
+    }
+}
+
+fn row_of(view: &dyn View, issuer: &str) -> Result<Option<PeerRow>, Corrupt> {
+    view.get(PEER, peer_key(issuer).as_bytes())?.map(|row| decode(PEER, &row)).transpose()
+}
+
+/// Root and number of entries of the copy; `None` without one, or while it changes all the time.
+fn root_of(view: &dyn View, issuer: &str, floor: u32) -> Result<Option<([u8; 32], u64)>, Corrupt> {
+    for _ in 0..limits::LEDGER_SCAN_ATTEMPTS_MAX {
+        let Some(row) = row_of(view, issuer)? else { return Ok(None) };
+        let incarnation = row.incarnation.as_ref().try_into().map(Incarnation::from_bytes);
+        let Ok(incarnation) = incarnation else { return Ok(None) };
+        let sums = sums_of(&Tables::new(view), &copy_key(&peer_key(issuer), row.generation))?;
+        // Row and sums are of one moment.
+        if row_of(view, issuer)?.as_ref() == Some(&row) {
+            return Ok(Some((sums.root(&incarnation, floor), sums.count(floor))));
+        }
+    }
+    Ok(None)
+}
+
 impl State {
-    /// A peer; `None` if nothing was imported of it.
-    pub fn peer_copy(&self, issuer: &str) -> Result<Option<PeerCopy>, Error>;
+    /// A peer; `None` if nothing was imported of it, nor set.
+    pub fn peer_copy(&self, issuer: &str) -> Result<Option<PeerCopy>, Error> {
+        Ok(row_of(self.cluster.view(), issuer)?.map(PeerCopy::from_row))
+    }
 
     /// The root of the copy over epochs from `floor` on and the blocks in force, and the number of entries under it.
-    /// `None` without a copy.
-    pub fn peer_root(&self, issuer: &str, floor: u32) -> Result<Option<([u8; 32], u64)>, Error>;
+    /// `None` without a copy, and while it changes.
+    pub fn peer_root(&self, issuer: &str, floor: u32) -> Result<Option<([u8; 32], u64)>, Error> {
+        Ok(root_of(self.cluster.view(), issuer, floor)?)
+    }
 
-    /// The peer's signing keys; `None` without a copy.
-    pub fn peer_keys(&self, issuer: &str) -> Option<Arc<KeySet>>;
+    /// The peer's signing keys; `None` without a row of the peer.
+    #[must_use]
+    pub fn peer_keys(&self, issuer: &str) -> Option<Arc<KeySet>> {
+        self.cluster.machine().peers().get(&peer_key(issuer)).map(|copy| copy.keys)
+    }
 
-    /// Imports entries of a peer's ledger.
+    /// The verdict of a peer's ledger about a token of the peer with this `idx`. This fabric's own revocations and blocks
+    /// are checked apart.
+    #[must_use]
+    pub fn judge_peer_token(
+        &self,
+        _fresh: &LeaseProof,
+        issuer: &str,
+        idx: LogPosition,
+        lineage: &[Digest128],
+    ) -> PeerVerdict {
+        let copy = self.cluster.machine().peers().get(&peer_key(issuer));
+        judge::judge_token(copy.as_ref(), idx, lineage)
+    }
+
+    /// The same about a token of this fabric, with this log index in its `idx`, that came from a credential of the peer.
+    #[must_use]
+    pub fn judge_through_token(
+        &self,
+        _fresh: &LeaseProof,
+        issuer: &str,
+        idx: u64,
+        lineage: &[Digest128],
+    ) -> PeerVerdict {
+        let copy = self.cluster.machine().peers().get(&peer_key(issuer));
+        judge::judge_through_token(copy.as_ref(), idx, lineage)
+    }
+
+    /// Imports entries of a peer's ledger. Later parts of the same response follow only if the copy is of its incarnation
+    /// afterwards.
     ///
     /// # Errors
     /// [`Error::PeerGenerationChanged`], [`Error::PeerEntriesMissing`], [`Error::PeerOverQuota`],
     /// [`Error::PeerImportMalformed`], [`Error::TooManyPeers`], [`Error::FeatureLevelTooLow`]. Nothing was changed then.
-    pub async fn import_ledger(&self, import: ImportLedger) -> Result<Imported, Error>;
+    #[cfg(not(feature = "level-0"))]
+    pub async fn import_ledger(&self, import: ImportLedger) -> Result<Imported, Error> {
+        let issuer = import.issuer.clone();
+        let changed = self.as_node().propose(Command::ImportLedger(import)).await?;
+        let copy = self.peer_copy(&issuer)?.ok_or(Error::UnknownPeer)?;
+        Ok(Imported { changed, copy })
+    }
+
+    /// Feature level 0 imports none.
+    #[cfg(feature = "level-0")]
+    pub async fn import_ledger(&self, _import: ImportLedger) -> Result<Imported, Error> {
+        Err(Error::FeatureLevelTooLow)
+    }
 }
 
 impl OnBehalf<'_> {
-    /// Pauses, resumes, approves or forgets a peer.
+    /// Pauses, resumes, approves or forgets a peer. Returns after the barrier, as a revocation does.
     ///
     /// # Errors
-    /// [`Error::UnknownPeer`], [`Error::PeerNotApprovable`], [`Error::TooManyPeers`], [`Error::FeatureLevelTooLow`].
-    pub async fn set_peer(self, issuer: &str, act: PeerAct) -> Result<PeerCopy, Error>;
+    /// [`Error::UnknownPeer`], [`Error::PeerNotApprovable`], [`Error::TooManyPeers`], [`Error::FeatureLevelTooLow`],
+    /// [`Error::IdempotencyKeyReused`].
+    #[cfg(not(feature = "level-0"))]
+    pub async fn set_peer(self, issuer: &str, act: PeerAct) -> Result<PeerCopy, Error> {
+        let act = match act {
+            PeerAct::Pause => command::PeerAct::Pause,
+            PeerAct::Resume => command::PeerAct::Resume,
+            PeerAct::Approve => command::PeerAct::Approve,
+            PeerAct::Forget => command::PeerAct::Forget,
+        };
+        let command = SetPeer { issuer: issuer.to_owned(), act: act.into(), caller: self.name() };
+        self.propose_revocation(Command::SetPeer(command)).await?;
+        self.state.peer_copy(issuer)?.ok_or(Error::UnknownPeer)
+    }
+
+    /// Feature level 0 has no peers.
+    #[cfg(feature = "level-0")]
+    pub async fn set_peer(self, _issuer: &str, _act: PeerAct) -> Result<PeerCopy, Error> {
+        Err(Error::FeatureLevelTooLow)
+    }
 }

@@ -1,0 +1,74 @@
+//! The command by which an operator pauses, resumes, approves or forgets a peer.
+
+use super::import::load_or_new;
+use super::rows::Peer;
+use crate::cluster::Corrupt;
+use crate::limits;
+use crate::state::command::{PeerAct, PeerFault, PeerRow, Refusal, Reply, SetPeer};
+use crate::state::tables::Tables;
+
+/// Applies the command.
+pub fn set(tables: &mut Tables<'_>, index: u64, command: &SetPeer) -> Result<Reply, Corrupt> {
+    if !(1..=limits::URI_BYTES_MAX).contains(&command.issuer.len()) {
+        return Ok(Reply::Refused(Refusal::UnknownPeer));
+    }
+    let Some(mut peer) = load_or_new(tables, &command.issuer)? else {
+        return Ok(Reply::Refused(Refusal::TooManyPeers));
+    };
+    let is_known = Peer::load(tables, peer.key)?.is_some();
+    if !is_known && command.act() != PeerAct::Pause {
+        return Ok(Reply::Refused(Refusal::UnknownPeer));
+    }
+    let changed = match command.act() {
+        PeerAct::Pause => !std::mem::replace(&mut peer.row.is_paused, true),
+        PeerAct::Resume => std::mem::replace(&mut peer.row.is_paused, false),
+        PeerAct::Approve => match approve(tables, &mut peer, index)? {
+            Some(changed) => changed,
+            None => return Ok(Reply::Refused(Refusal::PeerNotApprovable)),
+        },
+        PeerAct::Forget => {
+            forget(tables, &mut peer, index)?;
+            true
+        }
+        PeerAct::Unspecified => return Ok(Reply::Refused(Refusal::Unspecified)),
+    };
+    if changed {
+        peer.store(tables);
+    }
+    Ok(Reply::Done { changed })
+}
+
+/// Whether it changed anything; `None` without a fault that may be approved. A log that lost its end without a new
+/// incarnation is never accepted in place: no index tells its tokens from those that are issued later.
+fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Option<bool>, Corrupt> {
+    match peer.row.fault() {
+        PeerFault::Unspecified | PeerFault::PeerRolledBack => Ok(None),
+        PeerFault::PeerIncarnationReused => {
+            peer.row.fault = PeerFault::Unspecified.into();
+            Ok(Some(true))
+        }
+        PeerFault::PeerRootDiffers => forget(tables, peer, index).map(|()| Some(true)),
+        // The peer stays held until the incarnation is adopted.
+        PeerFault::PeerAwaitsApproval => {
+            let before = std::mem::replace(&mut peer.row.approved, peer.row.awaited.clone());
+            Ok(Some(before != peer.row.awaited))
+        }
+    }
+}
+
+/// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused.
+fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Corrupt> {
+    peer.delete_copy(tables)?;
+    let old = std::mem::take(&mut peer.row);
+    peer.row = PeerRow {
+        issuer: old.issuer,
+        generation: old.generation.saturating_add(1),
+        retired: old.retired,
+        floor_m: old.floor_m,
+        void_m: index,
+        is_paused: old.is_paused,
+        expiring: old.expiring,
+        ..PeerRow::default()
+    };
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! The copies of peers' ledgers in memory, which every request about a credential of a peer reads. Fed by `apply`, rebuilt at
+//! start.
+//!
+//! A request sees no state that is between two entries of the log, as far as that could accept a credential: what is added
+//! is there before the peer's row, and floors are raised before an entry is removed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use arc_swap::ArcSwap;
+
+use super::rows::{EntryRow, read_block_key, read_entry_key};
+use crate::cluster::{Corrupt, View, Write};
+use crate::id::{Digest128, Incarnation};
+use crate::state::command::{PeerKeys, PeerRow};
+use crate::state::machine::idempotency::digest;
+use crate::state::resources::ledger::LedgerState;
+use crate::state::tables::{PEER, PEER_BLOCK, PEER_KEYS, PEER_LEDGER, decode, eight_bytes, try_scan};
+use crate::token::key_set::{KeySet, Purpose};
+
+/// Number of parts of the entries of a copy, each with its own lock.
+const PARTS: usize = 16;
+
+/// Both indexes of an entry in 48 bits each, and whether it covers every index of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Indexes {
+    n: [u8; 6],
+    m: [u8; 6],
+    covers_all: bool,
+}
+
+impl Indexes {
+    fn new(row: &EntryRow) -> Result<Self, Corrupt> {
+        let bytes = |index: u64| match index.to_be_bytes() {
+            [0, 0, bytes @ ..] => Ok(bytes),
+            _ => Err(Corrupt::row("an entry of a peer's ledger has a log index beyond 48 bits")),
+        };
+        let covers_all = row.placed.state == LedgerState::Key;
+        Ok(Self { n: bytes(row.placed.index)?, m: bytes(row.m)?, covers_all })
+    }
+}
+
+fn index_of(bytes: [u8; 6]) -> u64 {
+    let mut index = [0; 8];
+    index[2..].copy_from_slice(&bytes);
+    u64::from_be_bytes(index)
+}
+
+/// The entries of one generation.
+struct Entries {
+    floor_n: AtomicU64,
+    floor_m: AtomicU64,
+    parts: [RwLock<HashMap<Digest128, Indexes>>; PARTS],
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        let parts = std::array::from_fn(|_| RwLock::default());
+        Self { floor_n: AtomicU64::new(0), floor_m: AtomicU64::new(0), parts }
+    }
+}
+
+impl Entries {
+    fn part(&self, id: &Digest128) -> &RwLock<HashMap<Digest128, Indexes>> {
+        &self.parts[usize::from(id.as_bytes()[0]) % PARTS]
+    }
+
+    fn put(&self, id: Digest128, indexes: Indexes) {
+        self.part(&id).write().unwrap_or_else(PoisonError::into_inner).insert(id, indexes);
+    }
+
+    fn remove(&self, id: &Digest128) {
+        self.part(id).write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    fn covers(&self, lineage: &[Digest128], covers: impl Fn(&Indexes) -> bool) -> bool {
+        lineage.iter().any(|id| {
+            let part = self.part(id).read().unwrap_or_else(PoisonError::into_inner);
+            part.get(id).is_some_and(&covers)
+        })
+    }
+}
+
+/// The blocks in force.
+#[derive(Default)]
+struct Blocks(RwLock<BTreeSet<(Digest128, Digest128)>>);
+
+impl Blocks {
+    fn set(&self, id: Digest128, by: Digest128, is_blocked: bool) {
+        let mut blocks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if is_blocked { blocks.insert((id, by)) } else { blocks.remove(&(id, by)) };
+    }
+
+    fn block(&self, lineage: &[Digest128]) -> bool {
+        let blocks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        lineage.iter().any(|id| {
+            let from = (*id, Digest128::from_bytes([0; 16]));
+            blocks.range(from..).next().is_some_and(|(blocked, _)| blocked == id)
+        })
+    }
+}
+
+/// A peer and its copy.
+#[derive(Clone)]
+pub struct PeerState {
+    /// The row of the peer.
+    pub row: Arc<PeerRow>,
+    /// `None` without a copy.
+    pub incarnation: Option<Incarnation>,
+    /// Its signing keys.
+    pub keys: Arc<KeySet>,
+    entries: Arc<Entries>,
+    blocks: Arc<Blocks>,
+}
+
+impl PeerState {
+    fn new(row: PeerRow, before: Option<&Self>) -> Self {
+        let entries = before.filter(|before| before.row.generation == row.generation);
+        let entries = entries.map(|before| Arc::clone(&before.entries)).unwrap_or_default();
+        let blocks = before.filter(|before| before.row.blocks_of == row.blocks_of);
+        let blocks = blocks.map(|before| Arc::clone(&before.blocks)).unwrap_or_default();
+        let keys = before.map(|before| Arc::clone(&before.keys)).unwrap_or_default();
+        entries.floor_n.fetch_max(row.floor_n, Ordering::SeqCst);
+        entries.floor_m.fetch_max(row.floor_m, Ordering::SeqCst);
+        let incarnation = row.incarnation.as_ref().try_into().map(Incarnation::from_bytes).ok();
+        Self { row: Arc::new(row), incarnation, keys, entries, blocks }
+    }
+
+    /// Whether this incarnation was replaced.
+    #[must_use]
+    pub fn has_retired(&self, incarnation: &Incarnation) -> bool {
+        self.row.retired.iter().any(|retired| retired.as_ref() == incarnation.as_bytes())
+    }
+
+    /// Whether the peer blocks one of these facts.
+    #[must_use]
+    pub fn blocks(&self, lineage: &[Digest128]) -> bool {
+        self.blocks.block(lineage)
+    }
+
+    /// Whether an entry, or the floor, covers a token of the peer that was issued at this index there.
+    #[must_use]
+    pub fn covers_n(&self, lineage: &[Digest128], idx: u64) -> bool {
+        let covers = |indexes: &Indexes| indexes.covers_all || index_of(indexes.n) > idx;
+        // The floor is read last: what is no longer among the entries has raised it.
+        self.entries.covers(lineage, covers) || idx < self.entries.floor_n.load(Ordering::SeqCst)
+    }
+
+    /// Whether an entry, or a floor, covers a through-token that was issued at this index here.
+    #[must_use]
+    pub fn covers_m(&self, lineage: &[Digest128], idx: u64) -> bool {
+        self.entries.covers(lineage, |indexes| index_of(indexes.m) > idx)
+            || idx < self.entries.floor_m.load(Ordering::SeqCst)
+            || idx < self.row.void_m
+    }
+}
+
+/// Every peer by its key.
+#[derive(Default)]
+pub struct PeerIndex(ArcSwap<BTreeMap<Digest128, PeerState>>);
+
+impl fmt::Debug for PeerIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerIndex").field("peers", &self.0.load().len()).finish()
+    }
+}
+
+impl PeerIndex {
+    /// The peer with this key.
+    #[must_use]
+    pub fn get(&self, peer: &Digest128) -> Option<PeerState> {
+        self.0.load().get(peer).cloned()
+    }
+
+    /// Takes the rows that an entry has written.
+    pub fn project(&self, writes: &[Write]) -> Result<(), Corrupt> {
+        let is_of_peers = |write: &&Write| match write {
+            Write::Put { table, .. } | Write::Delete { table, .. } => {
+                [PEER, PEER_KEYS, PEER_LEDGER, PEER_BLOCK].contains(table)
+            }
+            // Ranges are deleted of generations and blocks that no row of a peer names.
+            Write::DeleteRange { .. } => false,
+        };
+        let writes: Vec<_> = writes.iter().filter(is_of_peers).collect();
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut copies = BTreeMap::clone(&self.0.load());
+        for table in [PEER, PEER_KEYS, PEER_LEDGER, PEER_BLOCK] {
+            for write in &writes {
+                match write {
+                    Write::Put { table: of, key, value } if *of == table => put(&mut copies, table, key, value)?,
+                    Write::Delete { table: PEER_KEYS, key } if table == PEER_KEYS => {
+                        let peer = copies.get_mut(&digest(key)?);
+                        peer.into_iter().for_each(|copy| copy.keys = Arc::default());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let copies = Arc::new(copies);
+        self.0.store(Arc::clone(&copies));
+        writes.into_iter().try_for_each(|write| remove(&copies, write))
+    }
+
+    /// Reads all rows.
+    pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
+        let mut copies = BTreeMap::new();
+        for table in [PEER, PEER_KEYS, PEER_LEDGER, PEER_BLOCK] {
+            try_scan(view, table, &[], |key, row| put(&mut copies, table, key, row).map(|()| true))?;
+        }
+        self.0.store(Arc::new(copies));
+        Ok(())
+    }
+}
+
+fn put(
+    copies: &mut BTreeMap<Digest128, PeerState>,
+    table: &str,
+    key: &[u8],
+    row: &[u8],
+) -> Result<(), Corrupt> {
+    match table {
+        PEER => {
+            let (key, row) = (digest(key)?, decode::<PeerRow>(table, row)?);
+            let copy = PeerState::new(row, copies.get(&key));
+            copies.insert(key, copy);
+        }
+        PEER_KEYS => {
+            let keys = decode::<PeerKeys>(table, row)?;
+            // Its proposer has read it. A set that cannot be read here verifies nothing.
+            let keys = KeySet::parse(&keys.key_set, Purpose::Issuer).unwrap_or_default();
+            let peer = copies.get_mut(&digest(key)?);
+            peer.into_iter().for_each(|copy| copy.keys = Arc::new(keys.clone()));
+        }
+        PEER_LEDGER => {
+            let (peer, generation, id) = read_entry_key(key)?;
+            let indexes = Indexes::new(&EntryRow::read(row)?)?;
+            let copy = copies.get(&peer).filter(|copy| copy.row.generation == generation);
+            copy.into_iter().for_each(|copy| copy.entries.put(id, indexes));
+        }
+        _ => {
+            let (peer, blocks_of, id, by) = read_block_key(key)?;
+            eight_bytes(PEER_BLOCK.as_bytes(), row.to_vec())?;
+            let copy = copies.get(&peer).filter(|copy| copy.row.blocks_of == blocks_of);
+            copy.into_iter().for_each(|copy| copy.blocks.set(id, by, true));
+        }
+    }
+    Ok(())
+}
+
+fn remove(copies: &BTreeMap<Digest128, PeerState>, write: &Write) -> Result<(), Corrupt> {
+    match write {
+        Write::Delete { table: PEER_LEDGER, key } => {
+            let (peer, generation, id) = read_entry_key(key)?;
+            let copy = copies.get(&peer).filter(|copy| copy.row.generation == generation);
+            copy.into_iter().for_each(|copy| copy.entries.remove(&id));
+        }
+        Write::Delete { table: PEER_BLOCK, key } => {
+            let (peer, blocks_of, id, by) = read_block_key(key)?;
+            let copy = copies.get(&peer).filter(|copy| copy.row.blocks_of == blocks_of);
+            copy.into_iter().for_each(|copy| copy.blocks.set(id, by, false));
+        }
+        _ => {}
+    }
+    Ok(())
+}

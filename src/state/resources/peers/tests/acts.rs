@@ -1,0 +1,62 @@
+//! Decisions of operators.
+
+use super::*;
+use crate::state::command::PeerAct;
+
+#[test]
+fn pause_refuses_credentials_and_imports_go_on() {
+    let mut relying = Relying::joined(vec![revoked(5, 1)]);
+    assert_eq!(relying.set(PeerAct::Pause), DONE);
+    assert_eq!(relying.set(PeerAct::Pause), UNCHANGED);
+    assert_eq!((relying.token(9, &[]), relying.through(9, &[])), (PeerVerdict::Paused, PeerVerdict::Paused));
+    assert_eq!(relying.import(response(10, 12, vec![revoked(12, 2)])), DONE);
+    assert_eq!(relying.set(PeerAct::Resume), DONE);
+    assert_eq!(relying.set(PeerAct::Resume), UNCHANGED);
+    let verdicts = [relying.token(9, &[]), relying.token(9, &[2])];
+    assert_eq!(verdicts, [PeerVerdict::Clear, PeerVerdict::Revoked]);
+}
+
+/// An operator pauses a peer before its first response arrives, and a new copy does not end that.
+#[test]
+fn pause_precedes_and_outlives_a_copy() {
+    let mut relying = Relying::new();
+    assert_eq!(relying.set(PeerAct::Pause), DONE);
+    assert_eq!(relying.import(first(10, vec![])), DONE);
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
+    assert_eq!(relying.import(ImportLedger { generation: 2, ..first(10, vec![]) }), DONE);
+    assert_eq!(relying.token(9, &[]), PeerVerdict::Paused);
+    assert_eq!(relying.set(PeerAct::Resume), DONE);
+    assert_eq!(relying.token(9, &[]), PeerVerdict::Clear);
+}
+
+#[test]
+fn unknown_peer_is_not_resumed_approved_or_forgotten() {
+    let mut relying = Relying::new();
+    for act in [PeerAct::Resume, PeerAct::Approve, PeerAct::Forget] {
+        assert_eq!(relying.set(act), Reply::Refused(Refusal::UnknownPeer));
+    }
+    assert!(peer_rows(&relying.harness.rows).is_empty());
+    let mut relying = Relying::joined(vec![]);
+    assert_eq!(relying.set(PeerAct::Approve), Reply::Refused(Refusal::PeerNotApprovable), "it has no fault");
+}
+
+#[test]
+fn forgotten_peer_joins_anew_and_its_past_is_void() {
+    let mut relying = Relying::joined(vec![revoked(5, 1), blocked(6, 2)]);
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
+    let (copy, m) = (relying.copy(), relying.m());
+    assert_eq!((copy.generation, copy.incarnation, copy.void_m), (2, None, m));
+    assert_eq!((copy.entries, copy.blocks, relying.root(0)), (0, 0, None));
+    assert_eq!(["peer_ledger", "peer_block", "ledger_sum"].map(|table| relying.count(table)), [0; 3]);
+    let joining = PeerVerdict::Unjudged(Unjudged::Joining);
+    assert_eq!((relying.token(9, &[]), relying.through(m, &[])), (joining, joining));
+    relying.refuses(response(10, 12, vec![]), Refusal::PeerGenerationChanged);
+    let again = ImportLedger { generation: 2, ..first(12, vec![revoked(5, 1)]) };
+    assert_eq!(relying.import(again), DONE);
+    let m = relying.m();
+    assert_eq!([m - 1, m].map(|idx| relying.through(idx, &[])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
+    assert_eq!([4, 5].map(|idx| relying.token(idx, &[1])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
+    // The end of the deleted entry is due later, and says nothing about the new one.
+    relying.wait(crate::limits::FEDERATED_RETENTION.saturating_add(Duration::from_millis(1)));
+    assert_eq!((relying.row().expiring, relying.federated(), relying.copy().floor_n), (0, 0, 5));
+}
