@@ -129,7 +129,7 @@ pub const FEDERATED_EPOCHS: u32 = 7;
 pub const FEDERATED_EPOCHS_MAX: u32 = 256;
 /// Maximum entries and blocks of all peers, 29 bytes each in memory; beyond it: the import is refused, and the peer becomes
 /// stale.
-pub const FEDERATED_ENTRIES_MAX: u64 = 6_000_000;
+pub const FEDERATED_ENTRIES_MAX: u32 = 6_000_000;
 /// Maximum entries of a peer's ledger imported by one command; beyond it: the import is refused.
 pub const FEDERATED_ENTRIES_PER_IMPORT_MAX: usize = 256;
 /// Maximum expired entries of peers' ledgers removed per log entry, unless the log entry adds half as many.
@@ -151,51 +151,6 @@ pub const AGENT_SCANS_MAX: usize = 1;
 pub const AGENT_COUNT_WAIT: Duration = Duration::from_secs(2);
 /// Maximum agents or tools read per step of a scan, so that other requests proceed.
 pub const AGENT_SCAN_ROWS_PER_STEP: usize = 256;
-
-// --- federation ----------------------------------------------------------------------------------
-
-/// Maximum size of the body of a call between fabrics; beyond it: 413.
-/// Metric: `svc_http_requests_total{status="413"}`.
-pub const SYNC_BODY_BYTES_MAX: usize = 4 * 1024;
-/// Maximum entries in a response to a call between fabrics.
-pub const SYNC_ENTRIES_MAX: usize = 5000;
-/// Maximum size of a response to a call between fabrics; a larger one is refused, and none is written.
-/// Metric: `svc_federation_calls_total{result="unanswered"}`.
-pub const SYNC_ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum length of a page cursor in a response of a peer.
-/// Metric: `svc_federation_calls_total{result="malformed"}`.
-pub const SYNC_CURSOR_BYTES_MAX: usize = 256;
-/// Maximum length of the tag of a peer's key set.
-/// Metric: `svc_federation_calls_total{result="malformed"}`.
-pub const SYNC_ETAG_BYTES_MAX: usize = 128;
-/// Maximum token keys of a peer: as many as this product publishes ([`SIGNING_KEYS_MAX`]).
-/// Metric: `svc_federation_calls_total{result="malformed"}`.
-pub const PEER_KEYS_MAX: usize = 256;
-/// Maximum time for which a call between fabrics is held while there is no entry; beyond it: 400.
-/// Metric: `svc_http_requests_total{status="400"}`.
-pub const SYNC_HOLD_MAX: Duration = Duration::from_secs(10);
-/// Maximum calls of one peer that a node serves at a time; beyond it: 429.
-/// Metric: `svc_http_requests_total{status="429"}`.
-pub const SYNC_HELD_PER_PEER_MAX: usize = 2;
-/// Maximum calls of all peers that a node serves at a time; beyond it: 429.
-/// Metric: `svc_http_requests_total{status="429"}`.
-pub const SYNC_HELD_MAX: usize = 512;
-/// Interval at which a held call checks that the node still has its lease; without it: 503.
-pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time beyond the requested hold within which a peer must have answered a call.
-/// Metric: `svc_federation_calls_total{result="unanswered"}`.
-pub const SYNC_ANSWER_WAIT: Duration = Duration::from_secs(2);
-/// Minimum wait before a failed call to a peer is repeated, and after a response without news that was not held.
-pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
-/// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure.
-pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
-/// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end.
-/// Metric: `svc_federation_calls_total`.
-pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
-/// Maximum entries of peers in commands that are under way, so that a peer's flood does not delay other writes.
-pub const IMPORTS_UNDER_WAY_MAX: usize = 256;
-/// Interval at which the position in an idle peer's log is written to our log.
-pub const PEER_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
 // --- agents ------------------------------------------------------------------------------------
 
@@ -473,9 +428,6 @@ pub const PEER_FABRICS_MAX: usize = 300;
 pub const PEER_NAME_BYTES_MAX: usize = 32;
 /// Maximum endpoints, SPIFFE IDs and trust domains per peer fabric, each.
 pub const PEER_NODES_MAX: usize = 64;
-/// Maximum entries of the ledgers of all peer fabrics: the sum of their `max_entries`; beyond it: refused at
-/// start.
-pub const FEDERATED_ENTRIES_MAX: u32 = 6_000_000;
 /// Time without a response of a peer fabric after which its credentials are refused, unless it is configured.
 pub const PEER_STALE_AFTER: Duration = Duration::from_secs(60);
 /// Minimum of that time.
@@ -488,6 +440,48 @@ pub const PEER_FABRIC_PING_INTERVAL: Duration = Duration::from_secs(1);
 pub const PEER_FABRIC_PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Refresh interval that the bundle of our roots requests from its readers.
 pub const BUNDLE_REFRESH_HINT: Duration = Duration::from_secs(60);
+/// Maximum size of the body of a call between fabrics; beyond it: 413.
+/// Metric: `svc_http_requests_total{status="413"}`.
+pub const SYNC_BODY_BYTES_MAX: usize = 4 * 1024;
+/// Maximum entries in a response to a call between fabrics.
+pub const SYNC_ENTRIES_MAX: usize = 5000;
+/// Maximum size of a response to a call between fabrics; a larger one is refused, and none is written.
+/// Metric: `svc_federation_calls_total{result="unanswered"}`.
+pub const SYNC_ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Maximum length of a page cursor in a response of a peer.
+/// Metric: `svc_federation_calls_total{result="malformed"}`.
+pub const SYNC_CURSOR_BYTES_MAX: usize = 256;
+/// Maximum length of the tag of a peer's key set.
+/// Metric: `svc_federation_calls_total{result="malformed"}`.
+pub const SYNC_ETAG_BYTES_MAX: usize = 128;
+/// Maximum token keys of a peer: as many as this product publishes ([`SIGNING_KEYS_MAX`]).
+/// Metric: `svc_federation_calls_total{result="malformed"}`.
+pub const PEER_KEYS_MAX: usize = 256;
+/// Maximum time for which a call between fabrics is held while there is no entry; beyond it: 400.
+/// Metric: `svc_http_requests_total{status="400"}`.
+pub const SYNC_HOLD_MAX: Duration = Duration::from_secs(10);
+/// Maximum calls of one peer that a node serves at a time; beyond it: 429.
+/// Metric: `svc_http_requests_total{status="429"}`.
+pub const SYNC_HELD_PER_PEER_MAX: usize = 2;
+/// Maximum calls of all peers that a node serves at a time; beyond it: 429.
+/// Metric: `svc_http_requests_total{status="429"}`.
+pub const SYNC_HELD_MAX: usize = 512;
+/// Interval at which a held call checks that the node still has its lease; without it: 503.
+pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time beyond the requested hold within which a peer must have answered a call.
+/// Metric: `svc_federation_calls_total{result="unanswered"}`.
+pub const SYNC_ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// Minimum wait before a failed call to a peer is repeated, and after a response without news that was not held.
+pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
+/// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure.
+pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
+/// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end.
+/// Metric: `svc_federation_calls_total`.
+pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
+/// Maximum entries of peers in commands that are under way, so that a peer's flood does not delay other writes.
+pub const IMPORTS_UNDER_WAY_MAX: usize = 256;
+/// Interval at which the position in an idle peer's log is written to our log.
+pub const PEER_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
 // --- live feed ---------------------------------------------------------------------------------
 

@@ -305,7 +305,9 @@ fn keys(keys: SyncKeys) -> Result<AnswerKeys, Malformed> {
         let kid = kid.ok_or_else(|| malformed("keys.keys", "must be public keys for ES256, each with a kid"))?;
         check(kids.insert(kid), "keys.keys", "must not have one kid twice")?;
     }
-    Ok(AnswerKeys { etag, key_set: json!({ "keys": keys }).to_string() })
+    let key_set = json!({ "keys": keys }).to_string();
+    check(key_set.len() <= limits::FEDERATED_KEY_SET_BYTES_MAX, "keys.keys", "must be at most 128 KiB")?;
+    Ok(AnswerKeys { etag, key_set })
 }
 
 /// Bounds of the entries of a response.

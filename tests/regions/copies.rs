@@ -1,5 +1,7 @@
 //! Copies of ledgers: they follow their original, and nothing else.
 
+use std::process::Command;
+
 use super::*;
 
 /// The copy that `reader` has of the ledger of `origin` is equal to it.
@@ -133,6 +135,35 @@ async fn paused_peer_is_refused_until_it_is_resumed() {
     for (name, verb, status) in [("nobody", "pause", 404), ("eu", "delete", 404), ("eu", "approve", 409)] {
         assert_eq!(us.set_peer(name, verb).await.0, status, "{verb} {name}");
     }
+}
+
+/// Output of a command of the program against a fabric, as its operator.
+fn command(fabric: &Fabric, arguments: &[&str]) -> (bool, String) {
+    let operator = &fabric.made.callers[0].1;
+    let mut command = Command::new(PROGRAM);
+    command.arg("federation").args(arguments).arg("--server").arg(fabric.url(""));
+    command.arg("--ca").arg(&fabric.made.ca.certificate);
+    command.arg("--cert").arg(&operator.certificate).arg("--key").arg(&operator.private_key);
+    let output = command.output().expect("run the program");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).expect("text"))
+}
+
+#[tokio::test]
+async fn commands_show_and_change_peers() {
+    let (_eu, us) = eu_read_by_us().await;
+    us.until_peer("eu", "live", 0).await;
+    let (is_done, table) = command(&us, &["status"]);
+    assert!(is_done && table.contains("https://eu.example") && table.contains("live"), "{table}");
+    let (is_done, shown) = command(&us, &["status", "--output", "json"]);
+    let peers: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!((is_done, &peers[0]["name"]), (true, &json!("eu")), "{shown}");
+    assert_eq!(command(&us, &["pause", "eu"]), (true, "eu: pause is done, the peer is paused\n".to_owned()));
+    assert!(command(&us, &["resume", "eu"]).0);
+    let (is_done, refused) = command(&us, &["approve", "eu"]);
+    assert!(!is_done && refused.contains("no fault"), "{refused}");
+    let (is_done, refused) = command(&us, &["forget", "nobody"]);
+    assert!(!is_done && refused.contains("no peer with this name"), "{refused}");
 }
 
 fn copy_directory(from: &Path, to: &Path) {

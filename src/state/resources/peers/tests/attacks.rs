@@ -260,7 +260,7 @@ fn entries_of_deleted_copies_count_towards_the_quota() {
 fn entries_of_all_peers_are_limited() {
     let mut relying = Relying::joined(vec![revoked(5, 1)]);
     let key = (META.to_owned(), FEDERATED.to_vec());
-    let full = limits::FEDERATED_ENTRIES_MAX.to_be_bytes().to_vec();
+    let full = u64::from(limits::FEDERATED_ENTRIES_MAX).to_be_bytes().to_vec();
     relying.harness.rows.0.insert(key, full);
     relying.refuses(response(10, 20, vec![revoked(12, 4)]), Refusal::PeerOverQuota);
     assert_eq!(relying.import(response(10, 20, vec![revoked(12, 1)])), DONE);
