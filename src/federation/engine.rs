@@ -162,6 +162,10 @@ impl Engine {
 
     /// The next call.
     pub fn call(&mut self, known: Known) -> Call {
+        if known.incarnation.is_none() {
+            // The copy was deleted while its pages were read.
+            self.cursor = None;
+        }
         let copy = (known.generation, known.position);
         self.read_to = self.read_to.filter(|read| read.copy == copy);
         let index = self.read_to.map_or(known.position, |read| read.through);
@@ -253,7 +257,11 @@ impl Engine {
     pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
         self.failures = 0;
         match outcome {
-            Outcome::Held => limits::PEER_RETRY_MAX,
+            Outcome::Held => {
+                // Not all of the page is imported.
+                self.cursor = None;
+                limits::PEER_RETRY_MAX
+            }
             Outcome::NothingNew if took < self.hold => limits::PEER_RETRY_MIN,
             Outcome::NothingNew | Outcome::Imported => Duration::ZERO,
         }

@@ -154,19 +154,16 @@ impl Federation {
         if since.is_some_and(|since| since > here.index) {
             return Err(self.ahead(here.index));
         }
-        // Epochs of another incarnation mean nothing here.
+        // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
+        // runs while this fabric is down.
         let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
-        let present = self.state.ledger_epoch();
-        if floor > present {
-            return Err(invalid("floor", format_args!("is ahead of the epoch of this fabric, {present}")));
-        }
         let cursor = cursor.map(|text| self.read_cursor(&text)).transpose()?;
         Ok(Call { since, position, cursor, floor, hold, limit, keys })
     }
 
     /// The position of a call is in a part of our log that does not exist.
     fn ahead(&self, end: u64) -> Error {
-        tracing::warn!(end, "a peer has read a log index that this fabric does not have: one of the two has lost its past");
+        tracing::warn!(end, "a peer names a log index beyond the end: one of the two fabrics has lost its past");
         Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
     }
 

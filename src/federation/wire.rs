@@ -247,7 +247,8 @@ impl Expected {
         check(response.entries.len() <= self.limit, "entries", "must not be more than requested")?;
         let bounds = Bounds {
             from,
-            to: if is_whole { through } else { INDEX_MAX },
+            // A page may end within the entries of a log index.
+            to: through + u64::from(!is_whole),
             epoch: response.epoch,
         };
         Ok(Answer {

@@ -141,6 +141,16 @@ fn next_page_is_asked_for_until_a_call_fails() {
     assert_eq!(engine.call(known()).request.cursor.as_deref(), Some("p2"));
     engine.failed(&Failure::Status(503), 0);
     assert_eq!(engine.call(known()).request.cursor, None, "from the position again");
+    for is_deleted in [true, false] {
+        engine.answered(&call, &page, true, START);
+        let known = if is_deleted {
+            Known::default()
+        } else {
+            engine.succeeded(Outcome::Held, Duration::ZERO);
+            known()
+        };
+        assert_eq!(engine.call(known).request.cursor, None, "the page is of another copy, or not imported");
+    }
 }
 
 #[test]

@@ -186,10 +186,12 @@ fn digest_of_another_fact_is_refused() {
 }
 
 #[test]
-fn page_that_is_not_the_last_has_no_bound_and_no_root() {
-    let page = json!({"next": "more", "through": 123, "floor": 1000});
+fn page_that_is_not_the_last_has_no_root() {
+    let page = json!({"next": "more", "through": 130, "floor": 1000});
     let answer = read(&with("", &page)).expect("a page");
     assert_eq!((answer.root, answer.is_whole(), answer.entries.len()), (None, false, 3));
+    let beyond = with("", &json!({"next": "more", "through": 129}));
+    assert_eq!(read(&beyond).expect_err("later entries").field, "entries.n");
     for next in ["", "with space", "caf\u{e9}", &"x".repeat(limits::SYNC_CURSOR_BYTES_MAX + 1)] {
         assert_eq!(refused("/next", json!(next)), "next", "{next}");
     }
