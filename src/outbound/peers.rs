@@ -204,3 +204,6 @@ impl PeerClient {
 fn failure(error: &reqwest::Error) -> PeerCallError {
     outbound_failure(error).map_or_else(|| reason(error).into(), |reason| PeerCallError::Tls(reason.into()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,8 @@ pub fn handshake_failure(error: &io::Error) -> Cow<'static, str> {
     }
 }
 
+const REFUSED_BY_PEER: &str = "handshake refused by the node of the peer";
+
 /// Reason of a failed handshake with a node of a peer fabric, if the failure was one.
 #[must_use]
 pub fn outbound_failure(error: &(dyn std::error::Error + 'static)) -> Option<Cow<'static, str>> {
@@ -25,11 +27,12 @@ pub fn outbound_failure(error: &(dyn std::error::Error + 'static)) -> Option<Cow
     while let Some(error) = cause {
         let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let failure = within.and_then(|within| within.downcast_ref()).or_else(|| error.downcast_ref::<Error>());
-        if let Some(failure) = failure {
-            return Some(match failure {
-                Error::AlertReceived(_) => "handshake refused by the node of the peer".into(),
-                failure => of_tls(failure),
-            });
+        match failure {
+            Some(Error::AlertReceived(_)) => return Some(REFUSED_BY_PEER.into()),
+            Some(failure) => return Some(of_tls(failure)),
+            // With TLS 1.3 the alert follows the handshake, and h2 keeps only the text of an I/O error.
+            None if error.to_string().contains("received fatal alert") => return Some(REFUSED_BY_PEER.into()),
+            None => {}
         }
         cause = error.source();
     }
