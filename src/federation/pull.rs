@@ -248,3 +248,6 @@ fn random() -> u64 {
         Err(_) => 0,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! The ledger of one fabric read into the copy of another, without a network: responses are lost and late, pages are short,
+//! and the leader of the reader changes.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::clock::Timestamp;
+use crate::federation::peers::{Disclosure, Peers, RootSource};
+use crate::federation::{Federation, Parts};
+use crate::state::command::Revoke;
+use crate::state::fact_row;
+use crate::state::testing::TestNode;
+use crate::token::lineage::Fact;
+
+const ISSUER: &str = "https://eu.example";
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const STEPS: usize = 250;
+
+fn peer() -> Peer {
+    let trust_domain: crate::id::TrustDomain = "eu.example".parse().expect("a trust domain");
+    Peer {
+        name: "eu".to_owned(),
+        issuer: ISSUER.to_owned(),
+        trust_domains: vec![trust_domain.clone()],
+        endpoints: Vec::new(),
+        ids: BTreeSet::new(),
+        roots: RootSource { trust_domain, file: PathBuf::new(), endpoint: None, crl: None },
+        accept: true,
+        serve: true,
+        stale_after: Duration::from_secs(60),
+        max_entries: 1000,
+        approve_incarnation: false,
+        disclose: Disclosure::Own,
+    }
+}
+
+/// Random numbers that are the same in every run (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// An origin and its reader.
+struct Pair {
+    origin: TestNode,
+    served: Federation,
+    reader: TestNode,
+    puller: Puller,
+    engine: Engine,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let (origin, reader) = (TestNode::start(START).await, TestNode::start(START).await);
+        let served = Federation::new(Parts {
+            issuer: ISSUER.to_owned(),
+            trust_domain: peer().roots.trust_domain,
+            peers: Peers::default(),
+            tls: None,
+            reports: Arc::default(),
+            state: origin.state.clone(),
+            clock: origin.clock.clone(),
+            stop_requested: CancellationToken::new(),
+        });
+        let metrics = Metrics::new().expect("metrics");
+        let puller =
+            Puller::new(reader.state.clone(), reader.clock.clone(), metrics, Arc::default(), Vec::new());
+        let engine = Self::engine(&reader);
+        Self { origin, served, reader, puller, engine }
+    }
+
+    fn engine(reader: &TestNode) -> Engine {
+        Engine::new(ISSUER.to_owned(), 1, Duration::from_secs(60), reader.clock.boot())
+    }
+
+    async fn revoke(&self, number: u64, blocks: bool) {
+        let fact = Some(fact_row(&Fact::subject(ISSUER, &format!("s{number}"))));
+        let command = Revoke { fact, blocks, reason: "lost".to_owned(), ..Revoke::default() };
+        self.origin.state.as_node().revoke(command).await.expect("revoked");
+    }
+
+    /// A call and its response, with few entries on a page.
+    async fn ask(&mut self, limit: u64) -> (Call, Answer) {
+        let copy = self.reader.state.peer_copy(ISSUER).expect("a row");
+        let mut call = self.engine.call(copy.as_ref().map(known_of).unwrap_or_default());
+        (call.request.limit, call.request.hold_ms) = (Some(limit), 0);
+        let current = self.origin.state.current().await.expect("current");
+        let response = self.served.sync(&current, &peer(), call.request.clone()).await.expect("a response");
+        let body = serde_json::to_vec(&response).expect("JSON");
+        let answer = call.expected.read(&body).expect("a response that keeps the rules");
+        (call, answer)
+    }
+
+    /// Whether the response was imported.
+    async fn take(&mut self, call: &Call, answer: &Answer) -> bool {
+        let is_equal = self.puller.is_equal(call, answer);
+        match self.engine.answered(call, answer, is_equal, self.reader.clock.boot()) {
+            Next::Nothing => false,
+            Next::Import(import) => {
+                let copy = self.puller.import(&peer(), *import).await.expect("imported").expect("a copy");
+                assert_eq!(copy.fault, None, "{answer:?}");
+                true
+            }
+        }
+    }
+
+    async fn end(self) {
+        let Self { origin, served, reader, puller, .. } = self;
+        drop((served, puller));
+        origin.end().await;
+        reader.end().await;
+    }
+}
+
+#[tokio::test]
+async fn copy_is_equal_after_losses_and_changes_of_the_leader() {
+    let (mut pair, mut random) = (Pair::start().await, Random(7));
+    let mut late: Option<(Call, Answer)> = None;
+    let mut position = 0;
+    for _ in 0..STEPS {
+        match random.below(7) {
+            0 | 1 => pair.revoke(random.below(20), random.below(2) == 0).await,
+            2 | 3 => {
+                let (call, answer) = pair.ask(1 + random.below(4)).await;
+                pair.take(&call, &answer).await;
+            }
+            4 => {
+                late = Some(pair.ask(3).await);
+                pair.engine.failed(&Failure::Status(503), 0);
+            }
+            5 => pair.engine = Pair::engine(&pair.reader),
+            _ => {
+                // The import of a former leader.
+                let Some((call, answer)) = late.take() else { continue };
+                let mut former = Pair::engine(&pair.reader);
+                if let Next::Import(import) = former.answered(&call, &answer, true, Duration::ZERO) {
+                    // One of before the first copy is refused.
+                    drop(pair.puller.import(&peer(), *import).await);
+                }
+            }
+        }
+        let copy = pair.reader.state.peer_copy(ISSUER).expect("a row");
+        let now = copy.map_or(0, |copy| copy.position);
+        assert!(now >= position, "the position decreased from {position} to {now}");
+        position = now;
+    }
+    pair.engine = Pair::engine(&pair.reader);
+    loop {
+        let (call, answer) = pair.ask(5000).await;
+        if !pair.take(&call, &answer).await {
+            assert!(answer.is_whole() && answer.root.is_some(), "{answer:?}");
+            break;
+        }
+    }
+    let current = pair.origin.state.current().await.expect("current");
+    let sums = pair.origin.state.ledger_sums(&current).expect("sums");
+    let incarnation = pair.origin.state.index().incarnation.expect("bootstrapped");
+    let copied = pair.reader.state.peer_root(ISSUER, 0).expect("a root");
+    assert_eq!(copied, Some((sums.root(&incarnation, 0), sums.count(0))));
+    assert!(sums.count(0) > 10, "something was revoked");
+    pair.end().await;
+}
+
+/// Attack on the log: an idle peer costs no entry.
+#[tokio::test]
+async fn idle_peer_costs_no_log_entry() {
+    let mut pair = Pair::start().await;
+    pair.revoke(1, true).await;
+    let (call, answer) = pair.ask(5000).await;
+    assert!(pair.take(&call, &answer).await);
+    pair.origin.state.seed_policy("digest".to_owned(), Vec::new()).await.expect("another entry");
+    let before = pair.reader.state.cluster().applied();
+    for _ in 0..20 {
+        let (call, answer) = pair.ask(5000).await;
+        assert!(!pair.take(&call, &answer).await, "{answer:?}");
+    }
+    assert_eq!(pair.reader.state.cluster().applied(), before);
+    pair.reader.clock.advance(limits::PEER_POSITION_WRITE_INTERVAL);
+    let (call, answer) = pair.ask(5000).await;
+    assert!(pair.take(&call, &answer).await, "the position is written");
+    let copy = pair.reader.state.peer_copy(ISSUER).expect("a row").expect("a copy");
+    assert_eq!(copy.position, pair.origin.state.cluster().applied());
+    pair.end().await;
+}
