@@ -397,7 +397,9 @@ fn writes_and_replies_of_a_recorded_log_are_stable() {
         harness.machine.project(&applied.writes, index).expect("projects");
         harness.rows.write(applied.writes);
     }
-    assert_eq!(written, tables::ALL.iter().copied().collect(), "every table is written");
+    // The tests of peers write theirs: the cluster of this log has feature level 0.
+    let expected = tables::ALL.iter().copied().filter(|table| !table.starts_with("peer"));
+    assert_eq!(written, expected.collect(), "every table is written");
     let mut digest = [0; 16];
     digest.copy_from_slice(&hash.finish().as_ref()[..16]);
     assert_eq!(Digest128::from_bytes(digest).to_string(), DIGEST);

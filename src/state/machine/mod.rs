@@ -367,7 +367,7 @@ fn carry_out(
         #[cfg(not(feature = "level-0"))]
         Command::ImportLedger(command) => peers::import::import(tables, time, index, &command)?,
         #[cfg(not(feature = "level-0"))]
-        Command::SetPeer(command) => peers::act::set(tables, index, &command)?,
+        Command::SetPeer(command) => peers::act::set(tables, time, index, &command)?,
     };
     if let Some(idempotency) = idempotency {
         idempotency::store(tables, time.elapsed, idempotency, &reply)?;

@@ -5,10 +5,15 @@ use super::rows::Peer;
 use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::command::{PeerAct, PeerFault, PeerRow, Refusal, Reply, SetPeer};
-use crate::state::tables::Tables;
+use crate::state::tables::{EntryTime, Tables};
 
 /// Applies the command.
-pub fn set(tables: &mut Tables<'_>, index: u64, command: &SetPeer) -> Result<Reply, Corrupt> {
+pub fn set(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    index: u64,
+    command: &SetPeer,
+) -> Result<Reply, Corrupt> {
     if !(1..=limits::URI_BYTES_MAX).contains(&command.issuer.len()) {
         return Ok(Reply::Refused(Refusal::UnknownPeer));
     }
@@ -34,8 +39,19 @@ pub fn set(tables: &mut Tables<'_>, index: u64, command: &SetPeer) -> Result<Rep
     };
     if changed {
         peer.store(tables);
+        super::note(tables, time.now, &command.issuer, &command.caller, detail_of(command.act()))?;
     }
     Ok(Reply::Done { changed })
+}
+
+const fn detail_of(act: PeerAct) -> &'static str {
+    match act {
+        PeerAct::Unspecified => "",
+        PeerAct::Pause => "peer is paused",
+        PeerAct::Resume => "peer is resumed",
+        PeerAct::Approve => "peer is approved",
+        PeerAct::Forget => "peer is forgotten",
+    }
 }
 
 /// Whether it changed anything; `None` without a fault that may be approved. A log that lost its end without a new

@@ -141,7 +141,7 @@ pub fn import(
     match effect_of(&peer.row, &import) {
         Effect::Refused(refusal) => return Ok(Reply::Refused(refusal)),
         Effect::None => return Ok(Reply::Done { changed: false }),
-        Effect::Held(fault) => return Ok(hold(tables, peer, fault, command)),
+        Effect::Held(fault) => return hold(tables, time, peer, fault, command),
         Effect::Adopts | Effect::Continues => {}
     }
     let is_new = !import.is_of(&peer.row.incarnation);
@@ -152,6 +152,8 @@ pub fn import(
     }
     if is_new {
         adopt(tables, &mut peer, index, &command.incarnation)?;
+        let detail = format!("peer has incarnation {}", import.incarnation);
+        super::note(tables, time.now, &command.issuer, "", &detail)?;
     }
     if command.is_reset {
         begin_to_read(tables, &mut peer, index)?;
@@ -161,7 +163,129 @@ pub fn import(
         (peer.row.floor_n, peer.row.void_m) = (peer.row.floor_n.max(command.floor), index);
     }
     plan.apply(tables, &mut peer, time.elapsed, index)?;
-    advance(tables, &mut peer, &import)?;
+    advance(tables, time, &mut peer, &import)?;
+    peer.store(tables);
+    Ok(Reply::Done { changed: true })
+}
+
+/// A peer that has a row, or a new one; `None` if there are too many.
+pub fn load_or_new(tables: &Tables<'_>, issuer: &str) -> Result<Option<Peer>, Corrupt> {
+    let new = Peer::new(issuer);
+    if let Some(known) = Peer::load(tables, new.key)? {
+        return Ok(Some(known));
+    }
+    let rows = tables.keys_under(PEER, &[], &[], limits::FEDERATED_PEERS_MAX)?.len();
+    Ok((rows < limits::FEDERATED_PEERS_MAX).then_some(new))
+}
+
+fn hold(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    mut peer: Peer,
+    fault: PeerFault,
+    command: &ImportLedger,
+) -> Result<Reply, Corrupt> {
+    let mut changed = note_hold(tables, time, &mut peer, fault)?;
+    if fault == PeerFault::PeerAwaitsApproval && peer.row.awaited != command.incarnation {
+        (peer.row.awaited, changed) = (command.incarnation.clone(), true);
+    }
+    if changed {
+        peer.store(tables);
+    }
+    Ok(Reply::Done { changed })
+}
+
+fn note_hold(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    peer: &mut Peer,
+    fault: PeerFault,
+) -> Result<bool, Corrupt> {
+    let changed = peer.hold(fault);
+    if let Some(fault) = super::PeerFault::from_row(fault).filter(|_| changed) {
+        let detail = format!("peer is held: {}", fault.as_str());
+        super::note(tables, time.now, &peer.row.issuer, "", &detail)?;
+    }
+    Ok(changed)
+}
+
+/// Begins the copy of a new incarnation.
+    Adopts,
+    /// Continues the copy, or begins to read it again.
+    Continues,
+}
+
+fn effect_of(peer: &PeerRow, import: &Import<'_>) -> Effect {
+    let ImportLedger { from, through, floor, is_whole, is_reset, approve_incarnation, .. } = *import.command;
+    if !import.is_of(&peer.incarnation) {
+        let needs_approval = approve_incarnation && !peer.incarnation.is_empty();
+        return if peer.retired.iter().any(|retired| import.is_of(retired)) {
+            Effect::Held(PeerFault::PeerIncarnationReused)
+        } else if needs_approval && !import.is_of(&peer.approved) {
+            Effect::Held(PeerFault::PeerAwaitsApproval)
+        } else if is_reset {
+            Effect::Adopts
+        } else {
+            Effect::Refused(Refusal::PeerEntriesMissing)
+        };
+    }
+    if through < from {
+        return Effect::Held(PeerFault::PeerRolledBack);
+    }
+    if from > peer.position {
+        return Effect::Refused(Refusal::PeerEntriesMissing);
+    }
+    // The import of a deposed leader may be applied late. Reading from the beginning may pass below the position.
+    let is_old = if is_whole { through < peer.known_to } else { !is_reset && through < peer.position };
+    if is_old {
+        return Effect::None;
+    }
+    let misses_entries = floor > peer.known_to && peer.is_complete && !is_reset;
+    if misses_entries { Effect::Refused(Refusal::PeerEntriesMissing) } else { Effect::Continues }
+}
+
+/// Applies the command.
+pub fn import(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    index: u64,
+    command: &ImportLedger,
+) -> Result<Reply, Corrupt> {
+    let Some(import) = Import::read(command) else {
+        return Ok(Reply::Refused(Refusal::PeerImportMalformed));
+    };
+    let Some(mut peer) = load_or_new(tables, &command.issuer)? else {
+        return Ok(Reply::Refused(Refusal::TooManyPeers));
+    };
+    if command.generation != peer.row.generation {
+        return Ok(Reply::Refused(Refusal::PeerGenerationChanged));
+    }
+    match effect_of(&peer.row, &import) {
+        Effect::Refused(refusal) => return Ok(Reply::Refused(refusal)),
+        Effect::None => return Ok(Reply::Done { changed: false }),
+        Effect::Held(fault) => return hold(tables, time, peer, fault, command),
+        Effect::Adopts | Effect::Continues => {}
+    }
+    let is_new = !import.is_of(&peer.row.incarnation);
+    let target = Target { peer: &peer, is_new, is_reset: command.is_reset, epoch: command.epoch };
+    let plan = Plan::of(tables, target, &import.entries)?;
+    if !plan.fits(tables, target, command.entries_max)? {
+        return Ok(Reply::Refused(Refusal::PeerOverQuota));
+    }
+    if is_new {
+        adopt(tables, &mut peer, index, &command.incarnation)?;
+        let detail = format!("peer has incarnation {}", import.incarnation);
+        super::note(tables, time.now, &command.issuer, "", &detail)?;
+    }
+    if command.is_reset {
+        begin_to_read(tables, &mut peer, index)?;
+    }
+    if command.floor > peer.row.known_to {
+        // The peer has forgotten entries that were never read.
+        (peer.row.floor_n, peer.row.void_m) = (peer.row.floor_n.max(command.floor), index);
+    }
+    plan.apply(tables, &mut peer, time.elapsed, index)?;
+    advance(tables, time, &mut peer, &import)?;
     peer.store(tables);
     Ok(Reply::Done { changed: true })
 }
@@ -222,7 +346,12 @@ fn begin_to_read(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result
 }
 
 /// Position, completeness and keys after the entries.
-fn advance(tables: &mut Tables<'_>, peer: &mut Peer, import: &Import<'_>) -> Result<(), Corrupt> {
+fn advance(
+    tables: &mut Tables<'_>,
+    time: EntryTime,
+    peer: &mut Peer,
+    import: &Import<'_>,
+) -> Result<(), Corrupt> {
     let (command, row) = (import.command, &mut peer.row);
     (row.position, row.known_to) = (command.through, row.known_to.max(command.through));
     (row.epoch, row.is_complete) = (row.epoch.max(command.epoch), row.is_complete || command.is_whole);
@@ -231,7 +360,7 @@ fn advance(tables: &mut Tables<'_>, peer: &mut Peer, import: &Import<'_>) -> Res
         tables.put(PEER_KEYS, peer.key.as_bytes(), keys.encode_to_vec());
     }
     if differs(tables, peer, import)? {
-        peer.hold(PeerFault::PeerRootDiffers);
+        note_hold(tables, time, peer, PeerFault::PeerRootDiffers)?;
     }
     Ok(())
 }

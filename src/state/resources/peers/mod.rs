@@ -23,7 +23,11 @@ pub use self::judge::{PeerVerdict, Unjudged};
 pub use self::parts::import_parts;
 
 use self::rows::copy_key;
+#[cfg(not(feature = "level-0"))]
+use super::feed::{self, NewFeedEvent};
 use super::ledger::sums_of;
+#[cfg(not(feature = "level-0"))]
+use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LeaseProof, View};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::limits;
@@ -165,6 +169,13 @@ pub fn entries_of(command: &Command) -> usize {
         Command::ImportLedger(import) => import.entries.len(),
         _ => 0,
     }
+}
+
+/// Tells those who watch what happened to a peer, by whom.
+#[cfg(not(feature = "level-0"))]
+fn note(tables: &mut Tables<'_>, now: Timestamp, peer: &str, by: &str, detail: &str) -> Result<(), Corrupt> {
+    let event = NewFeedEvent { kind: "cluster", subject: peer, target: by, detail };
+    feed::append(tables, now, event)
 }
 
 fn row_of(view: &dyn View, issuer: &str) -> Result<Option<PeerRow>, Corrupt> {

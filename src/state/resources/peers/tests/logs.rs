@@ -146,6 +146,13 @@ impl<'l> RelyingLog<'l> {
         read
     }
 
+    /// Number of events before the newest applied response of this incarnation.
+    pub fn informed_by(&self, incarnation: u8) -> Option<usize> {
+        let responses = self.imports.iter().map(|import| import.response);
+        let responses = responses.filter(|response| response.incarnation == incarnation);
+        responses.map(|response| response.answered).max()
+    }
+
     fn last_deletion(&self) -> u64 {
         self.deletions.last().copied().unwrap_or(0)
     }
@@ -271,12 +278,9 @@ fn is_through_token_revoked(token: &Token, events: &[Event], log: &RelyingLog<'_
 }
 
 /// Whether a token must not be accepted: the peer revoked or blocked a fact of its lineage after its root was issued, and
-/// before it answered a response that the relying fabric applied.
-pub fn must_be_refused(token: &Token, events: &[Event], log: &RelyingLog<'_>) -> bool {
-    let (incarnation, view) = token.root;
-    let answers = log.imports.iter().map(|import| import.response);
-    let answers = answers.filter(|response| response.incarnation == incarnation);
-    let Some(informed) = answers.map(|response| response.answered).max() else { return false };
+/// before it answered a response that the relying fabric applied. `informed` is the number of events before the newest.
+pub fn must_be_refused(token: &Token, events: &[Event], informed: Option<usize>) -> bool {
+    let ((incarnation, view), Some(informed)) = (token.root, informed) else { return false };
     let entries = life(events, incarnation);
     let is_known = |entry: &&Entry| entry.event < informed;
     let covers = |entry: &Entry| {

@@ -6,6 +6,7 @@ mod expiry;
 mod histories;
 mod imports;
 mod logs;
+mod node;
 mod origin;
 
 use std::time::Duration;
