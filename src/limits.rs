@@ -126,7 +126,7 @@ pub const FEDERATED_RETENTION: Duration = Duration::from_secs(65 * 60);
 /// arrives is forgotten at once.
 pub const FEDERATED_EPOCHS: u32 = 7;
 /// Maximum epochs with entries per copy of a peer's ledger; beyond it: the import is refused.
-pub const FEDERATED_EPOCHS_MAX: u32 = 256;
+pub const FEDERATED_EPOCHS_MAX: usize = 256;
 /// Maximum entries and blocks of all peers, 29 bytes each in memory; beyond it: the import is refused, and the peer becomes
 /// stale.
 pub const FEDERATED_ENTRIES_MAX: u32 = 6_000_000;

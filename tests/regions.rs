@@ -56,8 +56,11 @@ struct PeerSection<'s> {
 impl Fabric {
     fn new(name: &str, https: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("directory");
-        let trust_domain: trust_fabric::id::TrustDomain = format!("{name}.example").parse().expect("a trust domain");
-        let operator = pki::CertificateSubject::within("operator", &trust_domain).expect("a caller");
+        let trust_domain: trust_fabric::id::TrustDomain =
+            format!("{name}.example").parse().expect("a trust domain");
+        let callers = ["operator", "federation"];
+        let callers =
+            callers.map(|name| pki::CertificateSubject::within(name, &trust_domain).expect("a caller"));
         let request = pki::CertificatePlan {
             directory: directory.path().join("pki"),
             trust_domain,
@@ -228,7 +231,8 @@ impl Fabric {
         let what = format!("{name} {state} with {entries} entries at {}", self.name);
         until(&what, || async {
             let peer = self.peer(name).await;
-            let count = peer["entries"].as_u64().expect("a count") + peer["blocks"].as_u64().expect("a count");
+            let count =
+                peer["entries"].as_u64().expect("a count") + peer["blocks"].as_u64().expect("a count");
             (peer["state"] == state && count == entries).then_some(peer)
         })
         .await

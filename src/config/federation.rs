@@ -51,10 +51,7 @@ pub(super) fn check(
 }
 
 /// Both files or neither: then `Some(None)`, for those of `[tls]`. `None` if there is a mistake.
-fn certificate(
-    section: &schema::FederationSection,
-    checker: &mut Checker,
-) -> Option<Option<KeyPairFiles>> {
+fn certificate(section: &schema::FederationSection, checker: &mut Checker) -> Option<Option<KeyPairFiles>> {
     if section.certificate.is_none() && section.private_key.is_none() {
         return Some(None);
     }
@@ -82,11 +79,14 @@ fn check_sizes(section: &schema::FederationSection, peers: &[Peer], checker: &mu
 fn check_callers(settings: &Settings, peers: &[Peer], checker: &mut Checker) {
     for (index, caller) in settings.callers.iter().enumerate() {
         let id: Option<WorkloadId> = caller.id.as_ref().and_then(|id| id.parse().ok());
-        let peer = peers.iter().find(|peer| {
-            id.as_ref().is_some_and(|id| peer.trust_domains.contains(id.trust_domain()))
-        });
+        let peer = peers
+            .iter()
+            .find(|peer| id.as_ref().is_some_and(|id| peer.trust_domains.contains(id.trust_domain())));
         if let Some(peer) = peer {
-            let rule = format!("is of the peer fabric {:?}, whose workloads are callers of federation only", peer.name);
+            let rule = format!(
+                "is of the peer fabric {:?}, whose workloads are callers of federation only",
+                peer.name
+            );
             checker.keep(&format!("callers[{index}].id"), Err::<(), _>(rule));
         }
     }
@@ -181,7 +181,8 @@ impl Row<'_> {
             }
             Disclose::Issuers(stated) => stated,
         };
-        let is_known = |iss: &String| self.settings.issuers.iter().any(|known| known.issuer.as_ref() == Some(iss));
+        let is_known =
+            |iss: &String| self.settings.issuers.iter().any(|known| known.issuer.as_ref() == Some(iss));
         match stated.iter().find(|iss| !is_known(iss)) {
             Some(unknown) => Err(named(unknown, "must be the issuer of one of [[issuers]]")),
             None => Ok(Disclosure::Issuers(stated.iter().cloned().collect())),

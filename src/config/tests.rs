@@ -434,8 +434,12 @@ fn each_client_trust_domain_has_its_own_ca() {
     let with = |rows: &str| format!("{PRODUCTION}{ISSUER}{rows}");
     let row = |name: &str, ca: &str| format!("[[tls.trust_domains]]\nname = \"{name}\"\nca = \"{ca}\"\n");
     let tls = good(&with(&row("eu.example.com", "eu.pem"))).tls.expect("TLS");
-    let found: Vec<_> =
-        tls.files.authorities.iter().map(|of| (of.trust_domain.as_str(), of.roots.path().to_string_lossy())).collect();
+    let found: Vec<_> = tls
+        .files
+        .authorities
+        .iter()
+        .map(|of| (of.trust_domain.as_str(), of.roots.path().to_string_lossy()))
+        .collect();
     assert_eq!(found, [("trust.example.com", "ca.pem".into()), ("eu.example.com", "eu.pem".into())]);
     for (rows, key) in [
         ("[[tls.trust_domains]]\nca = \"eu.pem\"\n".to_owned(), "tls.trust_domains[0].name"),

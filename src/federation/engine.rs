@@ -107,7 +107,7 @@ impl Outcome {
 }
 
 /// What to do with a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     /// It states nothing new.
     Nothing,
@@ -189,13 +189,7 @@ impl Engine {
     }
 
     /// Decides about a response. `is_equal` tells whether the copy has the root that the response states.
-    pub fn answered(
-        &mut self,
-        call: &Call,
-        answer: &Answer,
-        is_equal: bool,
-        now: Duration,
-    ) -> Next {
+    pub fn answered(&mut self, call: &Call, answer: &Answer, is_equal: bool, now: Duration) -> Next {
         self.cursor.clone_from(&answer.next);
         let known = &call.known;
         let is_same = known.incarnation == Some(answer.incarnation);

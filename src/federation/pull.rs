@@ -5,7 +5,6 @@
 //! continues.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::Semaphore;
@@ -143,7 +142,8 @@ impl Puller {
         engine: &Engine,
         call: &Call,
     ) -> Result<Answer, Failure> {
-        let body = serde_json::to_vec(&call.request).map_err(|error| Failure::Unanswered(error.to_string()))?;
+        let body =
+            serde_json::to_vec(&call.request).map_err(|error| Failure::Unanswered(error.to_string()))?;
         let (patience, most) = (engine.patience(), limits::SYNC_ANSWER_BYTES_MAX);
         let response = client.post(endpoint, PATH, body.into(), patience, most).await;
         let response = response.map_err(|error| Failure::Unanswered(error.to_string()))?;
@@ -185,9 +185,7 @@ impl Puller {
     /// Records that everything in a response is applied here, which begins leases of all nodes.
     fn record(&self, peer: &Peer, begun: SourceCall, answer: &Answer, copy: Option<&PeerCopy>) {
         let is_current = |copy: &&PeerCopy| {
-            copy.fault.is_none()
-                && copy.is_complete
-                && copy.incarnation == Some(answer.incarnation)
+            copy.fault.is_none() && copy.is_complete && copy.incarnation == Some(answer.incarnation)
         };
         let Some(copy) = copy.filter(is_current).filter(|_| answer.is_whole()) else { return };
         let source = Source { id: peer_key(&peer.issuer), generation: copy.generation };

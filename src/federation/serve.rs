@@ -142,8 +142,7 @@ impl Federation {
             let cursor = LedgerCursor::after_entry(position.index, &fact)?;
             (position.incarnation == incarnation).then_some(cursor)
         });
-        cursor
-            .ok_or_else(|| invalid("cursor", "must be from a page of this incarnation of the fabric"))
+        cursor.ok_or_else(|| invalid("cursor", "must be from a page of this incarnation of the fabric"))
     }
 
     /// The log index of a position from which the ledger is read.
@@ -167,7 +166,11 @@ impl Federation {
     }
 
     fn check_origin(&self, origin: Option<&str>) -> Result<(), Error> {
-        if origin.is_none_or(|origin| origin == self.issuer) { Ok(()) } else { Err(Error::UnknownOrigin) }
+        if origin.is_none_or(|origin| origin == self.parts.issuer) {
+            Ok(())
+        } else {
+            Err(Error::UnknownOrigin)
+        }
     }
 
     /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.

@@ -144,9 +144,10 @@ impl Federation {
         }
         let limit = limit.map_or(Some(limits::SYNC_ENTRIES_MAX), |limit| usize::try_from(limit).ok());
         let limit = limit.filter(|limit| (1..=limits::SYNC_ENTRIES_MAX).contains(limit));
-        let limit = limit
-            .ok_or_else(|| invalid("limit", format_args!("must be from 1 to {}", limits::SYNC_ENTRIES_MAX)))?;
-        let here = self.state.position().ok_or(Error::NotBootstrapped)?;
+        let limit = limit.ok_or_else(|| {
+            invalid("limit", format_args!("must be from 1 to {}", limits::SYNC_ENTRIES_MAX))
+        })?;
+        let here = self.parts.state.position().ok_or(Error::NotBootstrapped)?;
         let position = since.as_deref().map(str::parse::<LogPosition>).transpose();
         let position =
             position.map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
@@ -163,17 +164,15 @@ impl Federation {
 
     /// The position of a call is in a part of our log that does not exist.
     fn ahead(&self, end: u64) -> Error {
-        tracing::warn!(end, "a peer names a log index beyond the end: one of the two fabrics has lost its past");
+        tracing::warn!(
+            end,
+            "a peer names a log index beyond the end: one of the two fabrics has lost its past"
+        );
         Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
     }
 
     /// The response of this moment. `root` needs entries and sums of one moment, so it is attempted a few times.
-    fn response(
-        &self,
-        current: &LinearizableRead,
-        peer: &Peer,
-        call: &Call,
-    ) -> Result<SyncResponse, Error> {
+    fn response(&self, current: &LinearizableRead, peer: &Peer, call: &Call) -> Result<SyncResponse, Error> {
         for _ in 1..limits::LEDGER_SCAN_ATTEMPTS_MAX {
             let response = self.attempt(current, peer, call)?;
             if response.root.is_some() || response.next.is_some() {
@@ -220,11 +219,7 @@ impl Federation {
 
     /// The page of a call, the sums after it, and whether the ledger is read from its beginning. The next page of a
     /// ledger that is read from its beginning is not a beginning, although entries below it are forgotten.
-    fn page(
-        &self,
-        current: &LinearizableRead,
-        call: &Call,
-    ) -> Result<(LedgerPage, LedgerSums, bool), Error> {
+    fn page(&self, current: &LinearizableRead, call: &Call) -> Result<(LedgerPage, LedgerSums, bool), Error> {
         let read = |after| {
             let query = LedgerQuery { after, limit: call.limit, ..LedgerQuery::default() };
             let page = self.state.ledger_page(current, &query)?;
@@ -244,12 +239,7 @@ impl Federation {
 
     /// The entries of a page as this peer may see them, as many as the size of a response allows, and the cursor of the
     /// next page.
-    fn cut(
-        &self,
-        peer: &Peer,
-        page: LedgerPage,
-        keys: &SyncKeys,
-    ) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
+    fn cut(&self, peer: &Peer, page: LedgerPage, keys: &SyncKeys) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
         let length = |text: serde_json::Result<String>| text.map_or(usize::MAX, |text| text.len() + 1);
         let room = limits::SYNC_ANSWER_BYTES_MAX - HEAD_BYTES;
         let mut room = room.saturating_sub(length(serde_json::to_string(keys)));

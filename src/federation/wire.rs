@@ -303,7 +303,8 @@ fn keys(keys: SyncKeys) -> Result<AnswerKeys, Malformed> {
     for jwk in &keys {
         let key = VerifyingKey::from_jwk(jwk).ok().filter(|key| key.fits(Algorithm::Es256));
         let kid = key.and_then(|key| key.kid().map(str::to_owned));
-        let kid = kid.ok_or_else(|| malformed("keys.keys", "must be public keys for ES256, each with a kid"))?;
+        let kid =
+            kid.ok_or_else(|| malformed("keys.keys", "must be public keys for ES256, each with a kid"))?;
         check(kids.insert(kid), "keys.keys", "must not have one kid twice")?;
     }
     let key_set = json!({ "keys": keys }).to_string();
@@ -352,7 +353,11 @@ fn entry(entry: &SyncEntry) -> Result<Entry, Malformed> {
     if let Some(value) = &entry.value {
         let kind = entry.kind.as_deref().unwrap_or_default();
         let issuer = entry.issuer.as_deref().unwrap_or_default();
-        check(is_digest_of(id, kind, issuer, value), "entries.id", "must be the digest of the disclosed fact")?;
+        check(
+            is_digest_of(id, kind, issuer, value),
+            "entries.id",
+            "must be the digest of the disclosed fact",
+        )?;
     }
     Ok(Entry { n: entry.n, epoch: entry.e, state, id, by })
 }

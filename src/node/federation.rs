@@ -75,11 +75,7 @@ impl Fabrics {
     }
 
     /// Keeps certificates and bundles current; returns the connections to each peer.
-    pub(super) fn connect(
-        self,
-        guard: &Guard,
-        background: &mut JoinSet<()>,
-    ) -> Vec<(Arc<Peer>, PeerClient)> {
+    pub(super) fn connect(self, guard: &Guard, background: &mut JoinSet<()>) -> Vec<(Arc<Peer>, PeerClient)> {
         let Self { bundles, tls, clock, metrics } = self;
         background.spawn(tls.clone().follow());
         let mut connections = Vec::new();
@@ -183,7 +179,11 @@ impl BundleTask {
             Err(error) if self.failed.as_ref() == Some(&error) => {}
             Err(error) => {
                 self.metrics.tls_reload(WITH, "failed");
-                tracing::warn!(peer, error, "failed to refresh the bundle of a peer; the previous one stays in use");
+                tracing::warn!(
+                    peer,
+                    error,
+                    "failed to refresh the bundle of a peer; the previous one stays in use"
+                );
                 self.failed = Some(error);
             }
         }

@@ -103,7 +103,9 @@ fn handshake(tls: &Tls) -> Handshake {
     Handshake {
         acceptor: Arc::new(move || tls.acceptor()),
         changes,
-        has_changed: Arc::new(move |generation, of: Option<&TrustDomain>| of_changes.has_changed(generation, of)),
+        has_changed: Arc::new(move |generation, of: Option<&TrustDomain>| {
+            of_changes.has_changed(generation, of)
+        }),
         peer_certificate: |connection| tls::peer_certificate(connection).map_err(|error| error.to_string()),
     }
 }

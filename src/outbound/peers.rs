@@ -101,7 +101,6 @@ impl PeerClient {
         Self(Arc::new(Shared { tls, trust_domain, ids: Arc::new(ids), guard, current }))
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "the reader of a peer's ledger calls it"))]
     /// Posts JSON to `path` of a node. Every response but a redirect is a result.
     ///
     /// # Errors

@@ -25,11 +25,12 @@ pub use proto::{
     DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, FloorRow,
     Idempotency, IdempotencyRow, ImportLedger, IssueAgent, JoinNode, KeptDeadLetters, LedgerEpochRow,
     LedgerRow, LedgerSum, LiftBlock, MintedToken, Node, NodeRole, NodeStage, NodeWritten, OriginRow,
-    OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow, PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel, RecordExchange,
-    Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey, Restore, RetireSigningKey,
-    RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent, SetPeer, SetStreamStatus,
-    SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow, StreamStatus, StreamWritten,
-    TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream, VerifyStream, WantRole,
+    OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow, PolicyHistoryRow, PolicyRow, PolicySource,
+    PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel, RecordExchange, Refusal, RegisterEncryptionKey,
+    Registrar, RemoveEncryptionKey, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
+    RevokeAgent, Revoked, SecurityEvent, SetPeer, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream,
+    StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion,
+    ToolWritten, UpdateStream, VerifyStream, WantRole,
 };
 #[cfg(not(feature = "level-0"))]
 pub use proto::{MemberVersion, RecordVersion};

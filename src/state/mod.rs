@@ -218,7 +218,9 @@ pub enum Error {
     #[error("the import of the peer's ledger is malformed")]
     PeerImportMalformed,
     /// The peer has no fault that an operator may approve.
-    #[error("the peer has no fault that can be approved: a log that was rolled back must begin a new incarnation")]
+    #[error(
+        "the peer has no fault that can be approved: a log that was rolled back must begin a new incarnation"
+    )]
     PeerNotApprovable,
     /// A row is corrupt.
     #[error(transparent)]

@@ -256,7 +256,12 @@ impl Metrics {
     }
 
     /// A peer, as this node sees it. `states` are all states, and whether each is the present one.
-    pub fn set_peer(&self, peer: &str, states: impl IntoIterator<Item = (&'static str, bool)>, sample: PeerSample) {
+    pub fn set_peer(
+        &self,
+        peer: &str,
+        states: impl IntoIterator<Item = (&'static str, bool)>,
+        sample: PeerSample,
+    ) {
         for (state, is_present) in states {
             self.families.federation_state.with_label_values(&[peer, state]).set(i64::from(is_present));
         }

@@ -26,12 +26,15 @@ pub fn outbound_failure(error: &(dyn std::error::Error + 'static)) -> Option<Cow
     let mut cause = Some(error);
     while let Some(error) = cause {
         let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let failure = within.and_then(|within| within.downcast_ref()).or_else(|| error.downcast_ref::<Error>());
+        let failure =
+            within.and_then(|within| within.downcast_ref()).or_else(|| error.downcast_ref::<Error>());
         match failure {
             Some(Error::AlertReceived(_)) => return Some(REFUSED_BY_PEER.into()),
             Some(failure) => return Some(of_tls(failure)),
             // With TLS 1.3 the alert follows the handshake, and h2 keeps only the text of an I/O error.
-            None if error.to_string().contains("received fatal alert") => return Some(REFUSED_BY_PEER.into()),
+            None if error.to_string().contains("received fatal alert") => {
+                return Some(REFUSED_BY_PEER.into());
+            }
             None => {}
         }
         cause = error.source();

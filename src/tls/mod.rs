@@ -172,7 +172,11 @@ impl Tls {
 
     /// The configuration of connections to the nodes of a peer fabric, which have one of `ids`.
     #[must_use]
-    pub fn client_of(&self, ids: Arc<BTreeSet<WorkloadId>>, presents_certificate: bool) -> rustls::ClientConfig {
+    pub fn client_of(
+        &self,
+        ids: Arc<BTreeSet<WorkloadId>>,
+        presents_certificate: bool,
+    ) -> rustls::ClientConfig {
         self.0.loaded.load().client_of(ids, presents_certificate)
     }
 
@@ -237,7 +241,9 @@ impl Tls {
         let contents = Contents::read(&shared.files, shared.clock.now());
         let current = shared.loaded.load().digest;
         // An unreadable file is identified by its error.
-        let seen = contents.as_ref().map_or_else(|error| files::digest_of([error.to_string().as_bytes()]), Contents::digest);
+        let seen = contents
+            .as_ref()
+            .map_or_else(|error| files::digest_of([error.to_string().as_bytes()]), Contents::digest);
         if seen == current {
             logged.refused = None;
         } else if logged.refused != Some(seen) {
@@ -294,4 +300,3 @@ pub fn server_certificate(connection: &rustls::ClientConnection) -> Result<Optio
     let sent = connection.peer_certificates().and_then(<[_]>::first);
     Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)
 }
-

@@ -590,7 +590,10 @@ mod tests {
     #[test]
     fn malformed_via_is_refused() {
         let peers = ["https://a.example", "https://b.example", "https://c.example"];
-        assert_eq!(own(&own_header(), &with(&own_claims(), &json!({"via": peers[..2]}))).expect("good").via(), &peers[..2]);
+        assert_eq!(
+            own(&own_header(), &with(&own_claims(), &json!({"via": peers[..2]}))).expect("good").via(),
+            &peers[..2]
+        );
         let long = "x".repeat(limits::URI_BYTES_MAX + 1);
         for value in [
             json!([]),

@@ -144,9 +144,11 @@ async fn certificate_of_a_peer_is_a_caller_of_no_other_route() {
         }
         let without = node.call_over(&anonymous, method, &path, &[], "").await;
         let is_open = !matches!(without.status, 401 | 403);
-        for (channel, headers) in
-            [(&channels[0], &[][..]), (&channels[1], &[][..]), (&channels[0], &[("authorization", bearer.as_str())][..])]
-        {
+        for (channel, headers) in [
+            (&channels[0], &[][..]),
+            (&channels[1], &[][..]),
+            (&channels[0], &[("authorization", bearer.as_str())][..]),
+        ] {
             let answer = node.call_over(channel, method, &path, headers, "").await;
             if is_open || need == "metrics" {
                 assert_eq!(answer.status, without.status, "{name}: {}", answer.body);
@@ -165,8 +167,11 @@ async fn certificate_of_a_peer_is_a_caller_of_no_other_route() {
 
 #[tokio::test]
 async fn ledger_is_read_by_nodes_of_served_peers_and_operators() {
-    let (eu, ap, third) =
-        (Fabric::new("eu.example", &["one", "other"]), Fabric::new("ap.example", &["one"]), Fabric::new("third.example", &["one"]));
+    let (eu, ap, third) = (
+        Fabric::new("eu.example", &["one", "other"]),
+        Fabric::new("ap.example", &["one"]),
+        Fabric::new("third.example", &["one"]),
+    );
     let sections = format!("{}{}", eu.section("eu", SERVED), ap.section("ap", READ));
     let (node, _own) = node_with(&sections).await;
     let get = async |caller: &pki::IssuedCertificate, headers: &[(&str, &str)]| {
@@ -230,7 +235,8 @@ impl Endpoint {
         let server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_no_client_auth().with_single_cert(chain, key);
+            .with_no_client_auth()
+            .with_single_cert(chain, key);
         let mut server = server.expect("server");
         server.alpn_protocols = vec![b"h2".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(server));
@@ -339,7 +345,8 @@ async fn unusable_files_of_federation_are_refused_at_start() {
 fn example_of_the_guide_is_a_valid_configuration() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/federation.md"));
     let page = page.expect("the page");
-    let section = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a section");
+    let section =
+        page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a section");
     let file = tempfile::NamedTempFile::with_suffix(".toml").expect("file");
     let text = format!(
         "node.data_dir = \"/d\"\nfabric.issuer = \"https://us.example.com\"\nfabric.trust_domain = \"us.example.com\"\n\

@@ -26,7 +26,8 @@ async fn token_through_an_unaccepted_fabric_is_refused() {
     let for_us = with(&request, &json!({"audience": FABRIC}));
     // The same claims are accepted without `via`.
     for (changes, is_accepted) in [(json!({}), true), (json!({"via": ["https://peer.example"]}), false)] {
-        let [own, actor, tool] = [&own, &actor, &tool].map(|minted| signed(&node, &with(&minted.claims, &changes)));
+        let [own, actor, tool] =
+            [&own, &actor, &tool].map(|minted| signed(&node, &with(&minted.claims, &changes)));
         let as_subject = with(&credential(&own, OWN), &json!({"audience": FABRIC}));
         let as_subject = node.exchange(&as_subject).await;
         let as_actor = json!({"actor_token": actor, "actor_token_type": OWN});

@@ -54,7 +54,10 @@ async fn whole_ledger_is_read_once_and_then_what_is_new() {
     let served = Served::start("").await;
     served.eu.revoke("ada").await;
     let first = served.answered(&json!({"version": 1})).await;
-    assert_eq!((states(&first), &first["reset"], &first["from"]), (vec!["revoked", "blocked"], &json!(true), &json!(0)));
+    assert_eq!(
+        (states(&first), &first["reset"], &first["from"]),
+        (vec!["revoked", "blocked"], &json!(true), &json!(0))
+    );
     assert_eq!((first["issuer"].as_str(), &first["next"]), (Some("https://eu.example"), &Value::Null));
     assert!(first["keys"]["keys"].as_array().is_some_and(|keys| !keys.is_empty()), "{first}");
     let (hash, count) = served.eu.hash("").await;
@@ -82,9 +85,16 @@ async fn pages_are_followed_to_the_end() {
         if answer["next"].is_null() {
             break answer;
         }
-        assert_eq!((&answer["root"], &answer["keys"]), (&Value::Null, &Value::Null), "only with the last page");
+        assert_eq!(
+            (&answer["root"], &answer["keys"]),
+            (&Value::Null, &Value::Null),
+            "only with the last page"
+        );
         let last = entries.last().and_then(|entry| entry["n"].as_u64()).expect("an entry");
-        assert!(answer["through"].as_u64().is_some_and(|through| through < last), "others may follow: {answer}");
+        assert!(
+            answer["through"].as_u64().is_some_and(|through| through < last),
+            "others may follow: {answer}"
+        );
         body = with(&with(&after(&answer), "limit", json!(4)), "cursor", answer["next"].clone());
     };
     assert_eq!((entries.len(), pages, &last["count"]), (6, 2, &json!(6)));
@@ -205,7 +215,8 @@ async fn peer_sees_in_clear_only_what_is_disclosed_to_it() {
         assert!(!entry("spiffe://us.example/agent/mcp/1"), "{disclose}: {answer}");
         let path = served.eu.url("/v1/federation/revocation-export");
         let (status, export) = call(&served.us, Method::GET, path, None).await;
-        let listed = |value: &str| export.as_array().expect("rows").iter().any(|row| row["subject_id"] == value);
+        let listed =
+            |value: &str| export.as_array().expect("rows").iter().any(|row| row["subject_id"] == value);
         assert_eq!((status, listed("ada@x.example")), (200, of_idp), "{export}");
         let reasons = export.to_string().matches("leaked").count();
         assert_eq!(reasons, usize::from(of_own), "the reason goes with the fact: {export}");
@@ -217,7 +228,8 @@ async fn peer_sees_in_clear_only_what_is_disclosed_to_it() {
 async fn copy_of_another_peer_is_not_read() {
     let (eu, us) = eu_read_by_us().await;
     us.until_peer("eu", "live", 0).await;
-    let path = |origin: &str| us.url(&format!("/v1/federation/revocation-hash?origin=https://{origin}.example"));
+    let path =
+        |origin: &str| us.url(&format!("/v1/federation/revocation-hash?origin=https://{origin}.example"));
     let as_operator = |origin: &'static str| call(&us.operator, Method::GET, path(origin), None);
     assert_eq!(as_operator("eu").await.0, 200);
     assert_eq!(as_operator("ap").await.0, 404);

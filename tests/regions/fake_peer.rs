@@ -123,7 +123,8 @@ async fn malformed_response_changes_nothing() {
     assert!(error_of(&us).await.starts_with("entries.state: "));
     let peer = us.until_peer("eu", "stale", 1).await;
     assert_eq!(peer["position"], format!("{}-9", "0f".repeat(16)));
-    let metrics = us.operator.get(us.url("/metrics")).send().await.expect("metrics").text().await.expect("text");
+    let metrics =
+        us.operator.get(us.url("/metrics")).send().await.expect("metrics").text().await.expect("text");
     let line = "svc_federation_calls_total{peer=\"eu\",result=\"malformed\"} 1";
     assert!(metrics.lines().any(|metric| metric == line), "{metrics}");
 }
@@ -147,7 +148,8 @@ async fn response_larger_than_the_limit_is_refused() {
 /// Attack: a root that is not that of the entries, as of a log that was forked.
 #[tokio::test]
 async fn peer_with_another_root_is_held() {
-    let (us, _fake) = read(|response| response["root"] = json!("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")).await;
+    let (us, _fake) =
+        read(|response| response["root"] = json!("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")).await;
     let held = us.until_peer("eu", "held", 1).await;
     assert_eq!(held["fault"], "root_differs");
 }

@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::framing::{Framed, Heads};
 use super::HasChanged;
+use super::framing::{Framed, Heads};
 use super::head::{self, Violation};
 use super::idle_tracker::{Ended, IdleTracker, TrackedBody};
 use crate::api::connect_info::{Channel, ClientConnection};

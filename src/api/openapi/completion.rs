@@ -18,7 +18,11 @@ const TAGS: [(&str, &str, &[&str]); 15] = [
     ("Signals", "Receive security events (RFC 8417, RFC 8935)", &["/v1/signals/events", "/v1/sys/signals/"]),
     ("Streams", "Transmit security events (SSF 1.0, RFC 8935, RFC 8936)", &["/v1/signals/"]),
     ("Revocation", "Revoke and unblock subjects, tokens and keys", &["/v1/revocations", "/v1/blocks"]),
-    ("Federation", "The ledger of this fabric's own revocations, and its roots, as peer fabrics read them", &["/v1/federation/"]),
+    (
+        "Federation",
+        "The ledger of this fabric's own revocations, and its roots, as peer fabrics read them",
+        &["/v1/federation/"],
+    ),
     ("Live feed", "Events as they happen", &["/v1/events"]),
     ("Policy", "The policy bundle of the cluster", &["/v1/sys/policy"]),
     ("Signing keys", "The signing keys of the nodes", &["/v1/sys/keys"]),

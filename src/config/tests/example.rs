@@ -55,7 +55,10 @@ fn defaults_in_the_example_are_the_defaults() {
     }
     for file in ["certificate", "private_key"] {
         let found = set["federation"][file].take();
-        assert!(found.as_str().is_some_and(|path| path.starts_with("/etc/trust-fabric/federation")), "{found}");
+        assert!(
+            found.as_str().is_some_and(|path| path.starts_with("/etc/trust-fabric/federation")),
+            "{found}"
+        );
     }
     let peer = &mut set["federation"]["peers"][0];
     assert_eq!(peer["max_entries"].take(), limits::FEDERATED_ENTRIES_MAX);

@@ -158,7 +158,10 @@ fn a_duplicate_peer_is_refused_at_start() {
 fn peer_that_claims_the_name_of_another_is_refused() {
     let ids = |trust_domain: &str| format!("[\"spiffe://{trust_domain}/node/1\"]");
     let (setting, found) = refused(&peer(&[("issuer", r#""https://trust.example.com""#)]));
-    assert_eq!((setting.as_str(), found.as_str()), ("federation.peers[0].issuer", "is this fabric's own issuer"));
+    assert_eq!(
+        (setting.as_str(), found.as_str()),
+        ("federation.peers[0].issuer", "is this fabric's own issuer")
+    );
     let (setting, found) = refused(&peer(&[("issuer", r#""https://k8s.example.com""#)]));
     assert_eq!(setting, "federation.peers[0].issuer");
     assert!(found.contains("[[issuers]]"), "{found}");

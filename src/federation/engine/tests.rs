@@ -135,7 +135,8 @@ fn every_kind_of_news_is_imported() {
 fn next_page_is_asked_for_until_a_call_fails() {
     let mut engine = engine();
     let call = engine.call(known());
-    let page = Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], root: None, ..empty(&call, 100) };
+    let page =
+        Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], root: None, ..empty(&call, 100) };
     let import = imported(engine.answered(&call, &page, true, START));
     assert!(!import.is_whole && import.root.is_empty());
     assert_eq!(engine.call(known()).request.cursor.as_deref(), Some("p2"));
@@ -193,14 +194,19 @@ fn wait_after_failures_doubles_with_jitter() {
     let mut bounds = Vec::new();
     for failures in 0..8_u32 {
         let mut other = engine.clone();
-        let (least, most) = (engine.failed(&Failure::Status(503), 0), other.failed(&Failure::Status(503), u64::MAX - 1));
+        let (least, most) =
+            (engine.failed(&Failure::Status(503), 0), other.failed(&Failure::Status(503), u64::MAX - 1));
         assert!(least <= most && most <= limits::PEER_RETRY_MAX, "{failures}: {least:?} to {most:?}");
         bounds.push(least * 2);
     }
     let doubled: Vec<_> = [200, 400, 800, 1600, 3200, 5000, 5000, 5000].map(Duration::from_millis).to_vec();
     assert_eq!(bounds, doubled);
     engine.succeeded(Outcome::NothingNew, Duration::ZERO);
-    assert_eq!(engine.failed(&Failure::Status(503), 0), limits::PEER_RETRY_MIN / 2, "a success ends the series");
+    assert_eq!(
+        engine.failed(&Failure::Status(503), 0),
+        limits::PEER_RETRY_MIN / 2,
+        "a success ends the series"
+    );
 }
 
 /// Attack: nonsense, or more than the quota, in every response.

@@ -169,9 +169,7 @@ fn digest_of_another_fact_is_refused() {
         Fact::own_token(PEER, "family.1"),
         Fact::signing_key(PEER, "k"),
     ];
-    let disclosed = |fact: &Fact| {
-        json!({"id": fact.digest().to_string(), "kind": fact.kind(), "issuer": fact.issuer(), "value": fact.value()})
-    };
+    let disclosed = |fact: &Fact| json!({"id": fact.digest().to_string(), "kind": fact.kind(), "issuer": fact.issuer(), "value": fact.value()});
     for fact in &facts {
         let mut fields = disclosed(fact);
         assert!(read(&with("/entries/0", &fields)).is_ok(), "{fact:?}");
@@ -267,8 +265,14 @@ fn key_set_is_read_and_any_other_key_refused() {
     of_encryption["use"] = json!("enc");
     let of_rsa = json!({"kty": "RSA", "kid": "a", "n": "AQAB", "e": "AQAB"});
     let of_mac = json!({"kty": "oct", "kid": "a", "k": "AAAA"});
-    for bad in [vec![jwk("a"), jwk("a")], vec![without_kid], vec![private], vec![of_encryption], vec![of_rsa], vec![of_mac]]
-    {
+    for bad in [
+        vec![jwk("a"), jwk("a")],
+        vec![without_kid],
+        vec![private],
+        vec![of_encryption],
+        vec![of_rsa],
+        vec![of_mac],
+    ] {
         assert_eq!(read(&keys(bad.clone())).expect_err("a bad key").field, "keys.keys", "{bad:?}");
     }
     let many: Vec<_> = vec![jwk("a"); limits::PEER_KEYS_MAX + 1];

@@ -91,7 +91,8 @@ impl Caller {
         let metrics = Metrics::new().expect("metrics");
         let tls = Tls::load(Files { own, authorities }, RemoteEnd::Fabrics, Clock::system(), metrics);
         let tls = tls.expect("good files");
-        let rules = Rules { allowed_networks: vec!["127.0.0.0/8".parse().expect("network")], ..Rules::default() };
+        let rules =
+            Rules { allowed_networks: vec!["127.0.0.0/8".parse().expect("network")], ..Rules::default() };
         let ids = [NODE.parse().expect("id")].into();
         let client = PeerClient::new(tls.clone(), trust_domain, ids, Guard::new(rules));
         Self { _directory: directory, root, bundle, tls, client }
@@ -103,7 +104,8 @@ impl Caller {
 }
 
 fn bundle_of(roots: &[&Authority]) -> String {
-    let key = |root: &&Authority| json!({"kty": "EC", "use": "x509-svid", "x5c": [STANDARD.encode(root.der())]});
+    let key =
+        |root: &&Authority| json!({"kty": "EC", "use": "x509-svid", "x5c": [STANDARD.encode(root.der())]});
     json!({"keys": roots.iter().map(key).collect::<Vec<_>>()}).to_string()
 }
 
@@ -127,7 +129,13 @@ struct Node {
 }
 
 impl Node {
-    async fn start(id: &str, issuer: &Authority, caller: &Caller, protocols: &[&str], answer: Answer) -> Self {
+    async fn start(
+        id: &str,
+        issuer: &Authority,
+        caller: &Caller,
+        protocols: &[&str],
+        answer: Answer,
+    ) -> Self {
         let (certificate, key) = leaf(id, ExtendedKeyUsagePurpose::ServerAuth, issuer);
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -143,7 +151,8 @@ impl Node {
         server.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(server));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-        let rules = Rules { allowed_networks: vec!["127.0.0.0/8".parse().expect("network")], ..Rules::default() };
+        let rules =
+            Rules { allowed_networks: vec!["127.0.0.0/8".parse().expect("network")], ..Rules::default() };
         let url = format!("https://{}", listener.local_addr().expect("address"));
         let endpoint = Endpoint::base(&url, &Guard::new(rules)).expect("an endpoint");
         let (asked, mut serving) = (Arc::new(Notify::new()), JoinSet::new());

@@ -226,7 +226,10 @@ fn one_root_for_two_trust_domains_is_refused() {
     let (ca, one) = (root("client CA"), root("one"));
     let (setup, _) = Setup::with_peers(&ca, &[("peer.example", &[&one]), ("other.example", &[&one])]);
     let refused = setup.load().err().expect("refused").to_string();
-    assert!(refused.contains("other.example.json: contains a root of trust domain peer.example"), "{refused}");
+    assert!(
+        refused.contains("other.example.json: contains a root of trust domain peer.example"),
+        "{refused}"
+    );
     let (setup, _) = Setup::with_peers(&ca, &[("peer.example", &[&ca])]);
     let refused = setup.load().err().expect("refused").to_string();
     assert!(refused.contains("contains a root of trust domain"), "{refused}");
@@ -235,7 +238,8 @@ fn one_root_for_two_trust_domains_is_refused() {
 #[test]
 fn unreadable_bundle_is_named_at_start() {
     let setup = Setup::new(&root("client CA").pem(), None);
-    let load = |name: &str| Bundle::load(setup.directory.path().join(name)).err().expect("refused").to_string();
+    let load =
+        |name: &str| Bundle::load(setup.directory.path().join(name)).err().expect("refused").to_string();
     assert!(load("none.json").contains("none.json"));
     setup.write("bad.json", "{}");
     assert!(load("bad.json").contains("bad.json: key document is not a JWK Set"), "{}", load("bad.json"));
@@ -273,7 +277,10 @@ fn published_bundle_has_the_roots_and_their_keys() {
     assert_eq!(found["spiffe_refresh_hint"], limits::BUNDLE_REFRESH_HINT.as_secs());
     let keys = found["keys"].as_array().expect("keys");
     for (key, (root, curve)) in keys.iter().zip([(&ca, "P-256"), (&p384, "P-384")]) {
-        assert_eq!((&key["use"], &key["kty"], &key["crv"]), (&json!("x509-svid"), &json!("EC"), &json!(curve)));
+        assert_eq!(
+            (&key["use"], &key["kty"], &key["crv"]),
+            (&json!("x509-svid"), &json!("EC"), &json!(curve))
+        );
         assert_eq!(key["x5c"], json!([STANDARD.encode(root.der())]));
         let (_, certificate) = X509Certificate::from_der(root.der()).expect("certificate");
         let point = certificate.public_key().subject_public_key.data.clone();
@@ -296,14 +303,14 @@ async fn call(setup: &Setup, config: ClientConfig, node: Client) -> Result<bool,
     let key = provider.key_provider.load_private_key(node.key).expect("key");
     let mut roots = RootCertStore::empty();
     roots.add(setup.own_ca.der().clone()).expect("root");
-    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let verifier = verifier.allow_unauthenticated().build().expect("verifier");
-    let mut server =
-        ServerConfig::builder_with_details(provider, Arc::new(Time(setup.clock.clone())))
-            .with_protocol_versions(&[&TLS13])
-            .expect("versions")
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(node.chain, key))));
+    let mut server = ServerConfig::builder_with_details(provider, Arc::new(Time(setup.clock.clone())))
+        .with_protocol_versions(&[&TLS13])
+        .expect("versions")
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(node.chain, key))));
     server.alpn_protocols = vec![b"h2".to_vec()];
     let (near, far) = tokio::io::duplex(256 * 1024);
     let name = ServerName::try_from("node.peer.example").expect("name");
@@ -340,12 +347,19 @@ async fn node_of_a_peer_is_known_by_its_id_under_its_root_alone() {
     assert_eq!(outcome(node(&one, |_| {})).await, Ok(true));
     let silent = call(&setup, tls.client_of(Arc::clone(&ids), false), node(&one, |_| {})).await;
     assert_eq!(silent, Ok(false), "no certificate is presented");
-    let named = |id: &str, issuer: &Authority| node(issuer, |params| params.subject_alt_names = vec![uri(id)]);
+    let named =
+        |id: &str, issuer: &Authority| node(issuer, |params| params.subject_alt_names = vec![uri(id)]);
     let dns = SanType::DnsName("node.peer.example".try_into().expect("name"));
     for (reason, node) in [
-        ("certificate is of another SPIFFE ID than those of the peer", named("spiffe://peer.example/node/3", &one)),
+        (
+            "certificate is of another SPIFFE ID than those of the peer",
+            named("spiffe://peer.example/node/3", &one),
+        ),
         // Another peer, which is connected to with its own roots.
-        ("certificate is of another SPIFFE ID than those of the peer", named("spiffe://other.example/node/1", &two)),
+        (
+            "certificate is of another SPIFFE ID than those of the peer",
+            named("spiffe://other.example/node/1", &two),
+        ),
         (NO_PATH, named(NODE, &two)),
         (NO_PATH, named(NODE, &ca)),
         (UNKNOWN, named("spiffe://third.example/node/1", &one)),
@@ -372,8 +386,7 @@ async fn revoked_node_of_a_peer_is_refused() {
     let crl = setup.directory.path().join("peer-crl.pem");
     setup.files.authorities.last_mut().expect("the peer").crl = Some(crl);
     let ids = only(&[NODE]);
-    for (serials, expected) in
-        [(&[][..], Ok(true)), (&[0x42][..], Err("certificate is revoked".to_owned()))]
+    for (serials, expected) in [(&[][..], Ok(true)), (&[0x42][..], Err("certificate is revoked".to_owned()))]
     {
         setup.write("peer-crl.pem", &fresh_crl(&one, serials));
         let own_ca = root("own");

@@ -95,7 +95,15 @@ fn blast_radius_counts_by_its_counterpart_only() {
         Some("cluster")
     );
     // One that means something here by its spelling alone, also if it is smaller than the ceiling.
-    for stated in ["namespace:shared", "workspace:shared/eu", "namespace", "namespace:prod/x", "cluster", "x y", "galaxy"] {
+    for stated in [
+        "namespace:shared",
+        "workspace:shared/eu",
+        "namespace",
+        "namespace:prod/x",
+        "cluster",
+        "x y",
+        "galaxy",
+    ] {
         for ceiling in [&ceiling(), &unlimited] {
             let refused = limit_by(ceiling, &json!({ "blast_radius": stated })).err();
             assert_eq!(refused, Some(AboveCeiling::BlastRadiusUnmapped), "{stated}");

@@ -32,7 +32,12 @@ fn claims() -> Value {
     })
 }
 
-fn verify_by(signer: &Signer, key: &VerifyingKey, header: &Value, claims: &Value) -> Result<PeerToken, Error> {
+fn verify_by(
+    signer: &Signer,
+    key: &VerifyingKey,
+    header: &Value,
+    claims: &Value,
+) -> Result<PeerToken, Error> {
     let text = signer.sign(header, claims);
     let domains = domains();
     let peer = Fabric { iss: PEER, trust_domains: &domains };
@@ -72,7 +77,10 @@ fn token_of_a_peer_derives_from_the_peer() {
     }
     assert_eq!(token.lineage().len(), 9);
     let credential = &token.credential;
-    assert_eq!((credential.kind(), credential.iss(), credential.via()), (Kind::AgentA2a, PEER, &[PEER.to_owned()][..]));
+    assert_eq!(
+        (credential.kind(), credential.iss(), credential.via()),
+        (Kind::AgentA2a, PEER, &[PEER.to_owned()][..])
+    );
     assert_eq!(credential.idx(), None, "its index is not one of our log");
     assert!(!credential.is_first_hand() && !credential.is_agent_identity());
 }
@@ -204,7 +212,8 @@ fn peer_vouches_for_no_subject_of_another_domain() {
     ] {
         assert_eq!(refusal(&json!({ "sub": sub })), Error::TrustDomainNotAllowed, "{sub}");
     }
-    for sub in ["ada@eu.example", "https://eu.example/a", "wimse://eu.example", "wimse://eu.example/../us.example/a"]
+    for sub in
+        ["ada@eu.example", "https://eu.example/a", "wimse://eu.example", "wimse://eu.example/../us.example/a"]
     {
         assert_eq!(refusal(&json!({ "sub": sub })), Error::SubjectMalformed, "{sub}");
     }
@@ -239,7 +248,8 @@ fn peer_vouches_for_no_actor_of_another_fabric() {
 /// No fabric vouches for a token of a third one.
 #[test]
 fn token_that_came_through_another_fabric_is_refused() {
-    for via in [json!([THIRD]), json!([OURS]), json!([PEER]), json!([]), json!("x"), json!({}), json!(false)] {
+    for via in [json!([THIRD]), json!([OURS]), json!([PEER]), json!([]), json!("x"), json!({}), json!(false)]
+    {
         assert_eq!(refusal(&json!({ "via": via })), Error::ThroughAnotherFabric, "{via}");
     }
 }

@@ -69,7 +69,10 @@ async fn record_of_the_leader_is_a_lease_of_every_node() {
     // 20 s, 37 s, and the margin of 3 s.
     clock.advance(Duration::from_secs(37));
     for node in &nodes {
-        assert_eq!(node.source_lease().await, Err(NoSourceLease { heard_ago: Some(Duration::from_secs(57)) }));
+        assert_eq!(
+            node.source_lease().await,
+            Err(NoSourceLease { heard_ago: Some(Duration::from_secs(57)) })
+        );
     }
     stop_all(nodes).await;
 }

@@ -206,10 +206,7 @@ fn inconsistent_lease_of_a_message_is_dropped() {
         ("long id", proto::SourceLease { source: Bytes::from_static(&[7; 17]), ..good.clone() }),
         ("remaining over length", proto::SourceLease { remaining_millis: 60_001, ..good.clone() }),
         ("too long", proto::SourceLease { length_millis: longest + 1, ..good.clone() }),
-        (
-            "huge",
-            proto::SourceLease { remaining_millis: u64::MAX, length_millis: u64::MAX, ..good.clone() },
-        ),
+        ("huge", proto::SourceLease { remaining_millis: u64::MAX, length_millis: u64::MAX, ..good.clone() }),
     ] {
         assert_eq!(leases_from_proto(vec![bad, good.clone()]), [named(SOURCE, LENGTH, LENGTH)], "{name}");
     }

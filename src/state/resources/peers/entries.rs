@@ -150,7 +150,12 @@ fn add(tables: &mut Tables<'_>, peer: &mut Peer, id: &Digest128, row: EntryRow) 
 }
 
 /// Removes an entry, with its end.
-pub fn forget(tables: &mut Tables<'_>, peer: &mut Peer, id: &Digest128, row: EntryRow) -> Result<(), Corrupt> {
+pub fn forget(
+    tables: &mut Tables<'_>,
+    peer: &mut Peer,
+    id: &Digest128,
+    row: EntryRow,
+) -> Result<(), Corrupt> {
     let key = peer.entry_key(id);
     tables.delete(PEER_LEDGER, &key);
     peer.row.entries = peer.row.entries.saturating_sub(1);

@@ -90,7 +90,11 @@ struct Blocks(RwLock<BTreeSet<(Digest128, Digest128)>>);
 impl Blocks {
     fn set(&self, id: Digest128, by: Digest128, is_blocked: bool) {
         let mut blocks = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if is_blocked { blocks.insert((id, by)) } else { blocks.remove(&(id, by)) };
+        if is_blocked {
+            blocks.insert((id, by))
+        } else {
+            blocks.remove(&(id, by))
+        };
     }
 
     fn block(&self, lineage: &[Digest128]) -> bool {
@@ -191,7 +195,9 @@ impl PeerIndex {
         for table in [PEER, PEER_KEYS, PEER_LEDGER, PEER_BLOCK] {
             for write in &writes {
                 match write {
-                    Write::Put { table: of, key, value } if *of == table => put(&mut copies, table, key, value)?,
+                    Write::Put { table: of, key, value } if *of == table => {
+                        put(&mut copies, table, key, value)?
+                    }
                     Write::Delete { table: PEER_KEYS, key } if table == PEER_KEYS => {
                         let peer = copies.get_mut(&digest(key)?);
                         peer.into_iter().for_each(|copy| copy.keys = Arc::default());

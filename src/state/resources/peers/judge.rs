@@ -3,8 +3,8 @@
 //!
 //! The fabric's own revocations and blocks, and the source lease, are checked apart.
 
-use super::index::PeerState;
 use super::PeerFault;
+use super::index::PeerState;
 use crate::id::{Digest128, LogPosition};
 
 /// Verdict about a credential.

@@ -8,8 +8,8 @@ use crate::id::Digest128;
 use crate::state::command::{LedgerRow, PeerFault, PeerRow};
 use crate::state::machine::idempotency::digest;
 use crate::state::resources::ledger::{self, Change, LedgerState, Placed};
-use crate::token::lineage;
 use crate::state::tables::{FEDERATED, LEDGER_SUM, PEER, PEER_BLOCK, PEER_KEYS, PEER_LEDGER, Tables};
+use crate::token::lineage;
 
 /// Length of the key of a copy: peer and generation.
 const COPY_BYTES: usize = 24;

@@ -44,7 +44,10 @@ fn retired_incarnation_that_comes_back_holds_the_peer() {
     let next = of(2, ImportLedger { generation: 2, ..response(8, 9, vec![revoked(9, 3)]) });
     assert_eq!(relying.import(next), DONE);
     assert_eq!(relying.set(command::PeerAct::Approve), DONE);
-    assert_eq!((relying.token_of(2, 8, &[3]), relying.token(50, &[])), (PeerVerdict::Revoked, PeerVerdict::Revoked));
+    assert_eq!(
+        (relying.token_of(2, 8, &[3]), relying.token(50, &[])),
+        (PeerVerdict::Revoked, PeerVerdict::Revoked)
+    );
     assert_eq!(relying.import(back.clone()), DONE);
     assert_eq!(relying.token_of(2, 9, &[]), fault);
     // Forgetting the peer does not make it forget what was replaced.
@@ -167,7 +170,8 @@ fn malformed_command_is_refused_as_a_whole() {
         ImportLedger { keys: Some(keys), ..next(good()) }
     };
     let many = |number: usize| {
-        let entry = |number: usize| PeerEntry { id: vec![number.to_le_bytes(); 2].concat().into(), ..revoked(11, 1) };
+        let entry =
+            |number: usize| PeerEntry { id: vec![number.to_le_bytes(); 2].concat().into(), ..revoked(11, 1) };
         next((0..number).map(entry).collect())
     };
     let most = limits::FEDERATED_ENTRIES_PER_IMPORT_MAX;

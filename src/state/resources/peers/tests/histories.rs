@@ -4,9 +4,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::logs::{
-    ByLogs, LogCommand, LogEntry, RelyingLog, Token, judge_by_logs, must_be_refused,
-};
+use super::logs::{ByLogs, LogCommand, LogEntry, RelyingLog, Token, judge_by_logs, must_be_refused};
 use super::origin::{Change, Event, FACTS, Ledger, Response, lacks_key};
 use super::*;
 use crate::state::Replicated;
@@ -17,9 +15,14 @@ use crate::state::resources::peers::parts::parts_of;
 enum Step {
     Origin(Event),
     /// A node that lags by so many events issues a token.
-    Issue { lineage: Vec<u8>, lag: usize },
+    Issue {
+        lineage: Vec<u8>,
+        lag: usize,
+    },
     /// A thief of a key chooses the index.
-    Forge { lineage: Vec<u8> },
+    Forge {
+        lineage: Vec<u8>,
+    },
     Sync,
     /// The peer answers a call that was sent so many entries ago; the response is late.
     Answer(usize),
@@ -30,7 +33,10 @@ enum Step {
     /// The relying fabric is restored from its state so many entries ago.
     Restore(usize),
     /// A node that lags by so many entries mints a token from that one.
-    Mint { from: usize, lag: usize },
+    Mint {
+        from: usize,
+        lag: usize,
+    },
 }
 
 fn event() -> impl Strategy<Value = Event> {

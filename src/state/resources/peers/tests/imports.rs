@@ -207,7 +207,8 @@ fn key_set_is_replaced_and_ends_with_its_copy() {
     let kids = |relying: &Relying| {
         let rebuilt = PeerIndex::default();
         rebuilt.rebuild(&relying.harness.rows).expect("rebuilds");
-        [relying.harness.machine.peers(), &rebuilt].map(|index| index.get(&peer_key(PEER)).expect("a peer").keys.len())
+        [relying.harness.machine.peers(), &rebuilt]
+            .map(|index| index.get(&peer_key(PEER)).expect("a peer").keys.len())
     };
     assert_eq!(relying.import(ImportLedger { keys: set("one"), ..first(10, vec![]) }), DONE);
     assert_eq!((relying.copy().keys_etag.as_str(), kids(&relying)), ("one", [1, 1]));
@@ -258,7 +259,8 @@ fn commands_of_one_entry_have_the_effect_of_several_entries() {
         ..response(0, 8, vec![revoked(7, 1), blocked(8, 2)])
     };
     let again = ImportLedger { generation: 2, ..restored.clone() };
-    let forget = SetPeer { issuer: PEER.to_owned(), act: command::PeerAct::Forget.into(), ..SetPeer::default() };
+    let forget =
+        SetPeer { issuer: PEER.to_owned(), act: command::PeerAct::Forget.into(), ..SetPeer::default() };
     let commands = || {
         let rejoined = ImportLedger { generation: 3, ..restored.clone() };
         vec![

@@ -194,7 +194,8 @@ impl<'l> RelyingLog<'l> {
     fn replaced_at(&self, at: usize, id: &Bytes) -> u64 {
         let import = &self.imports[at];
         let replaces = |later: &&Import<'_>| {
-            let brings = |entry: &PeerEntry| entry.id == *id && entry.by.is_empty() && entry.n > later.begin();
+            let brings =
+                |entry: &PeerEntry| entry.id == *id && entry.by.is_empty() && entry.n > later.begin();
             later.is_first_of_its_incarnation() || later.response.import.entries.iter().any(brings)
         };
         let by_import = self.imports[at + 1..].iter().find(replaces).map(|later| later.m);
@@ -250,9 +251,8 @@ fn is_token_revoked(
         entry.n <= index && (is_later || taints(entry.change, token))
     };
     let since = log.last_deletion();
-    let of_the_copy = log.imports.iter().filter(|import| {
-        import.m > since && import.response.incarnation == incarnation
-    });
+    let of_the_copy =
+        log.imports.iter().filter(|import| import.m > since && import.response.incarnation == incarnation);
     let missed = of_the_copy.filter(|import| import.misses_entries());
     let mut missed = missed.map(|import| import.response.import.floor);
     let is_forgotten = |forgotten: &Forgotten| {
@@ -283,8 +283,7 @@ pub fn must_be_refused(token: &Token, events: &[Event], informed: Option<usize>)
     let ((incarnation, view), Some(informed)) = (token.root, informed) else { return false };
     let entries = life(events, incarnation);
     let is_known = |entry: &&Entry| entry.event < informed;
-    let covers = |entry: &Entry| {
-        (entry.event >= view && revokes(entry.change, token)) || taints(entry.change, token)
-    };
+    let covers =
+        |entry: &Entry| (entry.event >= view && revokes(entry.change, token)) || taints(entry.change, token);
     entries.iter().filter(is_known).any(covers) || blocks(entries.iter().filter(is_known), token)
 }

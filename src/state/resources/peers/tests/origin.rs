@@ -123,9 +123,8 @@ impl Ledger {
 
     /// Whether a node would issue a token with this lineage.
     pub fn issues(&self, lineage: &[u8]) -> bool {
-        let is_blocked = |fact: &u8| {
-            self.rows.get(&(*fact, true)).is_some_and(|row| row.state == LedgerState::Blocked)
-        };
+        let is_blocked =
+            |fact: &u8| self.rows.get(&(*fact, true)).is_some_and(|row| row.state == LedgerState::Blocked);
         !lineage.iter().any(|fact| self.tainted.contains(fact) || is_blocked(fact))
     }
 
