@@ -12,9 +12,7 @@ mod tests;
 use prost::Message as _;
 
 pub use self::read::{LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, sums_of};
-pub use self::sum::Sum;
-#[cfg(test)]
-pub use self::sum::entry_hash;
+pub use self::sum::{Sum, entry_hash};
 
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -193,7 +191,7 @@ pub fn change_sum(
     placed: Placed,
     change: Change,
 ) -> Result<(), Corrupt> {
-    let hash = sum::entry_hash(fact, placed.state, placed.index, placed.epoch);
+    let hash = entry_hash(fact, placed.state, placed.index, placed.epoch);
     if !is_watermark(fact) {
         if placed.state == LedgerState::Blocked {
             ledger.blocks = Some(change.apply(Sum::read(ledger.blocks.as_ref())?, hash)?.to_row());

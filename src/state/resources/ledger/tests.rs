@@ -21,7 +21,7 @@ use crate::state::command::{
     Restore, RevocationRow, Revoke, TaintSigningKey,
 };
 use crate::state::resources::revoked_fact::fact_row;
-use crate::state::tables::{BLOCK, REVOCATION};
+use crate::state::tables::{BLOCK, REVOCATION, decode};
 use crate::state::testing::{Rows, StateHarness, batch, signal};
 use crate::token::lineage::Fact;
 
@@ -156,8 +156,8 @@ impl History {
 #[test]
 fn hashes_of_an_entry_a_block_and_a_root_are_stable() {
     let text = |bytes: [u8; 32]| URL_SAFE_NO_PAD.encode(bytes);
-    let entry = sum::entry_hash(&[1; 16], LedgerState::Revoked, 88_123, 3021);
-    let block = sum::entry_hash(&[[1; 16], [2; 16]].concat(), LedgerState::Blocked, 88_131, 3021);
+    let entry = entry_hash(&[1; 16], LedgerState::Revoked, 88_123, 3021);
+    let block = entry_hash(&[[1; 16], [2; 16]].concat(), LedgerState::Blocked, 88_131, 3021);
     let watermarks = Sum::of_one(entry).plus(&Sum::of_one([0xff; 32]));
     let root = sum::root(&ID, 2877, &[(3021, watermarks)], &Sum::of_one(block));
     assert_eq!(

@@ -67,10 +67,10 @@ impl Plan {
         let is_remembered = |step: &Step| matches!(step, Step::Add(_));
         let epochs = self.0.iter().filter(|(_, step)| is_remembered(step));
         let epochs: BTreeSet<u32> = epochs.map(|(entry, _)| entry.placed.epoch).collect();
-        let known_epochs = if target.is_new { 0 } else { row.epochs as usize };
+        let known_epochs = if target.is_new { 0 } else { usize::try_from(row.epochs).unwrap_or(usize::MAX) };
         Ok(of_peer <= u64::from(entries_max)
-            && of_all <= limits::FEDERATED_ENTRIES_MAX.into()
-            && known_epochs + epochs.len() <= limits::FEDERATED_EPOCHS_MAX)
+            && of_all <= limits::FEDERATED_ENTRIES_MAX
+            && known_epochs.saturating_add(epochs.len()) <= limits::FEDERATED_EPOCHS_MAX)
     }
 
     /// Applies the effects at log index `m`.

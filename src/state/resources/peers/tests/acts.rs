@@ -57,6 +57,6 @@ fn forgotten_peer_joins_anew_and_its_past_is_void() {
     assert_eq!([m - 1, m].map(|idx| relying.through(idx, &[])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
     assert_eq!([4, 5].map(|idx| relying.token(idx, &[1])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
     // The end of the deleted entry is due later, and says nothing about the new one.
-    relying.wait(crate::limits::FEDERATED_RETENTION.saturating_add(Duration::from_millis(1)));
+    relying.wait(limits::FEDERATED_RETENTION.saturating_add(Duration::from_millis(1)));
     assert_eq!((relying.row().expiring, relying.federated(), relying.copy().floor_n), (0, 0, 5));
 }

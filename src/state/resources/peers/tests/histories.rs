@@ -80,7 +80,6 @@ struct History {
     tokens: Vec<Token>,
     /// Largest number of entries of a command.
     most: usize,
-    random: usize,
 }
 
 impl History {
@@ -94,7 +93,6 @@ impl History {
             late: Vec::new(),
             tokens: Vec::new(),
             most,
-            random: 0,
         };
         history.record(LogCommand::Other);
         history

@@ -150,14 +150,14 @@ impl Ledger {
 
     /// The response to a call for what comes after this copy's position.
     pub fn answer(&self, copy: &PeerCopy, answered: usize) -> Response {
-        let is_same = copy.incarnation == Some(super::incarnation(self.incarnation));
+        let is_same = copy.incarnation == Some(incarnation(self.incarnation));
         let since = if is_same { copy.position } else { 0 };
         let is_reset = !is_same || self.floor > since;
         let from = if is_reset { 0 } else { since };
         let mut entries: Vec<_> = self.rows.iter().filter(|(_, row)| row.n > from).map(entry).collect();
         entries.sort_by_key(|entry| entry.n);
         let floor_epoch = self.complete_from.max(copy.complete_from);
-        let root = self.sums().root(&super::incarnation(self.incarnation), floor_epoch);
+        let root = self.sums().root(&incarnation(self.incarnation), floor_epoch);
         let etag = etag(&self.tainted);
         let keys = PeerKeys { etag: etag.clone(), key_set: Bytes::new() };
         let import = ImportLedger {
