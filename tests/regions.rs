@@ -262,7 +262,7 @@ fn run_in_thread(
 ) -> thread::JoinHandle<Result<(), node::Error>> {
     let run = async move {
         let running = node::start(config, Clock::system(), Path::new(PROGRAM), shutdown).await?;
-        drop(started.send(()));
+        started.send(()).expect("the test waits");
         running.until_stopped().await
     };
     thread::spawn(|| {

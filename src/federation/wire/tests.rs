@@ -70,8 +70,8 @@ fn response_of_a_peer_is_read() {
 
 #[test]
 fn response_and_request_are_read_as_written() {
-    let written: SyncResponse = crate::json::from_value(response()).expect("a response");
-    assert_eq!(crate::json::from_value(serde_json::to_value(&written).expect("JSON")), Ok(written));
+    let written: SyncResponse = json::from_value(response()).expect("a response");
+    assert_eq!(json::from_value(serde_json::to_value(&written).expect("JSON")), Ok(written));
     let request = SyncRequest {
         version: VERSION,
         since: Some(format!("{HERE}-7")),
@@ -82,8 +82,8 @@ fn response_and_request_are_read_as_written() {
         cursor: None,
     };
     let text = serde_json::to_vec(&request).expect("JSON");
-    assert_eq!(crate::json::read(&text), Ok(request));
-    let least: SyncRequest = crate::json::read(br#"{"version": 1, "later": true}"#).expect("a request");
+    assert_eq!(json::read(&text), Ok(request));
+    let least: SyncRequest = json::read(br#"{"version": 1, "later": true}"#).expect("a request");
     assert_eq!((least.since, least.hold_ms), (None, 0));
 }
 
@@ -245,7 +245,7 @@ fn body_that_is_no_strict_json_is_refused() {
 
 fn jwk(kid: &str) -> Value {
     let key = SigningKey::generate().expect("a key");
-    let mut jwk = crate::json::parse(key.public_jwk().to_string().as_bytes()).expect("JSON");
+    let mut jwk = json::parse(key.public_jwk().to_string().as_bytes()).expect("JSON");
     jwk["kid"] = json!(kid);
     jwk
 }
