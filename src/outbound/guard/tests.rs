@@ -35,6 +35,7 @@ fn verdict<T>(outcome: Result<T, UrlError>) -> &'static str {
         UrlError::TooLong => "long",
         UrlError::Malformed(_) => "malformed",
         UrlError::NotOnlyAddress => "more",
+        UrlError::Path => "path",
         UrlError::NotCanonical(_) => "spelling",
         UrlError::Scheme(_) => "scheme",
         UrlError::Host => "host",

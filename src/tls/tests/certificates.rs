@@ -1,5 +1,6 @@
 //! One row per kind of client certificate: exactly the valid ones are accepted.
 
+use aws_lc_rs::digest;
 use rcgen::{
     CidrSubnet, CustomExtension, GeneralSubtree, NameConstraints, PublicKeyData, SignatureAlgorithm,
 };
