@@ -124,8 +124,8 @@ async fn until_applied_within(
 impl<M: Machine> Handle<M> {
     /// Sends `ReadIndex` requests for all reads. Without this task there is no [`LinearizableRead`] by the leader.
     pub(crate) async fn serve_read_index(self, read_index_task: ReadIndexTask) {
-        let index = async || self.confirmed_index(false).await.map(|confirmed| confirmed.index);
-        read_index_task.run(index).await;
+        let confirmed = || async { self.confirmed_index(false).await.map(|confirmed| confirmed.index) };
+        read_index_task.run(confirmed).await;
     }
 
     /// The proof that every entry acknowledged before this call is applied here: sends a `ReadIndex` request, and waits

@@ -155,7 +155,7 @@ fn execution_scoped_token_of_a_peer_is_refused() {
 fn long_lived_token_of_a_peer_is_refused() {
     let from = NOW_SECS - 10;
     assert!(changed(&json!({"exp": from + 300})).is_ok());
-    for exp in [from + 301, from + 3600, crate::limits::NUMERIC_DATE_MAX_SECS] {
+    for exp in [from + 301, from + 3600, limits::NUMERIC_DATE_MAX_SECS] {
         assert_eq!(refusal(&json!({ "exp": exp })), Error::LifetimeTooLong, "{exp}");
     }
 }

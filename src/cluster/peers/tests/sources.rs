@@ -110,22 +110,6 @@ async fn new_leader_names_no_lease_before_it_calls() {
     stop_all(nodes).await;
 }
 
-/// A leader that was deposed and leads again records no call of before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_of_an_earlier_term_is_not_recorded() {
-    let clock = clock();
-    let site = Site::new(1);
-    let node = site.node_by(1, &site.members, Rows, clock.clone()).await;
-    node.recovered().await;
-    let earlier = node.handle.begin_source_call().expect("it leads");
-    node.handle.raft.trigger().elect().await.expect("stands again");
-    let leads_again = || node.handle.begin_source_call().is_some_and(|call| call != earlier);
-    timeout(LONG, node.handle.until(leads_again)).await.expect("leads");
-    assert!(!node.handle.record_source(earlier, SOURCE, LENGTH));
-    assert!(node.hear());
-    node.stop().await;
-}
-
 /// The boot clock of a suspended virtual machine stands still, its wall clock is set afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn suspended_leader_names_no_record_of_before() {

@@ -10,6 +10,7 @@ use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::reads::freshness::{Freshness, FreshnessMode};
 use crate::cluster::reads::read_index::ConfirmedIndex;
+use crate::state::testing::TestNode;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const LENGTH: Duration = Duration::from_secs(60);
@@ -211,6 +212,19 @@ fn inconsistent_lease_of_a_message_is_dropped() {
         assert_eq!(leases_from_proto(vec![bad, good.clone()]), [named(SOURCE, LENGTH, LENGTH)], "{name}");
     }
     assert_eq!(leases_from_proto(vec![good; limits::SOURCES_MAX + 1]), []);
+}
+
+/// A leader that was deposed and leads again records no call of before.
+#[tokio::test]
+async fn call_of_another_term_is_not_recorded() {
+    let node = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;
+    let handle = node.state.cluster();
+    let call = handle.begin_source_call().expect("it leads");
+    for term in [call.term - 1, call.term + 1] {
+        assert!(!handle.record_source(SourceCall { term, ..call }, SOURCE, LENGTH));
+    }
+    assert!(handle.record_source(call, SOURCE, LENGTH));
+    node.end().await;
 }
 
 fn freshness() -> (Freshness, Clock) {
