@@ -102,6 +102,10 @@ nodes: build ## run three nodes twice, as processes and in containers, and kill 
 	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
 		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose"
 
+.PHONY: regions
+regions: build ## run two regions of three nodes, kill leaders and cut the link between them (2 minutes)
+	@tests/two_regions.py
+
 .PHONY: upgrade
 upgrade: checkout ## upgrade three nodes from the previous feature level under load, back and forth, and finalize
 	@scripts/install.sh build

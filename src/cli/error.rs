@@ -79,7 +79,9 @@ pub(super) enum Error {
     #[error("cluster.certificate names {found}, but this node is {expected}")]
     OtherCertificate { found: String, expected: String },
     #[error("cluster.certificate: {0}")]
-    PeerCertificate(#[from] tls::Error),
+    PeerCertificate(tls::Error),
+    #[error(transparent)]
+    Ca(tls::Error),
     #[error("cluster.listen is not set: the other nodes could not reach this one")]
     NoPeerListener,
     #[error("no address for the other nodes: cluster.members does not contain this node")]

@@ -1,6 +1,7 @@
 //! `trust-fabric federation …`
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -8,6 +9,8 @@ use serde_json::{Value, json};
 use super::Error;
 use super::endpoint::ServerArguments;
 use super::output::{self, Output, printable};
+use crate::clock::Clock;
+use crate::tls;
 
 const PEERS: [&str; 3] = ["v1", "federation", "peers"];
 
@@ -19,6 +22,11 @@ pub(super) enum Command {
         server: ServerArguments,
         #[command(flatten)]
         output: Output,
+    },
+    /// Print the SPIFFE bundle of the CAs of this fabric, which a peer needs as its `bundle_file`.
+    Bundle {
+        /// The CA certificates: the file of tls.client_ca. PEM.
+        ca: PathBuf,
     },
     /// Refuse the calls and the credentials of a peer. Its ledger is read on.
     Pause(Peer),
@@ -41,6 +49,10 @@ pub(super) struct Peer {
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let (verb, peer) = match command {
         Command::Status { server, output } => return status(&server, output, out),
+        Command::Bundle { ca } => {
+            let bundle = tls::bundle_of_file(&ca, Clock::system().now()).map_err(Error::Ca)?;
+            return Ok(writeln!(out, "{bundle}")?);
+        }
         Command::Pause(peer) => ("pause", peer),
         Command::Resume(peer) => ("resume", peer),
         Command::Approve(peer) => ("approve", peer),

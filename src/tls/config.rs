@@ -22,7 +22,7 @@ use super::client_verifier::SvidVerifier;
 use super::files::{self, Contents, Files, ReadRoots, Roots};
 use super::node_verifier::{Authorities, NodeVerifier};
 use super::svid::{PeerCertificate, SvidError};
-use super::{Error, KeyPairFiles, RemoteEnd, svid};
+use super::{Error, KeyPairFiles, RemoteEnd, bundle, svid};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
@@ -274,6 +274,15 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
         .map_err(|_| Error::NotPem { path: path.to_owned() })
+}
+
+/// The SPIFFE bundle of the CAs in a PEM file.
+///
+/// # Errors
+/// [`Error::File`] and the like, [`Error::NotACa`], [`Error::NoClientCa`].
+pub fn bundle_of_file(path: &Path, now: Timestamp) -> Result<String, Error> {
+    let pem = files::read(path, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
+    Ok(bundle::document(&client_cas(path, &pem, now)?))
 }
 
 /// The CAs of clients. webpki does not check the validity period of trust anchors (RFC 5280 §6.1.1 d excludes it), so
