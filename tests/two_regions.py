@@ -104,6 +104,7 @@ class Region:
         fabric.policies = policies(directory / f"{name}-policies", self.trust_domain, fabric.issuer)
         self.cluster = Cluster(directory / name, program, library, fabric=fabric)
         self.operator = self.cluster.clients["operator"]
+        run(program, "pki", "--dir", self.cluster.pki, "--trust-domain", self.trust_domain, "--caller", "federation")
         self.bundle = directory / f"{name}-bundle.json"
         self.bundle.write_text(run(program, "federation", "bundle", self.cluster.pki / "ca.pem"))
 
@@ -118,13 +119,16 @@ class Region:
         """`other` is a peer, whose nodes are reached at these ports."""
         endpoints = [f"https://127.0.0.1:{port}" for port in ports]
         self.cluster.fabric.settings = f"""[outbound]
-allow_loopback_http = true
+allowed_networks = ["127.0.0.0/8"]
+[federation]
+certificate = "{self.cluster.pki}/federation.pem"
+private_key = "{self.cluster.pki}/federation-key.pem"
 [[federation.peers]]
 name = "{other.name}"
 issuer = "{other.cluster.fabric.issuer}"
 trust_domains = ["{other.trust_domain}"]
 endpoints = {endpoints!r}
-ids = ["spiffe://{other.trust_domain}/node"]
+ids = ["spiffe://{other.trust_domain}/node", "spiffe://{other.trust_domain}/federation"]
 bundle_file = "{other.bundle}"
 stale_after = "{STALE_AFTER_SECS}s"
 {settings}
