@@ -145,6 +145,11 @@ impl Fabric {
             keys_file = "{keys}"
             algorithms = ["ES256"]
             trust_domains = ["{name}.example"]
+            [[issuers]]
+            issuer = "{IDP}"
+            subject = "opaque"
+            keys_file = "{keys}"
+            trust_domains = ["idp.example"]
             [federation]
             {peers}
             "#,

@@ -171,9 +171,10 @@ fn copy_directory(from: &Path, to: &Path) {
     for item in fs::read_dir(from).expect("directory") {
         let item = item.expect("an item");
         let target = to.join(item.file_name());
-        if item.file_type().expect("a type").is_dir() {
+        let kind = item.file_type().expect("a type");
+        if kind.is_dir() {
             copy_directory(&item.path(), &target);
-        } else {
+        } else if kind.is_file() {
             fs::copy(item.path(), &target).expect("copied");
         }
     }
