@@ -69,7 +69,7 @@ use tokio_util::sync::CancellationToken;
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, CreateStream, Health, Identities, IssueIdentity,
     JoinTokenHolder, LedgerReader, ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess,
-    OwnToken, PeerNode, Public, ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
+    OwnToken, Public, ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
 pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;

@@ -46,8 +46,8 @@ pub(super) fn check(
     }
     check_sizes(section, &peers, checker);
     check_callers(settings, &peers, checker);
-    let certificate = certificate.unwrap_or_else(|| tls.map(|tls| tls.files.own.clone()));
-    Some(Federation { certificate: certificate?, peers: Peers::new(peers) })
+    let certificate = certificate?.or_else(|| tls.map(|tls| tls.files.own.clone()))?;
+    Some(Federation { certificate, peers: Peers::new(peers) })
 }
 
 /// Both files or neither: then `Some(None)`, for those of `[tls]`. `None` if there is a mistake.

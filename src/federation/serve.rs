@@ -166,7 +166,11 @@ impl Federation {
     }
 
     fn check_origin(&self, origin: Option<&str>) -> Result<(), Error> {
-        if origin.is_none_or(|origin| origin == self.parts.issuer) { Ok(()) } else { Err(Error::UnknownOrigin) }
+        if origin.is_none_or(|origin| origin == self.parts.issuer) {
+            Ok(())
+        } else {
+            Err(Error::UnknownOrigin)
+        }
     }
 
     /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.

@@ -15,6 +15,8 @@ pub enum Purpose {
     Push,
     /// Issuer keys; the address is from the configuration or from a document of a configured issuer.
     Keys,
+    /// A peer fabric; the address is from the configuration, and its certificate must be that of the peer.
+    Peer,
 }
 
 /// Reason why an address is not part of the public Internet.
@@ -90,8 +92,8 @@ impl Kind {
         }
     }
 
-    /// Whether issuer keys may be there by default: the operator has named the issuer, and clusters use such networks.
-    const fn is_for_keys(self) -> bool {
+    /// Whether hosts that an operator has named may be there by default: clusters use such networks.
+    const fn is_for_named(self) -> bool {
         matches!(self, Self::Private | Self::Shared | Self::UniqueLocal)
     }
 
@@ -233,7 +235,7 @@ pub(super) fn check(address: IpAddr, purpose: Purpose, allowed: &[Network]) -> R
         Allowance::Address => named.any(|network| network.is_one_address()),
         Allowance::Never => false,
     };
-    let is_usual = purpose == Purpose::Keys && kind.is_for_keys();
+    let is_usual = purpose != Purpose::Push && kind.is_for_named();
     if !(is_allowed || is_usual) {
         return Err(kind);
     }

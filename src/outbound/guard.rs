@@ -147,7 +147,9 @@ impl Guard {
 
     fn judge_by(&self, url: &Url, purpose: Purpose, has_exemption: bool) -> Result<(), UrlError> {
         let Some(host) = url.host() else { return Err(UrlError::Scheme("must be an https URL with a host")) };
-        let is_own_port = url.port_or_known_default().is_none_or(|port| self.rules.own_ports.contains(&port));
+        // Peers of one host have the ports of this product, and this node's certificate is not that of a peer.
+        let is_own_port = purpose != Purpose::Peer
+            && url.port_or_known_default().is_none_or(|port| self.rules.own_ports.contains(&port));
         let is_exempt = has_exemption && is_exempt(&host, purpose);
         match (url.scheme(), purpose) {
             ("http", _) | ("https", Purpose::Push) if is_exempt => {
@@ -219,6 +221,7 @@ impl Guard {
         match purpose {
             Purpose::Push => self.rules.allow_loopback_push,
             Purpose::Keys => self.rules.allow_loopback_http,
+            Purpose::Peer => false,
         }
     }
 }
@@ -227,7 +230,7 @@ fn rule_of_scheme(host: &Host<&str>, purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Push => "must be https; plain http is for localhost and 127.0.0.1 only",
         Purpose::Keys if is_exempt(host, purpose) => "must be https, or outbound.allow_loopback_http = true",
-        Purpose::Keys => "must be https",
+        Purpose::Keys | Purpose::Peer => "must be https",
     }
 }
 
@@ -269,7 +272,7 @@ fn is_canonical(text: &str, url: &Url, purpose: Purpose) -> bool {
     let usual_port = if url.scheme() == "https" { ":443" } else { ":80" };
     let authority = match purpose {
         Purpose::Keys => authority.strip_suffix(usual_port).unwrap_or(authority),
-        Purpose::Push => authority,
+        Purpose::Push | Purpose::Peer => authority,
     };
     let path = if path.is_empty() { "/" } else { path };
     canonical.strip_prefix(authority).is_some_and(|rest| rest == path)

@@ -29,8 +29,7 @@ impl Endpoint {
     /// # Errors
     /// [`UrlError`], also for plain HTTP.
     pub fn document(text: &str, guard: &Guard) -> Result<Self, UrlError> {
-        let url = guard.checked(text, Purpose::Keys)?;
-        if url.scheme() == "https" { Ok(Self(url)) } else { Err(UrlError::Scheme("must be https")) }
+        guard.checked(text, Purpose::Peer).map(Self)
     }
 
     /// Reads the base address of a node, which has no path and no query.
@@ -140,7 +139,7 @@ impl PeerClient {
     }
 
     fn check(&self, url: &Url) -> Result<(), client::Error> {
-        Ok(self.0.guard.check(url, Purpose::Keys)?)
+        Ok(self.0.guard.check(url, Purpose::Peer)?)
     }
 
     async fn call(
@@ -188,7 +187,7 @@ impl PeerClient {
     fn build(&self, presents_certificate: bool) -> Result<reqwest::Client, PeerCallError> {
         let Shared { tls, ids, guard, .. } = &*self.0;
         let lookup = Arc::new(SystemResolver::new());
-        let resolver = GuardedResolver { guard: guard.clone(), purpose: Purpose::Keys, lookup };
+        let resolver = GuardedResolver { guard: guard.clone(), purpose: Purpose::Peer, lookup };
         let http = builder(resolver)
             .https_only(true)
             .http2_prior_knowledge()

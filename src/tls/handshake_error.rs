@@ -25,10 +25,7 @@ const REFUSED_BY_PEER: &str = "handshake refused by the node of the peer";
 pub fn outbound_failure(error: &(dyn std::error::Error + 'static)) -> Option<Cow<'static, str>> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let failure =
-            within.and_then(|within| within.downcast_ref()).or_else(|| error.downcast_ref::<Error>());
-        match failure {
+        match error.downcast_ref::<Error>() {
             Some(Error::AlertReceived(_)) => return Some(REFUSED_BY_PEER.into()),
             Some(failure) => return Some(of_tls(failure)),
             // With TLS 1.3 the alert follows the handshake, and h2 keeps only the text of an I/O error.
@@ -37,7 +34,9 @@ pub fn outbound_failure(error: &(dyn std::error::Error + 'static)) -> Option<Cow
             }
             None => {}
         }
-        cause = error.source();
+        // The source of an I/O error is that of the error within it.
+        let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = within.map_or_else(|| error.source(), |within| Some(within));
     }
     None
 }
@@ -104,7 +103,8 @@ fn of_other(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Cow<'sta
         Some(webpki::Error::UnknownRevocationStatus) => {
             of_certificate(&CertificateError::UnknownRevocationStatus)
         }
-        Some(webpki::Error::UnknownIssuer) => of_certificate(&CertificateError::UnknownIssuer),
+        Some(webpki::Error::UnknownIssuer) => "certificate has no path to an accepted CA".into(),
+        Some(webpki::Error::InvalidSignatureForPublicKey) => of_certificate(&CertificateError::BadSignature),
         Some(webpki::Error::NameConstraintViolation) => "certificate name violates a name constraint".into(),
         Some(webpki::Error::PathLenConstraintViolated | webpki::Error::MaximumPathDepthExceeded) => {
             "path to the CA is too long".into()

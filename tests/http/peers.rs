@@ -209,11 +209,7 @@ async fn bundle_of_our_roots_is_public_if_federation_is_configured() {
     let etag = answer.header("etag").expect("an etag").to_owned();
     let again = node.call_over(&node.anonymous(), "GET", BUNDLE, &[("if-none-match", &etag)], "").await;
     assert_eq!(again.status, 304);
-    node.restart_with(|config| {
-        let tls = config.tls.as_mut().expect("TLS");
-        tls.files.authorities[0].trust_domain = "callers.example".parse().expect("name");
-    })
-    .await;
+    node.restart_with(|config| config.fabric.trust_domain = "elsewhere.example".parse().expect("name")).await;
     let answer = node.call_over(&node.plain(), "GET", BUNDLE, &[], "").await;
     answer.is_refused(404, "not_found", "no CA of fabric.trust_domain");
     node.restart_with(|config| config.federation = None).await;

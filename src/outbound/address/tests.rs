@@ -143,7 +143,7 @@ fn each_range_is_refused_from_first_to_last_address() {
 fn metadata_address_must_be_allowed_by_itself() {
     let wide = ["10.0.0.0/8", "100.64.0.0/10", "fc00::/7", "fd00::/8", "fd00:ec2::/32", "100.100.100.0/24"];
     for text in METADATA {
-        for purpose in [Purpose::Push, Purpose::Keys] {
+        for purpose in [Purpose::Push, Purpose::Keys, Purpose::Peer] {
             assert_eq!(check(ip(text), purpose, &networks(&wide)), Err(Kind::Metadata), "{text}");
             let one = format!("{text}/{}", bits_of(ip(text)));
             assert_eq!(check(ip(text), purpose, &networks(&[&one])), Ok(()), "{text}");

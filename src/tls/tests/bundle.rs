@@ -10,9 +10,11 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
 use super::*;
+use crate::json;
 
 const NODE: &str = "spiffe://peer.example/node/1";
 const NO_PATH: &str = "certificate has no path to a client CA";
+const NO_CA: &str = "certificate has no path to an accepted CA";
 const UNKNOWN: &str = "certificate is of a trust domain that is not configured";
 
 fn key_of(root: &Authority) -> Value {
@@ -149,7 +151,10 @@ async fn empty_bundle_revokes_every_root() {
 /// Also SPIRE 5097, a bundle that outlives its upstream CA.
 #[tokio::test]
 async fn expired_root_is_no_root() {
-    let (ca, one) = (root("client CA"), root("one"));
+    let one = root("one");
+    let mut lasting = ca_params("client CA");
+    lasting.not_after = at!(NOW + 100 * HOUR);
+    let ca = Authority::self_signed(lasting, key()).expect("root");
     let (setup, _) = Setup::with_peers(&ca, &[("peer.example", &[&one])]);
     let (certificate, private_key) = own(&setup.own_ca, NOW + 100 * HOUR);
     setup.write("certificate.pem", &certificate);
@@ -273,7 +278,7 @@ fn published_bundle_has_the_roots_and_their_keys() {
     let text = tls.bundle_of(&domain("trust.example")).expect("a bundle");
     // Our own reader accepts it.
     setup.bundle("own", &text);
-    let found: Value = serde_json::from_str(&text).expect("JSON");
+    let found = json::parse(text.as_bytes()).expect("JSON");
     assert_eq!(found["spiffe_refresh_hint"], limits::BUNDLE_REFRESH_HINT.as_secs());
     let keys = found["keys"].as_array().expect("keys");
     for (key, (root, curve)) in keys.iter().zip([(&ca, "P-256"), (&p384, "P-384")]) {
@@ -360,8 +365,8 @@ async fn node_of_a_peer_is_known_by_its_id_under_its_root_alone() {
             "certificate is of another SPIFFE ID than those of the peer",
             named("spiffe://other.example/node/1", &two),
         ),
-        (NO_PATH, named(NODE, &two)),
-        (NO_PATH, named(NODE, &ca)),
+        (NO_CA, named(NODE, &two)),
+        (NO_CA, named(NODE, &ca)),
         (UNKNOWN, named("spiffe://third.example/node/1", &one)),
         ("certificate has 0 URI names, not one", node(&one, |params| params.subject_alt_names = vec![dns])),
         (
