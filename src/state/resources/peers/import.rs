@@ -159,8 +159,10 @@ pub fn import(
         begin_to_read(tables, &mut peer, index)?;
     }
     if command.floor > peer.row.known_to {
-        // The peer has forgotten entries that were never read.
-        (peer.row.floor_n, peer.row.void_m) = (peer.row.floor_n.max(command.floor), index);
+        // The peer has forgotten entries that were never read, all of them of earlier epochs.
+        let row = &mut peer.row;
+        (row.floor_n, row.void_m) = (row.floor_n.max(command.floor), index);
+        row.complete_from = row.complete_from.max(command.floor_epoch);
     }
     plan.apply(tables, &mut peer, time.elapsed, index)?;
     advance(tables, time, &mut peer, &import)?;

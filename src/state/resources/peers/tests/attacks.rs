@@ -154,6 +154,19 @@ fn root_over_forgotten_epochs_is_not_compared() {
     assert_eq!(relying.copy().fault, Some(PeerFault::RootDiffers));
 }
 
+/// A late response was answered before the peer forgot an entry, the present one after that: both end at the same index.
+#[test]
+fn root_over_missed_epochs_is_not_compared() {
+    let mut relying = Relying::joined(vec![]);
+    let reset = ImportLedger { is_reset: true, floor: 11, floor_epoch: 11, ..response(0, 11, vec![]) };
+    assert_eq!(relying.import(reset), DONE);
+    assert_eq!(relying.copy().complete_from, 11);
+    let root = Bytes::from_static(&[9; 32]);
+    let late = ImportLedger { root, floor_epoch: 10, ..response(10, 11, vec![revoked(11, 1)]) };
+    assert_eq!(relying.import(late), DONE);
+    assert_eq!((relying.copy().fault, relying.copy().entries), (None, 0));
+}
+
 /// A command in the log is never a reason to stop or to panic, and never half applied.
 #[test]
 fn malformed_command_is_refused_as_a_whole() {

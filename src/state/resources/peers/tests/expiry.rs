@@ -8,10 +8,11 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[test]
 fn forgotten_entry_raises_both_floors() {
-    let mut relying = Relying::joined(vec![revoked(5, 1), blocked(6, 2)]);
+    let mut relying = Relying::joined(vec![covering_all(4, 4), revoked(5, 1), blocked(6, 2)]);
     let m = relying.m();
     relying.wait(RETENTION);
-    assert_eq!((relying.copy().entries, relying.copy().floor_n), (1, 0));
+    assert_eq!((relying.copy().entries, relying.copy().floor_n), (2, 0));
+    assert_eq!(relying.token(9_000, &[4]), PeerVerdict::Revoked);
     assert_eq!((relying.token(4, &[1]), relying.token(4, &[3])), (PeerVerdict::Revoked, PeerVerdict::Clear));
     relying.wait(MILLISECOND);
     let copy = relying.copy();
@@ -20,6 +21,11 @@ fn forgotten_entry_raises_both_floors() {
     assert_eq!([4, 5].map(|idx| relying.token(idx, &[3])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
     assert_eq!([m - 1, m].map(|idx| relying.through(idx, &[3])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
     assert_eq!(relying.token(9_000, &[2]), PeerVerdict::Revoked, "a block stays until it is lifted");
+    assert_eq!(
+        relying.token(9_000, &[4]),
+        PeerVerdict::Clear,
+        "only the key set refuses a stolen key for good"
+    );
     assert_eq!(relying.federated(), 1);
 }
 

@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => Just(Step::Sync),
         2 => (0usize..4).prop_map(Step::Answer),
         2 => (0usize..4).prop_map(Step::Deliver),
-        2 => (1u64..50).prop_map(Step::Wait),
+        2 => (1u64..100).prop_map(Step::Wait),
         1 => Just(Step::ForgetPeer),
         1 => (0usize..8).prop_map(Step::Restore),
         4 => (0usize..8, 0usize..3).prop_map(|(from, lag)| Step::Mint { from, lag }),
@@ -255,7 +255,7 @@ fn contents(rows: &Rows) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<(Vec<u8>, Vec<u8>)>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(384))]
+    #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
     fn copy_judges_as_both_complete_logs_do(steps in vec(step(), 1..60)) {
