@@ -66,7 +66,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["feature_level"],
             &["resources/events", "tables"],
             &["machine/idempotency", "resources/revocation_index"],
-            &["caller"],
+            &["caller", "sources"],
             &["resources"],
             &["machine"],
         ],
