@@ -30,6 +30,8 @@ use crate::support::{Node, Setup, TRUST_DOMAIN};
 
 const HASH: &str = "/v1/federation/revocation-hash";
 const BUNDLE: &str = "/v1/federation/bundle";
+const SYNC: &str = "/v1/federation/sync";
+const PEERS: &str = "/v1/federation/peers";
 
 /// Certificates of a fabric: a CA, a node, and callers.
 struct Fabric {
@@ -197,6 +199,35 @@ async fn ledger_is_read_by_nodes_of_served_peers_and_operators() {
     // Our own block on a node of a peer.
     node.disable_account("spiffe://eu.example/one").await;
     get(eu.caller(0), &[]).await.is_refused(403, "access_denied", "blocked");
+}
+
+#[tokio::test]
+async fn ledger_is_synced_and_peers_are_set() {
+    let eu = Fabric::new("eu.example", &["one"]);
+    let (node, _own) = node_with(&eu.section("eu", SERVED)).await;
+    let (peer, operator) = (node.secure(Some(eu.caller(0))), node.certified("operator"));
+    let json = [("content-type", "application/json")];
+    let sync = async || node.call_over(&peer, "POST", SYNC, &json, r#"{"version": 1}"#).await;
+    let answer = sync().await;
+    assert_eq!((answer.status, &answer.json()["reset"]), (200, &json!(true)), "{}", answer.body);
+    node.call_over(&operator, "POST", SYNC, &json, r#"{"version": 1}"#).await.is_refused(
+        403,
+        "access_denied",
+        "nodes of peer fabrics",
+    );
+    let set = async |verb: &str| {
+        let path = format!("{PEERS}/eu/{verb}");
+        node.call_over(&operator, "POST", &path, &[], "").await
+    };
+    assert_eq!(set("pause").await.json()["state"], "paused");
+    sync().await.is_refused(403, "access_denied", "paused");
+    assert_eq!(set("resume").await.json()["state"], "not_read");
+    assert_eq!(sync().await.status, 200);
+    let peers = node.call_over(&operator, "GET", PEERS, &[], "").await.json();
+    assert_eq!((&peers[0]["name"], peers[0]["serving"].is_object()), (&json!("eu"), true), "{peers}");
+    set("remove").await.is_refused(404, "not_found", "the verb must be");
+    let acts = node.call_over(&node.certified("gateway"), "GET", "/v1/audit", &[], "").await;
+    assert!(acts.body.contains("pause peer eu"), "{}", acts.body);
 }
 
 #[tokio::test]
