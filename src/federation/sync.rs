@@ -76,6 +76,12 @@ struct Call {
     keys: Option<String>,
 }
 
+/// The position of a call is in a part of our log that does not exist.
+fn ahead(end: u64) -> Error {
+    tracing::warn!(end, "a peer names a log index beyond the end: one of the two fabrics has lost its past");
+    Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
+}
+
 /// Whether the caller learns anything from a response but that nothing has changed.
 fn has_news(response: &SyncResponse) -> bool {
     let is_short = response.next.is_none() && response.entries.is_empty();
@@ -153,22 +159,13 @@ impl Federation {
             position.map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
         let since = position.filter(|since| since.incarnation == here.incarnation).map(|since| since.index);
         if since.is_some_and(|since| since > here.index) {
-            return Err(self.ahead(here.index));
+            return Err(ahead(here.index));
         }
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
         // runs while this fabric is down.
         let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
         let cursor = cursor.map(|text| self.read_cursor(&text)).transpose()?;
         Ok(Call { since, position, cursor, floor, hold, limit, keys })
-    }
-
-    /// The position of a call is in a part of our log that does not exist.
-    fn ahead(&self, end: u64) -> Error {
-        tracing::warn!(
-            end,
-            "a peer names a log index beyond the end: one of the two fabrics has lost its past"
-        );
-        Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
     }
 
     /// The response of this moment. `root` needs entries and sums of one moment, so it is attempted a few times.
@@ -187,7 +184,7 @@ impl Federation {
         let (page, sums, is_reset) = self.page(current, call)?;
         let from = call.since.filter(|_| !is_reset).unwrap_or_default();
         // After the page, so that a key that it taints is not in the set.
-        let keys = self.keys()?;
+        let keys = self.keys();
         let (entries, next) = self.cut(peer, page, &keys);
         let through = match &next {
             // Other entries of that index may follow.
@@ -294,9 +291,9 @@ impl Federation {
     }
 
     /// The keys that verify our tokens.
-    fn keys(&self) -> Result<SyncKeys, Error> {
-        let elapsed = self.state.elapsed_time();
-        let index = self.state.index();
+    fn keys(&self) -> SyncKeys {
+        let elapsed = self.parts.state.elapsed_time();
+        let index = self.parts.state.index();
         let verifying = index
             .signing_keys
             .values()
@@ -305,7 +302,7 @@ impl Federation {
             verifying.filter_map(|key| json::parse_object(key.jwk.as_bytes()).ok()).collect();
         let objects = keys.iter().cloned().map(Value::Object).collect();
         let hash = digest(&SHA256, json::canonical(&Value::Array(objects)).as_bytes());
-        Ok(SyncKeys { etag: URL_SAFE_NO_PAD.encode(&hash.as_ref()[..16]), keys })
+        SyncKeys { etag: URL_SAFE_NO_PAD.encode(&hash.as_ref()[..16]), keys }
     }
 }
 

@@ -32,6 +32,26 @@ pub(super) fn federation(config: &Config, tls: Option<Tls>, state: &State, clock
     })
 }
 
+/// Starts the calls to the peers whose credentials may be accepted. Returns what becomes known of them.
+pub(super) fn read_peers(
+    config: &Config,
+    fabrics: Option<Fabrics>,
+    (state, clock): (&State, &Clock),
+    metrics: &Metrics,
+    background: &mut JoinSet<()>,
+) -> Arc<Reports> {
+    let reports = Arc::<Reports>::default();
+    let Some(fabrics) = fabrics else { return reports };
+    let connections = fabrics.connect(&Guard::new(config.outbound.clone()), background);
+    let read = connections.into_iter().filter(|(peer, _)| peer.accept);
+    let origins: Vec<_> = read.map(|(peer, client)| Origin { peer, client }).collect();
+    if !origins.is_empty() {
+        let (state, clock, metrics) = (state.clone(), clock.clone(), metrics.clone());
+        background.spawn(Puller::new(state, clock, metrics, Arc::clone(&reports), origins).run());
+    }
+    reports
+}
+
 /// The peer fabrics, whose bundles and our certificate for them are loaded.
 pub(super) struct Fabrics {
     bundles: Vec<(Arc<Peer>, Bundle)>,

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use self::bootstrap::{
     bootstrap, despite_elections, keep_version_recorded, patience, until_current, until_recovered,
 };
-use self::federation::{Fabrics, federation};
+use self::federation::{Fabrics, federation, read_peers};
 pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
@@ -287,9 +287,7 @@ async fn assemble(
         replica.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
-    if let Some(fabrics) = fabrics {
-        fabrics.connect(&Guard::new(config.outbound.clone()), &mut replica.background);
-    }
+    let reports = read_peers(&config, fabrics, (&state, &clock), metrics, &mut replica.background);
     let poller = poller(&config, sets, &state, &clock, metrics, &stop.drain);
     let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());

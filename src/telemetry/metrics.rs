@@ -355,6 +355,35 @@ mod tests {
     }
 
     #[test]
+    fn samples_of_a_peer_are_rendered() {
+        let metrics = Metrics::new().expect("metrics");
+        metrics.federation_call("eu", "imported");
+        metrics.federation_import_took("eu", Duration::from_millis(3));
+        let sample = PeerSample {
+            heard_ago: Some(Duration::from_millis(1_500)),
+            entries: 4,
+            clock_offset_millis: Some(-250),
+        };
+        metrics.set_peer("eu", [("live", true), ("stale", false)], sample);
+        let page = metrics.render().expect("page");
+        for line in [
+            r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
+            r#"svc_federation_import_seconds_bucket{peer="eu",le="0.005"} 1"#,
+            r#"svc_federation_state{peer="eu",state="live"} 1"#,
+            r#"svc_federation_state{peer="eu",state="stale"} 0"#,
+            r#"svc_federation_heard_seconds{peer="eu"} 1.5"#,
+            r#"svc_federation_entries{peer="eu"} 4"#,
+            r#"svc_federation_clock_offset_seconds{peer="eu"} -0.25"#,
+        ] {
+            assert!(page.lines().any(|metric| metric == line), "{line} in {page}");
+        }
+        let unknown = PeerSample { entries: 4, ..PeerSample::default() };
+        metrics.set_peer("eu", [("live", false), ("stale", true)], unknown);
+        let page = metrics.render().expect("page");
+        assert!(!page.contains("svc_federation_heard_seconds{"), "an unknown value is absent: {page}");
+    }
+
+    #[test]
     fn every_metric_is_rendered_with_its_labels() {
         let metrics = Metrics::new().expect("metrics");
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
@@ -393,14 +422,6 @@ mod tests {
         metrics.audit_block("shipped");
         metrics.set_audit_blocks_dropped(5, 0);
         metrics.set_audit_blocks_dropped(6, 1);
-        metrics.federation_call("eu", "imported");
-        metrics.federation_import_took("eu", Duration::from_millis(3));
-        let sample = PeerSample {
-            heard_ago: Some(Duration::from_millis(1_500)),
-            entries: 4,
-            clock_offset_millis: Some(-250),
-        };
-        metrics.set_peer("eu", [("live", true), ("stale", false)], sample);
         let reader = metrics.event_reader();
         metrics.event_reader_dropped("slow");
         metrics.event_activities_dropped(1);
@@ -449,13 +470,6 @@ mod tests {
             "svc_disk_space_state 1",
             r#"svc_acknowledgements_total{result="confirmed"} 5"#,
             r#"svc_acknowledgements_total{result="unconfirmed"} 1"#,
-            r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
-            r#"svc_federation_import_seconds_bucket{peer="eu",le="0.005"} 1"#,
-            r#"svc_federation_state{peer="eu",state="live"} 1"#,
-            r#"svc_federation_state{peer="eu",state="stale"} 0"#,
-            r#"svc_federation_heard_seconds{peer="eu"} 1.5"#,
-            r#"svc_federation_entries{peer="eu"} 4"#,
-            r#"svc_federation_clock_offset_seconds{peer="eu"} -0.25"#,
             "svc_event_readers 1",
             r#"svc_event_readers_dropped_total{reason="slow"} 1"#,
             "svc_event_activities_dropped_total 1",
