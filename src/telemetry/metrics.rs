@@ -354,9 +354,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn samples_of_a_peer_are_rendered() {
-        let metrics = Metrics::new().expect("metrics");
+    fn sample_peer(metrics: &Metrics) {
         metrics.federation_call("eu", "imported");
         metrics.federation_import_took("eu", Duration::from_millis(3));
         let sample = PeerSample {
@@ -365,6 +363,12 @@ mod tests {
             clock_offset_millis: Some(-250),
         };
         metrics.set_peer("eu", [("live", true), ("stale", false)], sample);
+    }
+
+    #[test]
+    fn samples_of_a_peer_are_rendered() {
+        let metrics = Metrics::new().expect("metrics");
+        sample_peer(&metrics);
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
@@ -417,6 +421,7 @@ mod tests {
         metrics.set_disk(true, 7_000, 1);
         metrics.set_acknowledgements(4, 0);
         metrics.set_acknowledgements(5, 1);
+        sample_peer(&metrics);
         metrics.audit_entry("allow");
         metrics.set_audit_backlog(9);
         metrics.audit_block("shipped");
