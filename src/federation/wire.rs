@@ -62,7 +62,8 @@ pub struct SyncResponse {
     pub from: u64,
     /// The response completes the entries up to this log index.
     pub through: u64,
-    /// Cursor of the next page; null if `entries` is complete.
+    /// Cursor of the next page; absent if `entries` is complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Entries up to this log index may be forgotten.
     pub floor: u64,
@@ -76,12 +77,14 @@ pub struct SyncResponse {
     /// Time of the response. RFC 3339, UTC.
     pub time: String,
     /// Hash over the entries of epochs from the higher of `floor_epoch` and the requested `floor` on, and the blocks in
-    /// force, at `through`; null on a page that is not the last, and while entries change faster than they are read.
+    /// force, at `through`; absent on a page that is not the last, and while entries change faster than they are read.
     /// Base64url.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// Number of entries under `root`.
     pub count: u64,
-    /// The token keys; null if their `etag` is the one of the request.
+    /// The token keys; absent if their `etag` is the one of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub keys: Option<SyncKeys>,
     /// The entries after `from`, the latest of each fact, in the order of the log.
     pub entries: Vec<SyncEntry>,
