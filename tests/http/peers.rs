@@ -197,7 +197,10 @@ async fn ledger_is_read_by_nodes_of_served_peers_and_operators() {
     let forged = Fabric::new("eu.example", &["one"]);
     assert_eq!((status(&node, forged.caller(0)), status(&node, third.caller(0))), (None, None));
     // Our own block on a node of a peer.
-    node.disable_account("spiffe://eu.example/one").await;
+    let block = json!({"subject": "spiffe://eu.example/one", "reason": "stolen", "block": true}).to_string();
+    let media = [("content-type", "application/json")];
+    let blocked = node.call_over(&node.certified("operator"), "POST", "/v1/revocations", &media, block).await;
+    assert_eq!(blocked.status, 202, "{}", blocked.body);
     get(eu.caller(0), &[]).await.is_refused(403, "access_denied", "blocked");
 }
 
