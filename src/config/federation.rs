@@ -35,10 +35,11 @@ pub(super) fn check(
         let rule = "not allowed in development mode, which has no TLS: remove it, or node.mode";
         return checker.keep("federation", Err(rule));
     }
-    let certificate = certificate(section, checker);
+    let certificate = certificate(section, tls, checker);
     let mut peers: Vec<Peer> = Vec::new();
     for (index, row) in section.peers.iter().enumerate() {
-        let row = Row { settings, row, name: format!("federation.peers[{index}]"), fabric, tls, guard };
+        let row =
+            Row { settings, stated: row, name: format!("federation.peers[{index}]"), fabric, tls, guard };
         if let Some(peer) = row.check(checker) {
             row.check_unclaimed(&peer, &peers, checker);
             peers.push(peer);
@@ -46,19 +47,21 @@ pub(super) fn check(
     }
     check_sizes(section, &peers, checker);
     check_callers(settings, &peers, checker);
-    let certificate = certificate?.or_else(|| tls.map(|tls| tls.files.own.clone()))?;
-    Some(Federation { certificate, peers: Peers::new(peers) })
+    Some(Federation { certificate: certificate?, peers: Peers::new(peers) })
 }
 
-/// Both files or neither: then `Some(None)`, for those of `[tls]`. `None` if there is a mistake.
-fn certificate(section: &schema::FederationSection, checker: &mut Checker) -> Option<Option<KeyPairFiles>> {
+/// Both files or neither: then those of `[tls]`.
+fn certificate(
+    section: &schema::FederationSection,
+    tls: Option<&Tls>,
+    checker: &mut Checker,
+) -> Option<KeyPairFiles> {
     if section.certificate.is_none() && section.private_key.is_none() {
-        return Some(None);
+        return tls.map(|tls| tls.files.own.clone());
     }
     let certificate = checker.require("federation.certificate", section.certificate.as_deref());
     let private_key = checker.require("federation.private_key", section.private_key.as_deref());
-    let (certificate, private_key) = (certificate?.to_owned(), private_key?.to_owned());
-    Some(Some(KeyPairFiles { certificate, private_key }))
+    Some(KeyPairFiles { certificate: certificate?.to_owned(), private_key: private_key?.to_owned() })
 }
 
 fn check_sizes(section: &schema::FederationSection, peers: &[Peer], checker: &mut Checker) {
@@ -94,7 +97,7 @@ fn check_callers(settings: &Settings, peers: &[Peer], checker: &mut Checker) {
 
 struct Row<'k> {
     settings: &'k Settings,
-    row: &'k PeerFabric,
+    stated: &'k PeerFabric,
     name: String,
     fabric: Option<&'k Fabric>,
     tls: Option<&'k Tls>,
@@ -111,7 +114,7 @@ impl Row<'_> {
     }
 
     fn check(&self, checker: &mut Checker) -> Option<Peer> {
-        let row = self.row;
+        let row = self.stated;
         let name = checker.require(&self.setting("name"), row.name.as_deref());
         let name = name.and_then(|name| self.keep("name", label(name), checker));
         let issuer = checker.require(&self.setting("issuer"), row.issuer.as_deref());
@@ -152,13 +155,13 @@ impl Row<'_> {
     }
 
     fn roots(&self, ids: Option<&BTreeSet<WorkloadId>>, checker: &mut Checker) -> Option<RootSource> {
-        let file = checker.require(&self.setting("bundle_file"), self.row.bundle_file.as_deref());
-        let endpoint = self.row.bundle_endpoint.as_deref();
+        let file = checker.require(&self.setting("bundle_file"), self.stated.bundle_file.as_deref());
+        let endpoint = self.stated.bundle_endpoint.as_deref();
         let endpoint = endpoint.map(|text| Endpoint::document(text, self.guard)).transpose();
         let endpoint = self.keep("bundle_endpoint", endpoint, checker);
         // All of one trust domain.
         let trust_domain = ids?.first()?.trust_domain().clone();
-        let crl = self.row.crl.clone();
+        let crl = self.stated.crl.clone();
         Some(RootSource { trust_domain, file: file.map(Path::to_owned)?, endpoint: endpoint?, crl })
     }
 
@@ -167,13 +170,14 @@ impl Row<'_> {
         let most = limits::FEDERATED_ENTRIES_MAX;
         let peers = self.settings.federation.as_ref().map_or(0, |section| section.peers.len());
         let share = u32::try_from(peers).ok().and_then(|peers| most.checked_div(peers)).unwrap_or_default();
-        let stated = self.row.max_entries.map_or(share, |stated| u32::try_from(stated).unwrap_or(u32::MAX));
+        let stated =
+            self.stated.max_entries.map_or(share, |stated| u32::try_from(stated).unwrap_or(u32::MAX));
         if (1..=most).contains(&stated) { Ok(stated) } else { Err(format!("must be 1 to {most}")) }
     }
 
     /// A stated issuer must be configured: of a misspelled one nothing would be disclosed.
     fn disclosure(&self) -> Result<Disclosure, String> {
-        let stated = match &self.row.disclose {
+        let stated = match &self.stated.disclose {
             Disclose::Word(word) if word == "own" => return Ok(Disclosure::Own),
             Disclose::Word(word) if word == "digests" => return Ok(Disclosure::Digests),
             Disclose::Word(_) => {

@@ -181,15 +181,18 @@ async fn recover(
     metrics: &Metrics,
     stop: &Stop,
     (front, listener): (Front, &mut JoinSet<()>),
-    edge: (Option<tls::Tls>, Option<Fabrics>),
+    (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
     until_disk_has_space(&data, &stop.requested).await?;
     let mut replica = start_replica(&config, &clock, metrics).await?;
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();
+    if let Some(fabrics) = fabrics {
+        fabrics.connect(&Guard::new(config.outbound.clone()), &mut replica.background);
+    }
     let assembled = tokio::select! {
-        assembled = assemble(config, clock, program, metrics, stop, &mut replica, edge) => assembled,
+        assembled = assemble(config, clock, program, metrics, stop, &mut replica, tls) => assembled,
         failure = handle.until_failed() => Err(Error::ReplicaFailed(failure)),
         () = stop.requested.cancelled() => {
             Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
@@ -219,7 +222,7 @@ async fn assemble(
     metrics: &Metrics,
     stop: &Stop,
     replica: &mut Replica,
-    (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
+    tls: Option<tls::Tls>,
 ) -> Result<App, Error> {
     let (state, patience) = (replica.state.clone(), patience(&config));
     until_recovered(&state, patience).await?;
@@ -287,7 +290,6 @@ async fn assemble(
         replica.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
-    let reports = read_peers(&config, fabrics, (&state, &clock), metrics, &mut replica.background);
     let poller = poller(&config, sets, &state, &clock, metrics, &stop.drain);
     let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());

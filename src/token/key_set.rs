@@ -376,8 +376,10 @@ pub fn refresh_interval(hint: Option<Duration>) -> Duration {
     hint.clamp(limits::SPIFFE_REFRESH_MIN, limits::ISSUER_KEYS_REFRESH)
 }
 
-/// The members of a JWK Set (RFC 7517 §5), and its keys.
-fn jwks(document: &[u8]) -> Result<(Map<String, Value>, Vec<Map<String, Value>>), Error> {
+type Fields = Map<String, Value>;
+
+/// The fields of a JWK Set (RFC 7517 §5) beside its keys, and these.
+fn jwks(document: &[u8]) -> Result<(Fields, Vec<Fields>), Error> {
     let Ok(Value::Object(mut fields)) = json::parse(document) else { return Err(Error::NotKeySet) };
     let Some(Value::Array(keys)) = fields.remove("keys") else { return Err(Error::NotKeySet) };
     if keys.len() > limits::KEYS_PER_SET_MAX {

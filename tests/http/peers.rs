@@ -113,7 +113,8 @@ fn write_public(path: &Path, text: &str) {
 async fn node_with(sections: &str) -> (Node, Fabric) {
     let own = Fabric::new(TRUST_DOMAIN, &["federation"]);
     let more_config = format!("{}{sections}", own.own_section());
-    let setup = Setup { is_secure: true, more_config, calls_loopback: true, ..Setup::default() };
+    let setup =
+        Setup { is_secure: true, more_config, allowed_networks: &["127.0.0.0/8"], ..Setup::default() };
     (Node::start_with(setup).await, own)
 }
 

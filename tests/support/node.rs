@@ -40,8 +40,8 @@ pub struct Setup {
     pub without_signal_issuers: bool,
     /// Additional lines of the configuration file.
     pub more_config: String,
-    /// Allows calls to this host over TLS, such as to a peer fabric.
-    pub calls_loopback: bool,
+    /// `outbound.allowed_networks`.
+    pub allowed_networks: &'static [&'static str],
     /// Replaces [`NOW_SECS`].
     pub now_secs: Option<i64>,
     /// TLS and a table of callers, as in production, instead of development mode.
@@ -535,7 +535,7 @@ trust_domain = "{TRUST_DOMAIN}"
 directory = "{policies}"
 [outbound]
 allow_loopback_http = true
-allowed_networks = [{networks}]
+allowed_networks = {networks:?}
 
 [[issuers]]
 issuer = "{kubernetes}"
@@ -582,7 +582,7 @@ verified_email = true
         bundle_file = bundle_file.display(),
         kubernetes = issuers.kubernetes(),
         identifiers = issuers.identifiers(),
-        networks = if setup.calls_loopback { "\"127.0.0.0/8\"" } else { "" },
+        networks = setup.allowed_networks,
         signals = if setup.without_signal_issuers { String::new() } else { signals(issuers) },
         more = setup.more_config,
     );

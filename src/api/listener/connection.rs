@@ -44,7 +44,7 @@ pub struct Connection {
 
 /// Changes of the TLS configuration since a handshake.
 pub struct Changes {
-    pub changes: watch::Receiver<u64>,
+    pub receiver: watch::Receiver<u64>,
     /// The generation before the handshake.
     pub generation: u64,
     pub has_changed: HasChanged,
@@ -55,13 +55,13 @@ impl Changes {
     async fn until_changed(&self, channel: &Channel) {
         let certificate = if let Channel::Tls(certificate) = channel { certificate.as_ref() } else { None };
         let trust_domain = certificate.map(|certificate| certificate.spiffe_id.trust_domain());
-        let mut changes = self.changes.clone();
+        let mut changes = self.receiver.clone();
         while changes.changed().await.is_ok() {
             if (self.has_changed)(self.generation, trust_domain) {
                 return;
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -209,7 +209,8 @@ impl ListenerContext {
             Err(reason) => return self.refuse(reason.as_str(), &reason),
         };
         accepted.peer.channel = Channel::Tls(certificate);
-        let changes = Changes { changes, generation, has_changed: Arc::clone(&handshake.has_changed) };
+        let changes =
+            Changes { receiver: changes, generation, has_changed: Arc::clone(&handshake.has_changed) };
         let connection = self.connection_over(accepted, Some(changes));
         Some(if is_http2(&stream) { connection.http2(stream).await } else { connection.http1(stream).await })
     }

@@ -20,7 +20,7 @@ fn peer(changes: &[(&str, &str)]) -> String {
     let usual = PEER.iter().map(|(name, value)| (*name, changed(name).unwrap_or(value)));
     let more = changes.iter().copied().filter(|(name, _)| PEER.iter().all(|(usual, _)| usual != name));
     let lines = usual.chain(more).filter(|(_, value)| !value.is_empty());
-    let lines: String = lines.map(|(name, value)| format!("{name} = {value}\n")).collect();
+    let lines = lines.fold(String::new(), |text, (name, value)| text + name + " = " + value + "\n");
     format!("[[federation.peers]]\n{lines}")
 }
 

@@ -243,8 +243,7 @@ fn one_root_for_two_trust_domains_is_refused() {
 #[test]
 fn unreadable_bundle_is_named_at_start() {
     let setup = Setup::new(&root("client CA").pem(), None);
-    let load =
-        |name: &str| Bundle::load(setup.directory.path().join(name)).err().expect("refused").to_string();
+    let load = |name: &str| Bundle::load(setup.directory.path().join(name)).expect_err("refused").to_string();
     assert!(load("none.json").contains("none.json"));
     setup.write("bad.json", "{}");
     assert!(load("bad.json").contains("bad.json: key document is not a JWK Set"), "{}", load("bad.json"));
