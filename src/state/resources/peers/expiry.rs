@@ -27,13 +27,11 @@ pub fn delete_expired(tables: &mut Tables<'_>, elapsed: Timestamp, imported: usi
     let mut peers: BTreeMap<Digest128, Peer> = BTreeMap::new();
     for end in &ended {
         let (key, generation, id) = read_entry_key(&end[8..])?;
-        let mut peer = match peers.remove(&key) {
-            Some(peer) => peer,
-            None => {
-                let peer = Peer::load(tables, key)?;
-                peer.ok_or_else(|| Corrupt::row("an entry of a ledger is of no peer"))?
-            }
+        let known = match peers.remove(&key) {
+            Some(peer) => Some(peer),
+            None => Peer::load(tables, key)?,
         };
+        let mut peer = known.ok_or_else(|| Corrupt::row("an entry of a ledger is of no peer"))?;
         let row = if generation == peer.row.generation { peer.entry(tables, &id)? } else { None };
         match row {
             Some(row) => expire(tables, &mut peer, &id, row)?,
@@ -41,7 +39,9 @@ pub fn delete_expired(tables: &mut Tables<'_>, elapsed: Timestamp, imported: usi
         }
         peers.insert(key, peer);
     }
-    peers.into_values().for_each(|peer| peer.store(tables));
+    for peer in peers.into_values() {
+        peer.store(tables);
+    }
     Ok(())
 }
 

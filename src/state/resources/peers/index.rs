@@ -196,11 +196,13 @@ impl PeerIndex {
             for write in &writes {
                 match write {
                     Write::Put { table: of, key, value } if *of == table => {
-                        put(&mut copies, table, key, value)?
+                        put(&mut copies, table, key, value)?;
                     }
                     Write::Delete { table: PEER_KEYS, key } if table == PEER_KEYS => {
                         let peer = copies.get_mut(&digest(key)?);
-                        peer.into_iter().for_each(|copy| copy.keys = Arc::default());
+                        if let Some(copy) = peer {
+                            copy.keys = Arc::default();
+                        }
                     }
                     _ => {}
                 }
@@ -239,19 +241,25 @@ fn put(
             // Its proposer has read it. A set that cannot be read here verifies nothing.
             let keys = KeySet::parse(&keys.key_set, Purpose::Issuer).unwrap_or_default();
             let peer = copies.get_mut(&digest(key)?);
-            peer.into_iter().for_each(|copy| copy.keys = Arc::new(keys.clone()));
+            if let Some(copy) = peer {
+                copy.keys = Arc::new(keys);
+            }
         }
         PEER_LEDGER => {
             let (peer, generation, id) = read_entry_key(key)?;
             let indexes = Indexes::new(&EntryRow::read(row)?)?;
             let copy = copies.get(&peer).filter(|copy| copy.row.generation == generation);
-            copy.into_iter().for_each(|copy| copy.entries.put(id, indexes));
+            if let Some(copy) = copy {
+                copy.entries.put(id, indexes);
+            }
         }
         _ => {
             let (peer, blocks_of, id, by) = read_block_key(key)?;
             eight_bytes(PEER_BLOCK.as_bytes(), row.to_vec())?;
             let copy = copies.get(&peer).filter(|copy| copy.row.blocks_of == blocks_of);
-            copy.into_iter().for_each(|copy| copy.blocks.set(id, by, true));
+            if let Some(copy) = copy {
+                copy.blocks.set(id, by, true);
+            }
         }
     }
     Ok(())
@@ -262,12 +270,16 @@ fn remove(copies: &BTreeMap<Digest128, PeerState>, write: &Write) -> Result<(), 
         Write::Delete { table: PEER_LEDGER, key } => {
             let (peer, generation, id) = read_entry_key(key)?;
             let copy = copies.get(&peer).filter(|copy| copy.row.generation == generation);
-            copy.into_iter().for_each(|copy| copy.entries.remove(&id));
+            if let Some(copy) = copy {
+                copy.entries.remove(&id);
+            }
         }
         Write::Delete { table: PEER_BLOCK, key } => {
             let (peer, blocks_of, id, by) = read_block_key(key)?;
             let copy = copies.get(&peer).filter(|copy| copy.row.blocks_of == blocks_of);
-            copy.into_iter().for_each(|copy| copy.blocks.set(id, by, false));
+            if let Some(copy) = copy {
+                copy.blocks.set(id, by, false);
+            }
         }
         _ => {}
     }

@@ -83,7 +83,6 @@ impl PeerFault {
 
 /// State of a peer and of the copy of its ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct PeerCopy {
     /// `iss` of the peer.
     pub issuer: String,

@@ -184,7 +184,7 @@ fn malformed_command_is_refused_as_a_whole() {
     };
     let many = |number: usize| {
         let entry =
-            |number: usize| PeerEntry { id: vec![number.to_le_bytes(); 2].concat().into(), ..revoked(11, 1) };
+            |number: usize| PeerEntry { id: [number.to_le_bytes(); 2].concat().into(), ..revoked(11, 1) };
         next((0..number).map(entry).collect())
     };
     let most = limits::FEDERATED_ENTRIES_PER_IMPORT_MAX;
@@ -253,6 +253,10 @@ fn peer_over_its_quota_changes_nothing_until_there_is_room() {
     relying.wait(limits::FEDERATED_RETENTION.saturating_add(Duration::from_secs(1)));
     assert_eq!(relying.import(next), DONE);
     assert_eq!((relying.copy().entries, relying.federated()), (1, 1));
+    // A quota that was lowered.
+    let lowered = |import: ImportLedger| ImportLedger { entries_max: 0, ..import };
+    assert_eq!(relying.import(lowered(response(15, 16, vec![revoked(16, 5)]))), DONE);
+    relying.refuses(lowered(response(16, 17, vec![revoked(17, 6)])), Refusal::PeerOverQuota);
 }
 
 /// Otherwise a peer that is founded anew all the time fills the disk.

@@ -126,7 +126,11 @@ impl History {
             let reply = self.relying.import(ImportLedger { generation, ..part });
             let is_whole_mode = self.most > usize::from(2 * FACTS);
             let is_told = is_whole && (is_whole_mode || reply == DONE);
-            self.record(if is_told { LogCommand::Import(response.clone()) } else { LogCommand::Other });
+            self.record(if is_told {
+                LogCommand::Import(Box::new(response.clone()))
+            } else {
+                LogCommand::Other
+            });
             let copy = self.relying.copy();
             if reply != DONE || copy.incarnation != Some(incarnation(response.incarnation)) {
                 break;
@@ -229,15 +233,17 @@ impl History {
         let copy = index.get(&peer_key(PEER));
         let lineage: Vec<_> = token.lineage.iter().map(|number| fact(number + 1)).collect();
         let (verdict, etag) = if token.is_through {
-            (judge_through_token(copy.as_ref(), token.idx, &lineage), String::new())
+            (judge_through_token(copy.as_ref(), token.idx, &lineage), None)
         } else {
             let idx = LogPosition { incarnation: incarnation(token.incarnation), index: token.idx };
-            let etag = copy.as_ref().map(|copy| copy.row.keys_etag.clone()).unwrap_or_default();
+            let etag = copy.as_ref().map(|copy| copy.row.keys_etag.clone());
             (judge_token(copy.as_ref(), idx, &lineage), etag)
         };
         match verdict {
             _ if self.is_of_before(token) => ByLogs::Revoked,
-            PeerVerdict::Clear if lacks_key(&etag, &token.lineage) => ByLogs::Revoked,
+            PeerVerdict::Clear if etag.is_some_and(|etag| lacks_key(&etag, &token.lineage)) => {
+                ByLogs::Revoked
+            }
             PeerVerdict::Clear => ByLogs::Clear,
             PeerVerdict::Revoked => ByLogs::Revoked,
             PeerVerdict::Paused | PeerVerdict::Unjudged(_) => ByLogs::Unjudged,
@@ -245,8 +251,11 @@ impl History {
     }
 }
 
-/// Entries and blocks of the copy, each without the index of its import.
-fn contents(rows: &Rows) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<(Vec<u8>, Vec<u8>)>) {
+/// Keys and rows without the index of their import.
+type Contents = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Entries and blocks of the copy.
+fn contents(rows: &Rows) -> (Contents, Contents) {
     let of = |table: &str, from: usize, row: std::ops::Range<usize>| {
         let rows = rows.0.iter().filter(|((of, _), _)| of == table);
         rows.map(|((_, key), value)| (key[from..].to_vec(), value[row.clone()].to_vec())).collect()

@@ -40,7 +40,7 @@ pub struct LogEntry {
 
 #[derive(Clone, Debug)]
 pub enum LogCommand {
-    Import(Response),
+    Import(Box<Response>),
     ForgetPeer,
     Other,
 }

@@ -59,15 +59,20 @@ pub struct Response {
     pub answered: usize,
 }
 
-/// Names the keys of the set, one for each fact.
-fn etag(tainted: &BTreeSet<u8>) -> String {
-    let kids = (0..FACTS).filter(|fact| !tainted.contains(fact)).map(|fact| fact.to_string());
-    format!("keys {}", kids.collect::<String>())
+/// Name of the key of a fact.
+fn kid(fact: u8) -> char {
+    char::from(b'A' + fact)
+}
+
+/// Names the keys of the set, one for each fact. A restored fabric has new ones.
+fn etag(incarnation: u8, tainted: &BTreeSet<u8>) -> String {
+    let kids = (0..FACTS).filter(|fact| !tainted.contains(fact)).map(kid);
+    format!("{incarnation} {}", kids.collect::<String>())
 }
 
 /// Whether the key of a fact of this lineage has left the key set with this tag.
 pub fn lacks_key(etag: &str, lineage: &[u8]) -> bool {
-    !etag.is_empty() && lineage.iter().any(|fact| !etag.contains(&fact.to_string()))
+    lineage.iter().any(|fact| !etag.contains(kid(*fact)))
 }
 
 impl Ledger {
@@ -158,7 +163,7 @@ impl Ledger {
         entries.sort_by_key(|entry| entry.n);
         let floor_epoch = self.complete_from.max(copy.complete_from);
         let root = self.sums().root(&incarnation(self.incarnation), floor_epoch);
-        let etag = etag(&self.tainted);
+        let etag = etag(self.incarnation, &self.tainted);
         let keys = PeerKeys { etag: etag.clone(), key_set: Bytes::new() };
         let import = ImportLedger {
             generation: copy.generation,
