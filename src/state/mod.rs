@@ -42,6 +42,7 @@ pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::peers::{
     Imported, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, import_parts, peer_key,
 };
+pub use resources::policies::PolicyChange;
 pub use resources::restore::restore_command;
 pub use resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 pub(crate) use resources::revoked_fact::fact_row;
@@ -304,19 +305,6 @@ impl From<Refusal> for Error {
     }
 }
 
-/// One change of the policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyChange {
-    /// Its number in the history, from 1.
-    pub number: u64,
-    /// The bundle's digest.
-    pub digest: String,
-    /// Log time of the change.
-    pub applied_at: Timestamp,
-    /// Identifier of the caller; empty for the seed of a bootstrap.
-    pub applied_by: String,
-}
-
 /// The replicated state. Cheap to clone.
 #[derive(Clone)]
 pub struct State {
@@ -371,12 +359,6 @@ impl State {
             (self.cluster.node_id(), resources::signing_keys::write_algorithm(algorithm));
         let command = command::PublishSigningKey { kid, node_id, jwk, algorithm };
         self.as_node().propose(Command::PublishSigningKey(command)).await.map(drop)
-    }
-
-    /// Sets the first policy of the cluster; [`Error::PolicyChanged`] if it has one already.
-    pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
-        let command = command::PutPolicy { digest, sources, is_seed: true, ..Default::default() };
-        self.as_node().propose(Command::PutPolicy(command)).await.map(drop)
     }
 
     /// Proposes the state hash at an index, so that a node with another one stops.
@@ -467,19 +449,6 @@ impl State {
     pub fn policy_sources(&self, digest: &str) -> Result<Option<Vec<PolicySource>>, Corrupt> {
         machine::policy_sources(self.cluster.view(), digest)
     }
-
-    /// The retained changes of the policy, oldest first.
-    #[must_use]
-    pub fn policy_history(&self) -> Vec<PolicyChange> {
-        let index = self.index();
-        let change = |(number, row): (&u64, &command::PolicyHistoryRow)| PolicyChange {
-            number: *number,
-            digest: row.digest.clone(),
-            applied_at: Timestamp::from_millis(row.applied_at_millis),
-            applied_by: row.applied_by.clone(),
-        };
-        index.policy_history.iter().map(change).collect()
-    }
 }
 
 impl OnBehalf<'_> {
@@ -497,19 +466,6 @@ impl OnBehalf<'_> {
         let digest = Bytes::copy_from_slice(digest.as_bytes());
         let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
         self.propose_revocation(command).await.map(drop)
-    }
-
-    /// Makes a policy bundle current; false if it was. [`Error::PolicyChanged`] if the current policy is not
-    /// `expected_current`.
-    pub async fn put_policy(
-        self,
-        digest: String,
-        sources: Vec<PolicySource>,
-        expected_current: String,
-    ) -> Result<bool, Error> {
-        let applied_by = self.name();
-        let command = command::PutPolicy { digest, sources, applied_by, expected_current, is_seed: false };
-        self.propose(Command::PutPolicy(command)).await
     }
 }
 

@@ -6,11 +6,25 @@ use super::feed::{self, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command::{PolicyHistoryRow, PolicyRow, PutPolicy, Refusal, Reply};
+use crate::state::command::{Command, PolicyHistoryRow, PolicyRow, PolicySource, PutPolicy, Refusal, Reply};
 use crate::state::tables::{CURRENT_POLICY, META, POLICY, POLICY_HISTORY, Tables};
+use crate::state::{Error, OnBehalf, State};
 
 /// Row of the meta table: number of the last change.
 const LAST_CHANGE: &[u8] = b"last_policy_change";
+
+/// One change of the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// Its number in the history, from 1.
+    pub number: u64,
+    /// The bundle's digest.
+    pub digest: String,
+    /// Log time of the change.
+    pub applied_at: Timestamp,
+    /// Identifier of the caller; empty for the seed of a bootstrap.
+    pub applied_by: String,
+}
 
 /// Makes a bundle current. The proposing node has compiled it.
 pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Result<Reply, Corrupt> {
@@ -52,4 +66,40 @@ fn delete_oldest(tables: &mut Tables<'_>) -> Result<(), Corrupt> {
         }
     }
     Ok(())
+}
+
+impl State {
+    /// Sets the first policy of the cluster; [`Error::PolicyChanged`] if it has one already.
+    pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
+        let command = PutPolicy { digest, sources, is_seed: true, ..Default::default() };
+        self.as_node().propose(Command::PutPolicy(command)).await.map(drop)
+    }
+
+    /// The retained changes of the policy, oldest first.
+    #[must_use]
+    pub fn policy_history(&self) -> Vec<PolicyChange> {
+        let index = self.index();
+        let change = |(number, row): (&u64, &PolicyHistoryRow)| PolicyChange {
+            number: *number,
+            digest: row.digest.clone(),
+            applied_at: Timestamp::from_millis(row.applied_at_millis),
+            applied_by: row.applied_by.clone(),
+        };
+        index.policy_history.iter().map(change).collect()
+    }
+}
+
+impl OnBehalf<'_> {
+    /// Makes a policy bundle current; false if it was. [`Error::PolicyChanged`] if the current policy is not
+    /// `expected_current`.
+    pub async fn put_policy(
+        self,
+        digest: String,
+        sources: Vec<PolicySource>,
+        expected_current: String,
+    ) -> Result<bool, Error> {
+        let applied_by = self.name();
+        let command = PutPolicy { digest, sources, applied_by, expected_current, is_seed: false };
+        self.propose(Command::PutPolicy(command)).await
+    }
 }
