@@ -280,7 +280,6 @@ async fn assemble(
         metrics: metrics.clone(),
     };
     let identity = identity(&config, &keyring, &state, &policy, &clock, metrics);
-    let revocations = revocations(&config, &keyring, &state, &clock);
     let (feed, broadcaster, gatherer) = feed(&config, &state, clock.clone(), metrics, &stop.drain);
     replica.background.spawn(broadcaster.run());
     replica.background.spawn(gatherer.run());
@@ -297,8 +296,8 @@ async fn assemble(
         exchange,
         audit,
         identity,
-        revocations,
-        federation: federation(&config, tls, &state, &clock),
+        revocations: revocations(&config, &keyring, &state, &clock),
+        federation: federation(&config, tls, reports, (&state, &clock), stop),
         receiver,
         streams: streams(&config, &state, &clock),
         poller,

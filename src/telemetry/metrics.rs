@@ -354,7 +354,8 @@ mod tests {
         }
     }
 
-    fn sample_peer(metrics: &Metrics) {
+    fn with_peer() -> Metrics {
+        let metrics = Metrics::new().expect("metrics");
         metrics.federation_call("eu", "imported");
         metrics.federation_import_took("eu", Duration::from_millis(3));
         let sample = PeerSample {
@@ -363,12 +364,12 @@ mod tests {
             clock_offset_millis: Some(-250),
         };
         metrics.set_peer("eu", [("live", true), ("stale", false)], sample);
+        metrics
     }
 
     #[test]
     fn samples_of_a_peer_are_rendered() {
-        let metrics = Metrics::new().expect("metrics");
-        sample_peer(&metrics);
+        let metrics = with_peer();
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
@@ -389,7 +390,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_rendered_with_its_labels() {
-        let metrics = Metrics::new().expect("metrics");
+        let metrics = with_peer();
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
         metrics.request_refused("rate");
         let connection = metrics.http_connection("plain");
@@ -421,7 +422,6 @@ mod tests {
         metrics.set_disk(true, 7_000, 1);
         metrics.set_acknowledgements(4, 0);
         metrics.set_acknowledgements(5, 1);
-        sample_peer(&metrics);
         metrics.audit_entry("allow");
         metrics.set_audit_backlog(9);
         metrics.audit_block("shipped");
