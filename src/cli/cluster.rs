@@ -340,7 +340,8 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
 pub(super) fn peer_address(config: &Config, peers: &Peers, stated: Option<&String>) -> Result<String, Error> {
     let node_id = config.node.id;
     let address = stated.or_else(|| peers.members.get(&node_id)).ok_or(Error::NoPeerAddress)?;
-    let (found, expected) = (peers.files.own.spiffe_id().map_err(Error::PeerCertificate)?, peers.identities.of(node_id));
+    let (found, expected) =
+        (peers.files.own.spiffe_id().map_err(Error::PeerCertificate)?, peers.identities.of(node_id));
     if found.as_str() != expected {
         return Err(Error::OtherCertificate { found: found.to_string(), expected });
     }
