@@ -53,7 +53,7 @@ impl Plan {
         entries.iter().map(step).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether the peer and all peers together stay within their quotas. What adds nothing always does.
+    /// Whether the peer and all peers together stay within their quotas. An import that adds nothing always does.
     pub fn fits(&self, tables: &Tables<'_>, target: Target<'_>, entries_max: u32) -> Result<bool, Corrupt> {
         let is_new = |step: &Step| matches!(step, Step::Add(None) | Step::Block(_, None));
         let added = self.0.iter().filter(|(_, step)| is_new(step)).count() as u64;

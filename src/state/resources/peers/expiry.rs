@@ -1,4 +1,4 @@
-//! Expiry of entries of peers' ledgers: 65 minutes after their import, by elapsed time. What is forgotten raises the floors.
+//! Expiry of entries of peers' ledgers: 65 minutes after their import, by elapsed time. Forgotten entries raise the floors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

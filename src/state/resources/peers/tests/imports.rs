@@ -238,7 +238,7 @@ fn key_set_is_replaced_and_ends_with_its_copy() {
     assert_eq!(relying.import(ImportLedger { keys: none, ..response(11, 12, vec![]) }), DONE);
     assert_eq!((relying.copy().keys_etag.as_str(), kids(&relying)), ("none", [0, 0]));
     assert_eq!(relying.import(ImportLedger { keys: set("two"), ..response(12, 13, vec![]) }), DONE);
-    // What no node can read verifies nothing.
+    // A set that no node can read verifies nothing.
     let unreadable = Some(PeerKeys { etag: "odd".to_owned(), key_set: Bytes::from_static(b"{") });
     assert_eq!(relying.import(ImportLedger { keys: unreadable, ..response(13, 14, vec![]) }), DONE);
     assert_eq!(kids(&relying), [0, 0]);
