@@ -143,6 +143,16 @@ pub enum Error {
 /// Starts a node. `compiler` is this executable, started again in a child process to compile a policy. After an error,
 /// the data directory is closed.
 pub async fn start(
+    config: Config,
+    clock: Clock,
+    compiler: &Path,
+    shutdown: CancellationToken,
+) -> Result<Running, Error> {
+    // Its state is large, and callers have it within their own.
+    Box::pin(start_up(config, clock, compiler, shutdown)).await
+}
+
+async fn start_up(
     mut config: Config,
     clock: Clock,
     compiler: &Path,
