@@ -251,7 +251,7 @@ impl Expected {
         let bounds = Bounds {
             from,
             // A page may end within the entries of a log index.
-            to: through + u64::from(!is_whole),
+            to: (through + u64::from(!is_whole)).min(INDEX_MAX),
             epoch: response.epoch,
         };
         Ok(Answer {

@@ -130,7 +130,11 @@ fn number_beyond_its_bound_is_refused() {
     ] {
         assert_eq!(refused(pointer, value.clone()), field, "{pointer} {value}");
     }
-    assert!(read(&with("", &json!({"through": (1_u64 << 48) - 1}))).is_ok());
+    let largest = json!({"next": "more", "through": (1_u64 << 48) - 1});
+    let mut page = with("", &largest);
+    assert!(read(&page).is_ok());
+    page["entries"][2]["n"] = json!(1_u64 << 48);
+    assert_eq!(read(&page).expect_err("an entry above the largest position").field, "entries.n");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl<'c> Import<'c> {
     fn has_valid_entries(&self) -> bool {
         let ImportLedger { from, through, epoch, is_whole, .. } = self.command;
         // A part may end within the entries of the next log index.
-        let last = through.saturating_add(u64::from(!is_whole));
+        let last = through.saturating_add(u64::from(!is_whole)).min(INDEX_MAX);
         let is_in_order = |pair: &[Entry]| {
             let (one, next) = (pair[0].placed, pair[1].placed);
             one.index <= next.index && one.epoch <= next.epoch

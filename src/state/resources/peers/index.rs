@@ -32,13 +32,14 @@ struct Indexes {
 }
 
 impl Indexes {
-    fn new(row: &EntryRow) -> Result<Self, Corrupt> {
+    /// No index is a reason to stop: larger ones than 48 bits hold count as the largest.
+    fn new(row: &EntryRow) -> Self {
         let bytes = |index: u64| match index.to_be_bytes() {
-            [0, 0, bytes @ ..] => Ok(bytes),
-            _ => Err(Corrupt::row("an entry of a peer's ledger has a log index beyond 48 bits")),
+            [0, 0, bytes @ ..] => bytes,
+            _ => [u8::MAX; 6],
         };
         let covers_all = row.placed.state == LedgerState::Key;
-        Ok(Self { n: bytes(row.placed.index)?, m: bytes(row.m)?, covers_all })
+        Self { n: bytes(row.placed.index), m: bytes(row.m), covers_all }
     }
 }
 
@@ -247,7 +248,7 @@ fn put(
         }
         PEER_LEDGER => {
             let (peer, generation, id) = read_entry_key(key)?;
-            let indexes = Indexes::new(&EntryRow::read(row)?)?;
+            let indexes = Indexes::new(&EntryRow::read(row)?);
             let copy = copies.get(&peer).filter(|copy| copy.row.generation == generation);
             if let Some(copy) = copy {
                 copy.entries.put(id, indexes);
@@ -289,10 +290,21 @@ fn remove(copies: &BTreeMap<Digest128, PeerState>, write: &Write) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Timestamp;
+    use crate::state::resources::ledger::Placed;
 
     /// Six million of them fit into 260 MB.
     #[test]
     fn entry_takes_29_bytes() {
         assert_eq!(size_of::<(Digest128, Indexes)>(), 29);
+    }
+
+    /// A row that cannot be projected would stop every node, at each start again.
+    #[test]
+    fn index_beyond_48_bits_counts_as_the_largest() {
+        let placed = Placed { index: 1 << 48, epoch: 10, state: LedgerState::Revoked };
+        let row = EntryRow { placed, m: u64::MAX, kept_until: Timestamp::from_secs(1) };
+        let indexes = Indexes::new(&row);
+        assert_eq!([indexes.n, indexes.m].map(index_of), [(1 << 48) - 1; 2]);
     }
 }

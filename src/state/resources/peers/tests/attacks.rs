@@ -222,6 +222,8 @@ fn malformed_command_is_refused_as_a_whole() {
         with(|entry| entry.id = bytes_of(&fact(3))),
         many(most + 1),
         ImportLedger { is_whole: false, ..next(vec![revoked(22, 3)]) },
+        // The index after the largest one of a position.
+        ImportLedger { is_whole: false, through: (1 << 48) - 1, ..next(vec![revoked(1 << 48, 3)]) },
     ];
     for import in malformed {
         relying.refuses(import, Refusal::PeerImportMalformed);
