@@ -471,14 +471,18 @@ pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time beyond the requested hold within which a peer must have answered a call.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
 pub const SYNC_ANSWER_WAIT: Duration = Duration::from_secs(2);
-/// Minimum wait before a failed call to a peer is repeated, and after a response without news that was not held.
+/// Minimum wait before a failed call to a peer is repeated, after a response without news that was not held, and after the
+/// import of one without entries.
 pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
-/// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure.
+/// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure. Also the wait after a new
+/// set of keys.
 pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
-/// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end.
+/// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end; and after the second
+/// response within this time for which a ledger is read again from its beginning.
 /// Metric: `svc_federation_calls_total`.
 pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
-/// Maximum entries of peers in commands that are under way, so that a peer's flood does not delay other writes.
+/// Maximum entries of peers in commands that are under way, so that a peer's flood does not delay other writes. A set of
+/// keys counts as all of them.
 pub const IMPORTS_UNDER_WAY_MAX: usize = 256;
 /// Interval at which the position in an idle peer's log is written to our log.
 pub const PEER_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);

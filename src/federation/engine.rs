@@ -23,8 +23,24 @@ pub struct Known {
     pub complete_from: u32,
     /// `etag` of the key set.
     pub keys_etag: String,
+    /// The import under which its blocks are stored; another one after each reset.
+    pub blocks_of: u64,
     /// Whether everything up to the position was imported at least once.
     pub is_complete: bool,
+}
+
+impl Known {
+    const fn place(&self) -> Place {
+        Place { generation: self.generation, blocks_of: self.blocks_of, position: self.position }
+    }
+}
+
+/// A copy, and the position up to which it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    generation: u64,
+    blocks_of: u64,
+    position: u64,
 }
 
 /// A call that is to be sent.
@@ -118,9 +134,17 @@ pub enum Next {
 /// The position up to which responses stated nothing new. It is not in the log, which 300 idle peers would fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReadTo {
-    /// Generation and position of the copy that was up to date.
-    copy: (u64, u64),
+    /// The copy that was up to date.
+    copy: Place,
     through: u64,
+}
+
+/// The next page of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Page {
+    /// The copy after the page before it. In any other copy, it would leave out what lies between the two.
+    copy: Place,
+    cursor: String,
 }
 
 /// The calls to one peer.
@@ -131,10 +155,14 @@ pub struct Engine {
     hold: Duration,
     endpoint: usize,
     failures: u32,
-    cursor: Option<String>,
+    page: Option<Page>,
     read_to: Option<ReadTo>,
     /// Boot time of the last import.
     imported_at: Duration,
+    /// Boot time of the last import that began to read the ledger again.
+    restarted_at: Option<Duration>,
+    /// Wait after the last import.
+    pause: Duration,
 }
 
 impl Engine {
@@ -148,9 +176,11 @@ impl Engine {
             hold: (stale_after / 4).min(limits::SYNC_HOLD_MAX),
             endpoint: 0,
             failures: 0,
-            cursor: None,
+            page: None,
             read_to: None,
             imported_at: now,
+            restarted_at: None,
+            pause: Duration::ZERO,
         }
     }
 
@@ -162,12 +192,11 @@ impl Engine {
 
     /// The next call.
     pub fn call(&mut self, known: Known) -> Call {
-        if known.incarnation.is_none() {
-            // The copy was deleted while its pages were read.
-            self.cursor = None;
-        }
-        let copy = (known.generation, known.position);
+        // The import of a former leader, or an operator, may have changed the copy since.
+        let copy = known.place();
+        self.page = self.page.take().filter(|page| page.copy == copy);
         self.read_to = self.read_to.filter(|read| read.copy == copy);
+        let cursor = self.page.as_ref().map(|page| page.cursor.clone());
         let index = self.read_to.map_or(known.position, |read| read.through);
         let since = known.incarnation.map(|incarnation| LogPosition { incarnation, index });
         let request = SyncRequest {
@@ -177,20 +206,16 @@ impl Engine {
             hold_ms: u64::try_from(self.hold.as_millis()).unwrap_or_default(),
             limit: Some(limits::SYNC_ENTRIES_MAX as u64),
             keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
-            cursor: self.cursor.clone(),
+            cursor: cursor.clone(),
         };
-        let expected = Expected {
-            issuer: self.issuer.clone(),
-            since,
-            cursor: self.cursor.clone(),
-            limit: limits::SYNC_ENTRIES_MAX,
-        };
+        let expected =
+            Expected { issuer: self.issuer.clone(), since, cursor, limit: limits::SYNC_ENTRIES_MAX };
         Call { endpoint: self.endpoint, request, expected, known }
     }
 
     /// Decides about a response. `is_equal` tells whether the copy has the root that the response states.
     pub fn answered(&mut self, call: &Call, answer: &Answer, is_equal: bool, now: Duration) -> Next {
-        self.cursor.clone_from(&answer.next);
+        self.page = None;
         let known = &call.known;
         let is_same = known.incarnation == Some(answer.incarnation);
         let is_idle = is_same
@@ -203,13 +228,41 @@ impl Engine {
         let is_to_be_written = answer.through > known.position
             && now.saturating_sub(self.imported_at) >= limits::PEER_POSITION_WRITE_INTERVAL;
         if is_idle && !is_to_be_written {
-            self.read_to = Some(ReadTo { copy: (known.generation, known.position), through: answer.through });
+            self.read_to = Some(ReadTo { copy: known.place(), through: answer.through });
             return Next::Nothing;
         }
         self.imported_at = now;
+        self.pause = self.pause_after(known, answer, now);
         // Nothing was between the position of the copy and that of the call.
         let begin = if answer.is_reset { 0 } else { known.position };
         Next::Import(Box::new(self.import(call, begin, answer)))
+    }
+
+    /// Wait after the import of a response. What a peer can repeat without a revocation costs entries of our log, events
+    /// and deletions, so it is paced; the first copy of its ledger is not.
+    fn pause_after(&mut self, known: &Known, answer: &Answer, now: Duration) -> Duration {
+        let is_restart =
+            known.incarnation.is_some_and(|before| before != answer.incarnation || answer.is_reset);
+        if is_restart {
+            let last = self.restarted_at.replace(now);
+            if last.is_some_and(|last| now.saturating_sub(last) < limits::PEER_RETRY_LASTING) {
+                return limits::PEER_RETRY_LASTING;
+            }
+        }
+        if answer.keys.is_some() && !known.keys_etag.is_empty() {
+            limits::PEER_RETRY_MAX
+        } else if answer.entries.is_empty() {
+            limits::PEER_RETRY_MIN
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Notes the copy after the import of a response: it is that which the next page continues.
+    pub fn imported(&mut self, answer: &Answer, copy: &Known) {
+        let is_same = copy.incarnation == Some(answer.incarnation);
+        let copy = Place { position: answer.through, ..copy.place() };
+        self.page = answer.next.clone().filter(|_| is_same).map(|cursor| Page { copy, cursor });
     }
 
     /// The command that imports a response after `begin`.
@@ -247,23 +300,24 @@ impl Engine {
     }
 
     /// Time until the next call after a response. A peer that answers at once although there is nothing new is not
-    /// called in a tight loop, nor is one that an operator has to decide about.
+    /// called in a tight loop, nor is one that an operator has to decide about, or that makes us write for nothing.
     pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
         self.failures = 0;
         match outcome {
             Outcome::Held => {
                 // Not all of the page is imported.
-                self.cursor = None;
-                limits::PEER_RETRY_MAX
+                self.page = None;
+                limits::PEER_RETRY_MAX.max(self.pause)
             }
             Outcome::NothingNew if took < self.hold => limits::PEER_RETRY_MIN,
-            Outcome::NothingNew | Outcome::Imported => Duration::ZERO,
+            Outcome::NothingNew => Duration::ZERO,
+            Outcome::Imported => self.pause,
         }
     }
 
     /// Time until the next call, to the next endpoint, after a failure. A page is then read again from the position.
     pub fn failed(&mut self, failure: &Failure, random: u64) -> Duration {
-        self.cursor = None;
+        self.page = None;
         self.endpoint = (self.endpoint + 1) % self.endpoints;
         self.failures = self.failures.saturating_add(1);
         if failure.is_lasting() {

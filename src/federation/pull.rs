@@ -128,6 +128,9 @@ impl Puller {
                 let took = self.clock.boot().saturating_sub(answered);
                 self.metrics.federation_import_took(&peer.name, took);
                 self.record(peer, begun, &answer, copy.as_ref());
+                if let Some(copy) = &copy {
+                    engine.imported(&answer, &known_of(copy));
+                }
                 let is_held = copy.is_none_or(|copy| copy.fault.is_some());
                 Ok(if is_held { Outcome::Held } else { Outcome::Imported })
             }
@@ -170,8 +173,7 @@ impl Puller {
                 // The first part may have begun another copy.
                 part.generation = copy.generation;
             }
-            let entries = u32::try_from(part.entries.len().max(1)).unwrap_or(u32::MAX);
-            let _permits = self.entries.acquire_many(entries).await;
+            let _permits = self.entries.acquire_many(permits_of(&part)).await;
             let imported = self.state.import_ledger(part).await.map_err(not_imported)?;
             let is_held = imported.copy.fault.is_some();
             copy = Some(imported.copy);
@@ -222,9 +224,16 @@ fn known_of(copy: &PeerCopy) -> Known {
         incarnation: copy.incarnation,
         position: copy.position,
         complete_from: copy.complete_from,
+        blocks_of: copy.blocks_of,
         keys_etag: copy.keys_etag.clone(),
         is_complete: copy.is_complete && copy.fault.is_none(),
     }
+}
+
+/// Permits for a command that is under way. A set of keys is as large as all entries of a command.
+fn permits_of(part: &ImportLedger) -> u32 {
+    let permits = if part.keys.is_some() { limits::IMPORTS_UNDER_WAY_MAX } else { part.entries.len().max(1) };
+    u32::try_from(permits).unwrap_or(u32::MAX)
 }
 
 fn not_imported(error: state::Error) -> Failure {

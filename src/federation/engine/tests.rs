@@ -21,6 +21,7 @@ fn known() -> Known {
         incarnation: Some(HERE),
         position: 100,
         complete_from: 2900,
+        blocks_of: 7,
         keys_etag: "keys".to_owned(),
         is_complete: true,
     }
@@ -139,18 +140,38 @@ fn next_page_is_asked_for_until_a_call_fails() {
         Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], root: None, ..empty(&call, 100) };
     let import = imported(engine.answered(&call, &page, true, START));
     assert!(!import.is_whole && import.root.is_empty());
+    assert_eq!(engine.call(known()).request.cursor, None, "the page is not imported yet");
+    engine.imported(&page, &known());
     assert_eq!(engine.call(known()).request.cursor.as_deref(), Some("p2"));
     engine.failed(&Failure::Status(503), 0);
     assert_eq!(engine.call(known()).request.cursor, None, "from the position again");
-    for is_deleted in [true, false] {
-        engine.answered(&call, &page, true, START);
-        let known = if is_deleted {
-            Known::default()
-        } else {
-            engine.succeeded(Outcome::Held, Duration::ZERO);
-            known()
-        };
-        assert_eq!(engine.call(known).request.cursor, None, "the page is of another copy, or not imported");
+    engine.imported(&page, &known());
+    engine.succeeded(Outcome::Held, Duration::ZERO);
+    assert_eq!(engine.call(known()).request.cursor, None, "not all of the page is imported");
+}
+
+/// The late import of a former leader moves the copy, or begins to read it again: the next page does not continue that.
+#[test]
+fn next_page_of_another_copy_is_not_asked_for() {
+    let mut engine = engine();
+    let call = engine.call(known());
+    let page = Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], ..empty(&call, 120) };
+    let after = Known { position: 120, ..known() };
+    let others = [
+        known(),
+        Known { position: 130, ..after.clone() },
+        Known { generation: 5, ..after.clone() },
+        Known { blocks_of: 8, ..after.clone() },
+        Known::default(),
+    ];
+    for other in others {
+        engine.imported(&page, &after);
+        assert_eq!(engine.call(other.clone()).request.cursor, None, "{other:?}");
+        assert_eq!(engine.call(after.clone()).request.cursor, None, "it is not asked for later");
+        // It was changed before it was read after the import.
+        engine.imported(&page, &other);
+        let is_same = engine.call(other.clone()).request.cursor.is_some();
+        assert!(!is_same || other.position == 120, "{other:?}");
     }
 }
 
@@ -226,5 +247,53 @@ fn response_that_was_not_held_is_not_followed_at_once() {
     assert_eq!(engine.succeeded(Outcome::NothingNew, short), limits::PEER_RETRY_MIN);
     assert_eq!(engine.succeeded(Outcome::Held, short), limits::PEER_RETRY_MAX);
     assert_eq!(engine.succeeded(Outcome::NothingNew, limits::SYNC_HOLD_MAX), Duration::ZERO);
-    assert_eq!(engine.succeeded(Outcome::Imported, short), Duration::ZERO);
+}
+
+/// The wait after the import of a response.
+fn pause_after(engine: &mut Engine, known: Known, change: impl Fn(&mut Answer), now: Duration) -> Duration {
+    let call = engine.call(known);
+    let mut answer = empty(&call, 120);
+    change(&mut answer);
+    imported(engine.answered(&call, &answer, true, now));
+    engine.succeeded(Outcome::Imported, Duration::ZERO)
+}
+
+fn new_keys() -> Option<AnswerKeys> {
+    Some(AnswerKeys { etag: "new".to_owned(), key_set: r#"{"keys":[]}"#.to_owned() })
+}
+
+/// Attack: pages without entries, and sets of keys, as fast as we call.
+#[test]
+fn import_without_entries_is_not_followed_at_once() {
+    let mut engine = engine();
+    let with_entry = |answer: &mut Answer| answer.entries = vec![entry(110)];
+    assert_eq!(pause_after(&mut engine, known(), with_entry, START), Duration::ZERO);
+    let page = |answer: &mut Answer| answer.next = Some("p2".to_owned());
+    assert_eq!(pause_after(&mut engine, known(), page, START), limits::PEER_RETRY_MIN);
+    let keys = |answer: &mut Answer| {
+        (answer.keys, answer.entries) = (new_keys(), vec![entry(110)]);
+    };
+    assert_eq!(pause_after(&mut engine, known(), keys, START), limits::PEER_RETRY_MAX);
+    // The first copy has a first set of keys.
+    assert_eq!(pause_after(&mut engine, Known::default(), keys, START), Duration::ZERO);
+}
+
+/// Attack: a fresh incarnation, or a reset, in every response, whole or not.
+#[test]
+fn ledger_that_always_begins_anew_is_paced() {
+    let founded = |answer: &mut Answer| {
+        (answer.incarnation, answer.is_reset, answer.entries) = (OTHER, true, vec![entry(1)]);
+        (answer.keys, answer.next) = (new_keys(), Some("p2".to_owned()));
+    };
+    let again =
+        |answer: &mut Answer| (answer.is_reset, answer.from, answer.entries) = (true, 0, vec![entry(1)]);
+    let anew = Known { keys_etag: String::new(), is_complete: false, ..known() };
+    let mut engine = engine();
+    assert_eq!(pause_after(&mut engine, Known::default(), again, START), Duration::ZERO, "the first copy");
+    assert_eq!(pause_after(&mut engine, anew.clone(), founded, START), Duration::ZERO, "once");
+    assert_eq!(pause_after(&mut engine, anew, founded, START), limits::PEER_RETRY_LASTING);
+    engine.failed(&Failure::Status(503), 0);
+    assert_eq!(pause_after(&mut engine, known(), again, START), limits::PEER_RETRY_LASTING);
+    let later = START + limits::PEER_RETRY_LASTING;
+    assert_eq!(pause_after(&mut engine, known(), again, later), Duration::ZERO);
 }

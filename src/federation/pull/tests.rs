@@ -11,7 +11,7 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::federation::peers::{Disclosure, Peers, RootSource};
 use crate::federation::{Federation, Parts};
-use crate::state::command::Revoke;
+use crate::state::command::{PeerKeys, Revoke};
 use crate::state::fact_row;
 use crate::state::testing::TestNode;
 use crate::token::lineage::Fact;
@@ -108,6 +108,7 @@ impl Pair {
             Next::Nothing => false,
             Next::Import(import) => {
                 let copy = self.puller.import(&peer(), *import).await.expect("imported").expect("a copy");
+                self.engine.imported(answer, &known_of(&copy));
                 assert_eq!(copy.fault, None, "{answer:?}");
                 true
             }
@@ -191,4 +192,34 @@ async fn idle_peer_costs_no_log_entry() {
     let copy = pair.reader.state.peer_copy(ISSUER).expect("a row").expect("a copy");
     assert_eq!(copy.position, pair.origin.state.cluster().applied());
     pair.end().await;
+}
+
+#[tokio::test]
+async fn page_after_a_late_import_continues_the_copy() {
+    let mut pair = Pair::start().await;
+    pair.revoke(0, true).await;
+    let (call, answer) = pair.ask(5000).await;
+    assert!(pair.take(&call, &answer).await);
+    for number in 1..7 {
+        pair.revoke(number, true).await;
+    }
+    let mut former = pair.engine.clone();
+    let late = pair.ask(5000).await;
+    let (call, answer) = pair.ask(2).await;
+    assert!(pair.take(&call, &answer).await && !answer.is_whole());
+    // The import of a deposed leader, between two pages.
+    let import = former.answered(&late.0, &late.1, false, Duration::ZERO);
+    let Next::Import(import) = import else { panic!("nothing to import") };
+    pair.puller.import(&peer(), *import).await.expect("imported");
+    let (_, answer) = pair.ask(2).await;
+    assert_eq!((answer.entries.len(), answer.is_whole()), (0, true), "everything is there: {answer:?}");
+    pair.end().await;
+}
+
+#[test]
+fn set_of_keys_takes_every_permit_of_imports() {
+    let keys = Some(PeerKeys::default());
+    assert_eq!(permits_of(&ImportLedger::default()), 1);
+    let most = permits_of(&ImportLedger { keys, ..ImportLedger::default() });
+    assert_eq!(most as usize, limits::IMPORTS_UNDER_WAY_MAX);
 }

@@ -112,6 +112,8 @@ pub struct PeerCopy {
     pub entries: u64,
     /// Number of blocks.
     pub blocks: u64,
+    /// Log index of the import under which they are stored.
+    pub blocks_of: u64,
     /// Whether the copy was read to an end of the peer's log since it was begun.
     pub is_complete: bool,
 }
@@ -131,6 +133,7 @@ impl PeerCopy {
             is_paused: row.is_paused,
             entries: row.entries,
             blocks: row.blocks,
+            blocks_of: row.blocks_of,
             is_complete: row.is_complete,
             keys_etag: row.keys_etag,
             issuer: row.issuer,
