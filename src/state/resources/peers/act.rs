@@ -4,7 +4,7 @@ use super::import::load_or_new;
 use super::rows::Peer;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command::{PeerAct, PeerFault, PeerRow, Refusal, Reply, SetPeer};
+use crate::state::command::{PeerAct, PeerFault, Refusal, Reply, SetPeer};
 use crate::state::tables::{EntryTime, Tables};
 
 /// Applies the command.
@@ -72,19 +72,16 @@ fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Optio
     }
 }
 
-/// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused.
+/// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused, and so do the tokens of
+/// the deleted copy's incarnation that it could judge. A log that lost its end has no index that tells those tokens from
+/// later ones, so its incarnation stays refused as a whole.
 fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Corrupt> {
-    peer.delete_copy(tables)?;
-    let old = std::mem::take(&mut peer.row);
-    peer.row = PeerRow {
-        issuer: old.issuer,
-        generation: old.generation.saturating_add(1),
-        retired: old.retired,
-        floor_m: old.floor_m,
-        void_m: index,
-        is_paused: old.is_paused,
-        expiring: old.expiring,
-        ..PeerRow::default()
-    };
+    let (is_rolled_back, known_to) = (peer.row.is_rolled_back, peer.row.known_to.max(peer.row.floor_n));
+    let incarnation = peer.begin_generation(tables, index)?;
+    if is_rolled_back {
+        peer.retire(incarnation);
+    } else if !incarnation.is_empty() {
+        (peer.row.forgotten, peer.row.forgotten_to) = (incarnation, known_to);
+    }
     Ok(())
 }

@@ -211,25 +211,20 @@ fn note_hold(
     Ok(changed)
 }
 
-/// Begins the copy of a new incarnation of the peer, or of its first one. The old one is retired.
+/// Begins the copy of a new incarnation of the peer, or of its first one. The old one is retired. One that comes again after
+/// its copy was deleted begins with what that knew as forgotten.
 fn adopt(tables: &mut Tables<'_>, peer: &mut Peer, index: u64, incarnation: &Bytes) -> Result<(), Corrupt> {
-    peer.delete_copy(tables)?;
-    let old = std::mem::take(&mut peer.row);
-    let mut retired = old.retired;
-    retired.extend(Some(old.incarnation).filter(|replaced| !replaced.is_empty()));
-    let surplus = retired.len().saturating_sub(limits::RETIRED_INCARNATIONS_MAX);
-    retired.drain(..surplus);
-    peer.row = PeerRow {
-        issuer: old.issuer,
-        generation: old.generation.saturating_add(1),
-        incarnation: incarnation.clone(),
-        retired,
-        floor_m: old.floor_m,
-        void_m: index,
-        is_paused: old.is_paused,
-        expiring: old.expiring,
-        ..PeerRow::default()
-    };
+    let replaced = peer.begin_generation(tables, index)?;
+    peer.retire(replaced);
+    let row = &mut peer.row;
+    let (forgotten, forgotten_to) =
+        (std::mem::take(&mut row.forgotten), std::mem::take(&mut row.forgotten_to));
+    if forgotten == *incarnation {
+        row.floor_n = forgotten_to;
+    } else {
+        peer.retire(forgotten);
+    }
+    peer.row.incarnation.clone_from(incarnation);
     Ok(())
 }
 

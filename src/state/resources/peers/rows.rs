@@ -1,10 +1,12 @@
 //! Keys and rows of peers and of the copies of their ledgers.
 
+use bytes::Bytes;
 use prost::Message as _;
 
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::Digest128;
+use crate::limits;
 use crate::state::command::{LedgerRow, PeerFault, PeerRow};
 use crate::state::machine::idempotency::digest;
 use crate::state::resources::ledger::{self, Change, LedgerState, Placed};
@@ -159,6 +161,33 @@ impl Peer {
         Ok(())
     }
 
+    /// Deletes the copy, and voids every through-token of before. Returns the incarnation of the copy; empty without one.
+    pub fn begin_generation(&mut self, tables: &mut Tables<'_>, index: u64) -> Result<Bytes, Corrupt> {
+        self.delete_copy(tables)?;
+        let old = std::mem::take(&mut self.row);
+        self.row = PeerRow {
+            issuer: old.issuer,
+            generation: old.generation.saturating_add(1),
+            retired: old.retired,
+            forgotten: old.forgotten,
+            forgotten_to: old.forgotten_to,
+            floor_m: old.floor_m,
+            void_m: index,
+            is_paused: old.is_paused,
+            expiring: old.expiring,
+            ..PeerRow::default()
+        };
+        Ok(old.incarnation)
+    }
+
+    /// Refuses an incarnation, if it is one, from now on. The oldest ones are no longer remembered.
+    pub fn retire(&mut self, incarnation: Bytes) {
+        let retired = &mut self.row.retired;
+        retired.extend(Some(incarnation).filter(|replaced| !replaced.is_empty()));
+        let surplus = retired.len().saturating_sub(limits::RETIRED_INCARNATIONS_MAX);
+        retired.drain(..surplus);
+    }
+
     /// Deletes the blocks of the copy.
     pub fn delete_blocks(&mut self, tables: &mut Tables<'_>) -> Result<(), Corrupt> {
         let of = self.row.blocks_of;
@@ -210,12 +239,14 @@ impl Peer {
         row.complete_from = row.complete_from.max(placed.epoch.saturating_add(1));
     }
 
-    /// Holds the peer; a fault replaces one with a smaller number only. Returns whether it did.
+    /// Holds the peer; a fault replaces one with a smaller number only. Returns whether anything changed.
     pub fn hold(&mut self, fault: PeerFault) -> bool {
         let is_worse = i32::from(fault) > self.row.fault;
         if is_worse {
             self.row.fault = fault.into();
         }
-        is_worse
+        let is_loss = fault == PeerFault::PeerRolledBack && !self.row.is_rolled_back;
+        self.row.is_rolled_back |= is_loss;
+        is_worse || is_loss
     }
 }

@@ -24,9 +24,9 @@ fn pause_precedes_and_outlives_a_copy() {
     assert_eq!(relying.import(first(10, vec![])), DONE);
     assert_eq!(relying.set(PeerAct::Forget), DONE);
     assert_eq!(relying.import(ImportLedger { generation: 2, ..first(10, vec![]) }), DONE);
-    assert_eq!(relying.token(9, &[]), PeerVerdict::Paused);
+    assert_eq!(relying.token(10, &[]), PeerVerdict::Paused);
     assert_eq!(relying.set(PeerAct::Resume), DONE);
-    assert_eq!(relying.token(9, &[]), PeerVerdict::Clear);
+    assert_eq!(relying.token(10, &[]), PeerVerdict::Clear);
 }
 
 #[test]
@@ -55,8 +55,59 @@ fn forgotten_peer_joins_anew_and_its_past_is_void() {
     assert_eq!(relying.import(again), DONE);
     let m = relying.m();
     assert_eq!([m - 1, m].map(|idx| relying.through(idx, &[])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
-    assert_eq!([4, 5].map(|idx| relying.token(idx, &[1])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
+    assert_eq!([9, 10].map(|idx| relying.token(idx, &[])), [PeerVerdict::Revoked, PeerVerdict::Clear]);
     // The end of the deleted entry is due later, and says nothing about the new one.
     relying.wait(limits::FEDERATED_RETENTION.saturating_add(Duration::from_millis(1)));
-    assert_eq!((relying.row().expiring, relying.federated(), relying.copy().floor_n), (0, 0, 5));
+    assert_eq!((relying.row().expiring, relying.federated(), relying.copy().floor_n), (0, 0, 10));
+}
+
+/// The peer has forgotten the entry of before, or its operator has removed it.
+#[test]
+fn token_of_before_a_deletion_never_counts_again() {
+    let mut relying = Relying::joined(vec![revoked(5, 1)]);
+    let again = |generation| ImportLedger { generation, ..first(7, vec![]) };
+    for generation in [2, 4, 6] {
+        assert_eq!(relying.set(PeerAct::Forget), DONE);
+        assert_eq!(relying.import(again(generation)), DONE);
+        let verdicts = [4, 9, 10].map(|idx| relying.token(idx, &[1]));
+        assert_eq!(verdicts, [PeerVerdict::Revoked, PeerVerdict::Revoked, PeerVerdict::Clear]);
+    }
+    // Without a copy in between as well.
+    assert_eq!([relying.set(PeerAct::Forget), relying.set(PeerAct::Forget)], [DONE; 2]);
+    assert_eq!(relying.import(again(9)), DONE);
+    assert_eq!(relying.token(9, &[]), PeerVerdict::Revoked);
+    // Another incarnation has indexes of its own, and replaces the deleted one.
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
+    let founded = ImportLedger { incarnation: Bytes::from_static(&[2; 16]), ..again(11) };
+    assert_eq!(relying.import(founded), DONE);
+    assert_eq!(
+        (relying.token_of(2, 1, &[]), relying.token(99, &[])),
+        (PeerVerdict::Clear, PeerVerdict::Revoked)
+    );
+}
+
+/// No index tells the tokens of the lost end from those that are issued later.
+#[test]
+fn forgotten_log_without_its_end_stays_refused() {
+    let mut relying = Relying::joined(vec![revoked(5, 1)]);
+    assert_eq!(relying.import(response(10, 7, vec![])), DONE);
+    let awaited = ImportLedger {
+        incarnation: Bytes::from_static(&[2; 16]),
+        approve_incarnation: true,
+        generation: 1,
+        ..first(8, vec![])
+    };
+    assert_eq!(relying.import(awaited), DONE);
+    assert_eq!(relying.copy().fault, Some(PeerFault::AwaitsApproval), "the first fault is no longer shown");
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
+    assert_eq!(relying.import(ImportLedger { generation: 2, ..first(30, vec![]) }), DONE);
+    let copy = relying.copy();
+    assert_eq!((copy.incarnation, copy.fault), (None, Some(PeerFault::IncarnationReused)));
+    let restored =
+        ImportLedger { incarnation: Bytes::from_static(&[2; 16]), generation: 2, ..first(8, vec![]) };
+    assert_eq!(relying.import(restored), DONE);
+    assert_eq!(
+        (relying.token_of(2, 8, &[]), relying.token(99, &[])),
+        (PeerVerdict::Clear, PeerVerdict::Revoked)
+    );
 }

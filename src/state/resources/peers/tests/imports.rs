@@ -298,7 +298,7 @@ fn commands_of_one_entry_have_the_effect_of_several_entries() {
     }
     let summary = |relying: &Relying| {
         let copy = relying.copy();
-        let verdicts = [6, 7].map(|idx| relying.token_of(2, idx, &[1]));
+        let verdicts = [7, 8].map(|idx| relying.token_of(2, idx, &[1]));
         (copy.generation, copy.position, copy.entries, copy.blocks, relying.federated(), verdicts)
     };
     assert_eq!(summary(&together), summary(&apart));

@@ -168,10 +168,20 @@ impl<'l> RelyingLog<'l> {
     }
 
     fn has_replaced(&self, incarnation: u8) -> bool {
-        let replaces = |import: &Import<'_>| {
-            import.before.is_some_and(|at| at.0 == incarnation) && import.response.incarnation != incarnation
+        // Also if the copy was deleted in between.
+        let replaces = |pair: &[Import<'_>]| {
+            pair[0].response.incarnation == incarnation && pair[1].response.incarnation != incarnation
         };
-        self.imports.iter().any(replaces)
+        self.imports.windows(2).any(replaces)
+    }
+
+    /// Largest index of this incarnation that a copy knew which was deleted.
+    fn deleted_to(&self, incarnation: u8) -> u64 {
+        let of_deleted = |import: &&Import<'_>| {
+            import.m < self.last_deletion() && import.response.incarnation == incarnation
+        };
+        let deleted = self.imports.iter().filter(of_deleted);
+        deleted.map(|import| import.response.import.through).max().unwrap_or(0)
     }
 
     fn accepts(&self, response: &Response) -> bool {
@@ -259,6 +269,7 @@ fn is_token_revoked(
         forgotten.incarnation == incarnation && forgotten.m > since && forgotten.n > token.idx
     };
     entries.iter().any(covers)
+        || token.idx < log.deleted_to(incarnation)
         || missed.any(|floor| floor > token.idx)
         || log.forgotten().iter().any(is_forgotten)
 }
