@@ -28,7 +28,7 @@ use super::feed::{self, NewFeedEvent};
 use super::ledger::sums_of;
 #[cfg(not(feature = "level-0"))]
 use crate::clock::Timestamp;
-use crate::cluster::{Corrupt, LeaseProof, View};
+use crate::cluster::{Corrupt, SourceProof, View};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::limits;
 #[cfg(not(feature = "level-0"))]
@@ -211,37 +211,35 @@ impl State {
         Ok(root_of(self.cluster.view(), issuer, floor)?)
     }
 
-    /// The peer's signing keys; `None` without a row of the peer.
+    /// The signing keys of the peer in the copy that the proof is about; `None` if that is replaced or deleted.
     #[must_use]
-    pub fn peer_keys(&self, issuer: &str) -> Option<Arc<KeySet>> {
-        self.cluster.machine().peers().get(&peer_key(issuer)).map(|copy| copy.keys)
+    pub fn peer_keys(&self, proof: &SourceProof) -> Option<Arc<KeySet>> {
+        self.proven_copy(proof).map(|copy| copy.keys)
     }
 
-    /// The verdict of a peer's ledger about a token of the peer with this `idx`. This fabric's own revocations and blocks
-    /// are checked apart.
+    /// The verdict of a peer's ledger about a token of the peer with this `idx`, by the copy that the proof is about. This
+    /// fabric's own revocations and blocks are checked apart.
     #[must_use]
     pub fn judge_peer_token(
         &self,
-        _fresh: &LeaseProof,
-        issuer: &str,
+        proof: &SourceProof,
         idx: LogPosition,
         lineage: &[Digest128],
     ) -> PeerVerdict {
-        let copy = self.cluster.machine().peers().get(&peer_key(issuer));
-        judge::judge_token(copy.as_ref(), idx, lineage)
+        judge::judge_token(self.proven_copy(proof).as_ref(), idx, lineage)
     }
 
     /// The same about a token of this fabric, with this log index in its `idx`, that came from a credential of the peer.
     #[must_use]
-    pub fn judge_through_token(
-        &self,
-        _fresh: &LeaseProof,
-        issuer: &str,
-        idx: u64,
-        lineage: &[Digest128],
-    ) -> PeerVerdict {
-        let copy = self.cluster.machine().peers().get(&peer_key(issuer));
-        judge::judge_through_token(copy.as_ref(), idx, lineage)
+    pub fn judge_through_token(&self, proof: &SourceProof, idx: u64, lineage: &[Digest128]) -> PeerVerdict {
+        judge::judge_through_token(self.proven_copy(proof).as_ref(), idx, lineage)
+    }
+
+    /// The copy in memory, unless another one has replaced that which the proof is about: how old another is, is unknown.
+    fn proven_copy(&self, proof: &SourceProof) -> Option<index::PeerState> {
+        let source = proof.source();
+        let copy = self.cluster.machine().peers().get(&source.id);
+        copy.filter(|copy| copy.row.generation == source.generation)
     }
 
     /// Imports entries of a peer's ledger. Later parts of the same response follow only if the copy is of its incarnation

@@ -1,7 +1,8 @@
 //! Imports of a real ledger, and through the log of a node.
 
 use super::*;
-use crate::state::command::{LiftBlock, Revoke};
+use crate::state::Source;
+use crate::state::command::{LiftBlock, PeerKeys, Revoke};
 use crate::state::resources::revoked_fact::fact_row;
 use crate::state::testing::TestNode;
 use crate::token::lineage::Fact;
@@ -47,13 +48,30 @@ fn copy_of_a_ledger_has_its_root() {
     assert_eq!((&of_another.0[..], of_another.1), (&ledger_of(&origin).root[..], 4));
 }
 
+/// Proof that this generation of the copy is recent.
+async fn proof_of(node: &TestNode, generation: u64) -> SourceProof {
+    let state = &node.state;
+    let source = Source { id: peer_key(PEER), generation };
+    let length = Duration::from_secs(60);
+    let call = state.begin_source_call().expect("it leads");
+    assert!(state.record_source(call, source, length));
+    loop {
+        let fresh = state.fresh().await.expect("a lease");
+        match state.source_lease(&fresh, source, length) {
+            Ok(proof) => return proof,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
+}
+
 #[tokio::test]
 async fn import_through_the_log_is_judged_by() {
     let node = TestNode::start(START).await;
     let state = &node.state;
     assert_eq!(state.peer_copy(PEER).expect("reads"), None);
-    assert!(state.peer_keys(PEER).is_none());
-    let imported = state.import_ledger(first(10, vec![revoked(5, 1)])).await.expect("imports");
+    let keys = Some(PeerKeys { etag: "one".to_owned(), key_set: Bytes::from_static(b"{\"keys\": []}") });
+    let import = ImportLedger { keys, ..first(10, vec![revoked(5, 1)]) };
+    let imported = state.import_ledger(import).await.expect("imports");
     assert!(imported.changed);
     assert_eq!(state.peer_copy(PEER).expect("reads"), Some(imported.copy.clone()));
     assert_eq!((imported.copy.position, imported.copy.generation), (10, 1));
@@ -62,16 +80,23 @@ async fn import_through_the_log_is_judged_by() {
     let refused = state.import_ledger(response(11, 12, vec![])).await.expect_err("a gap");
     assert!(matches!(refused, Error::PeerEntriesMissing), "{refused}");
     assert_eq!(state.peer_root(PEER, 0).expect("reads").expect("a copy").1, 1);
-    let fresh = state.fresh().await.expect("a lease");
+    let proof = proof_of(&node, 1).await;
+    assert!(state.peer_keys(&proof).is_some());
     let position = state.position().expect("bootstrapped").index;
     let idx = |index| LogPosition { incarnation: incarnation(1), index };
-    let verdicts = [4, 5].map(|index| state.judge_peer_token(&fresh, PEER, idx(index), &[fact(1)]));
+    let verdicts = [4, 5].map(|index| state.judge_peer_token(&proof, idx(index), &[fact(1)]));
     assert_eq!(verdicts, [PeerVerdict::Revoked, PeerVerdict::Clear]);
-    let verdict = state.judge_through_token(&fresh, PEER, position, &[fact(1)]);
+    let verdict = state.judge_through_token(&proof, position, &[fact(1)]);
     assert_eq!(verdict, PeerVerdict::Clear);
     let paused = state.as_node().set_peer(PEER, PeerAct::Pause).await.expect("pauses");
     assert!(paused.is_paused);
-    assert_eq!(state.judge_peer_token(&fresh, PEER, idx(5), &[]), PeerVerdict::Paused);
+    assert_eq!(state.judge_peer_token(&proof, idx(5), &[]), PeerVerdict::Paused);
+    // Nothing is known about the age of another copy.
+    let other = proof_of(&node, 2).await;
+    let joining = PeerVerdict::Unjudged(Unjudged::Joining);
+    assert_eq!(state.judge_peer_token(&other, idx(5), &[]), joining);
+    assert_eq!(state.judge_through_token(&other, position, &[]), joining);
+    assert!(state.peer_keys(&other).is_none());
     let unknown = state.as_node().set_peer(OTHER, PeerAct::Resume).await.expect_err("unknown");
     assert!(matches!(unknown, Error::UnknownPeer), "{unknown}");
     node.end().await;
