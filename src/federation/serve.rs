@@ -64,10 +64,15 @@ impl Federation {
     /// The hash of the ledger, and the buckets of an epoch if one is named.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Busy`], [`Error::Changing`].
-    pub async fn hash(&self, current: &LinearizableRead, query: HashQuery<'_>) -> Result<LedgerHash, Error> {
-        self.check_origin(query.origin)?;
+    /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`], [`Error::Busy`], [`Error::Changing`].
+    pub async fn hash(
+        &self,
+        current: &LinearizableRead,
+        reader: Reader<'_>,
+        query: HashQuery<'_>,
+    ) -> Result<LedgerHash, Error> {
         let epoch: Option<u32> = number("epoch", query.epoch)?;
+        self.check_reader(reader)?;
         let floor: Option<u32> = number("floor", query.floor)?;
         let incarnation = self.incarnation()?;
         let (sums, buckets) = match epoch {
@@ -97,7 +102,7 @@ impl Federation {
     /// A page of the entries, in the order of log index and id.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::UnknownOrigin`]; [`Error::Position`] if a reader that continues from there would
+    /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`]; [`Error::Position`] if a reader that continues from there would
     /// miss a change.
     pub fn export(&self, current: &LinearizableRead, query: ExportQuery<'_>) -> Result<LedgerPage, Error> {
         self.check_origin(query.origin)?;
@@ -109,6 +114,7 @@ impl Federation {
         let since = query.since.map(|text| self.since(text)).transpose()?;
         let cursor = query.cursor.map(|text| self.read_cursor(text)).transpose()?;
         let after = cursor.or_else(|| since.map(LedgerCursor::after_index));
+        self.check_reader(reader)?;
         let selection = LedgerQuery { after, epoch, bucket, limit: query.limit };
         let page = self.parts.state.ledger_page(current, &selection)?;
         // After the page, so that entries that were forgotten before it are not missed unnoticed.
@@ -174,6 +180,13 @@ impl Federation {
     }
 
     /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.
+    fn check_reader(&self, reader: Reader<'_>) -> Result<(), Error> {
+        match reader {
+            Reader::Operator => Ok(()),
+            Reader::Peer(peer) => self.check_not_paused(peer),
+        }
+    }
+
     async fn sums_and_buckets(
         &self,
         current: &LinearizableRead,

@@ -94,7 +94,8 @@ impl Federation {
     ///
     /// # Errors
     /// [`Error::Invalid`]; [`Error::Position`] if the position is ahead of our log; [`Error::TooManyCalls`];
-    /// [`Error::State`] if the node loses its lease meanwhile.
+    /// [`Error::Paused`], also if the peer is paused while the call is held; [`Error::State`] if the node loses its lease
+    /// meanwhile.
     pub async fn sync(
         &self,
         current: &LinearizableRead,
@@ -118,6 +119,7 @@ impl Federation {
             }
             is_over = self.wait(&mut changes, held.as_mut()).await?;
         }
+                self.check_not_paused(peer)?;
     }
 
     /// Waits until the ledger has changed; true if the call is not to be held any longer. A node without a lease does
@@ -293,6 +295,32 @@ impl Federation {
     /// The keys that verify our tokens.
     fn keys(&self) -> SyncKeys {
         let elapsed = self.parts.state.elapsed_time();
+    /// Reads a page in steps: other tasks run meanwhile, and entries may move.
+    async fn read(
+        &self,
+        current: &LinearizableRead,
+        after: Option<LedgerCursor>,
+        limit: usize,
+    ) -> Result<(LedgerPage, LedgerSums), Error> {
+        let mut page = LedgerPage { entries: Vec::new(), next: after };
+        loop {
+            let room = limit.saturating_sub(page.entries.len());
+            let query = LedgerQuery {
+                after: page.next.take(),
+                limit: room.min(limits::LEDGER_ROWS_PER_STEP),
+                ..LedgerQuery::default()
+            };
+            let step = self.parts.state.ledger_page(current, &query)?;
+            page.entries.extend(step.entries);
+            page.next = step.next;
+            if page.next.is_none() || page.entries.len() >= limit {
+                // After the page, so that entries that were forgotten before it are not missed unnoticed.
+                return Ok((page, self.parts.state.ledger_sums(current)?));
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
         let index = self.parts.state.index();
         let verifying = index
             .signing_keys

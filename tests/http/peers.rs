@@ -225,6 +225,10 @@ async fn ledger_is_synced_and_peers_are_set() {
     };
     assert_eq!(set("pause").await.json()["state"], "paused");
     sync().await.is_refused(403, "access_denied", "paused");
+    for path in [HASH, "/v1/federation/revocation-export"] {
+        node.call_over(&peer, "GET", path, &[], "").await.is_refused(403, "access_denied", "paused");
+        assert_eq!(node.call_over(&operator, "GET", path, &[], "").await.status, 200, "{path}");
+    }
     assert_eq!(set("resume").await.json()["state"], "not_read");
     assert_eq!(sync().await.status, 200);
     let peers = node.call_over(&operator, "GET", PEERS, &[], "").await.json();
