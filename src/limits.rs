@@ -113,7 +113,7 @@ pub const REVOCATIONS_EXPIRED_PER_ENTRY: usize = 256;
 pub const LEDGER_ROWS_READ_PER_PAGE: usize = 10_000;
 /// Maximum ledger entries read per step of the buckets of an epoch, so that other requests proceed.
 pub const LEDGER_ROWS_PER_STEP: usize = 1024;
-/// Maximum concurrent scans of epochs for their buckets per node; beyond it: 503.
+/// Maximum concurrent scans of epochs for their buckets per node, for operators, and as many for peers; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const LEDGER_SCANS_MAX: usize = 1;
 /// Maximum scans of an epoch whose entries change meanwhile; beyond it: 503.

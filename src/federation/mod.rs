@@ -66,7 +66,8 @@ impl From<Corrupt> for Error {
 pub struct Federation {
     parts: Parts,
     /// Permits to scan an epoch.
-    scans: Semaphore,
+    scans_of_operators: Semaphore,
+    scans_of_peers: Semaphore,
 }
 
 /// The parts of [`Federation`].
@@ -87,7 +88,8 @@ impl Federation {
     /// That of a node.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { parts, scans: Semaphore::new(limits::LEDGER_SCANS_MAX) }
+        let scans = || Semaphore::new(limits::LEDGER_SCANS_MAX);
+        Self { parts, calls: Calls::default(), scans_of_operators: scans(), scans_of_peers: scans() }
     }
 
     /// The peer fabrics.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tokio::sync::Semaphore;
 
 use super::{Error, Federation};
 use crate::clock::Timestamp;
@@ -78,7 +79,7 @@ impl Federation {
         let (sums, buckets) = match epoch {
             None => (self.parts.state.ledger_sums(current)?, None),
             Some(epoch) => {
-                let _permit = self.scans.try_acquire().map_err(|_| Error::Busy)?;
+                let _permit = self.scans_of(reader).try_acquire().map_err(|_| Error::Busy)?;
                 let (sums, buckets) = self.sums_and_buckets(current, epoch).await?;
                 (sums, Some(buckets))
             }
@@ -99,7 +100,45 @@ impl Federation {
         })
     }
 
-    /// A page of the entries, in the order of log index and id.
+    /// Peers that scan all the time do not keep operators from it.
+    const fn scans_of(&self, reader: Reader<'_>) -> &Semaphore {
+        match reader {
+            Reader::Operator => &self.scans_of_operators,
+            Reader::Peer(_) => &self.scans_of_peers,
+        }
+    }
+
+    /// The hash of the copy of a peer's ledger. The copy forgets earlier than the peer.
+    fn hash_of_copy(
+        &self,
+        reader: Reader<'_>,
+        origin: &str,
+        epoch: Option<u32>,
+        floor: Option<u32>,
+    ) -> Result<LedgerHash, Error> {
+        if !reader.may_read_copy_of(origin) {
+            return Err(Error::UnknownOrigin);
+        }
+        if epoch.is_some() {
+            return Err(invalid("epoch", "must be absent with the origin of a peer"));
+        }
+        let copy = self.parts.state.peer_copy(origin)?.ok_or(Error::UnknownOrigin)?;
+        let incarnation = copy.incarnation.ok_or(Error::UnknownOrigin)?;
+        let floor = floor.unwrap_or_default().max(copy.complete_from);
+        check_not_ahead("floor", Some(floor), copy.epoch.max(copy.complete_from))?;
+        let (hash, count) = self.parts.state.peer_root(origin, floor)?.ok_or(Error::UnknownOrigin)?;
+        Ok(LedgerHash {
+            hash,
+            count,
+            at: self.parts.state.not_before_log(self.parts.clock.now()),
+            floor,
+            epoch: copy.epoch,
+            position: LogPosition { incarnation, index: copy.position },
+            buckets: None,
+        })
+    }
+
+    /// A page of the entries, in the order of log index and id, with the facts that the reader may see.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`]; [`Error::Position`] if a reader that continues from there would
