@@ -111,7 +111,8 @@ pub const SUBJECT_BLOCKS_READ_PER_PAGE: usize = 10_000;
 pub const REVOCATIONS_EXPIRED_PER_ENTRY: usize = 256;
 /// Maximum ledger entries read per page of the export, selected or not; beyond it: the page ends early.
 pub const LEDGER_ROWS_READ_PER_PAGE: usize = 10_000;
-/// Maximum ledger entries read per step of the buckets of an epoch, so that other requests proceed.
+/// Maximum ledger entries read per step of the buckets of an epoch, or of a response to a peer, so that other requests
+/// proceed.
 pub const LEDGER_ROWS_PER_STEP: usize = 1024;
 /// Maximum concurrent scans of epochs for their buckets per node, for operators, and as many for peers; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.

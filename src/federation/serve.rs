@@ -72,8 +72,8 @@ impl Federation {
         reader: Reader<'_>,
         query: HashQuery<'_>,
     ) -> Result<LedgerHash, Error> {
-        let epoch: Option<u32> = number("epoch", query.epoch)?;
         self.check_reader(reader)?;
+        let epoch: Option<u32> = number("epoch", query.epoch)?;
         let floor: Option<u32> = number("floor", query.floor)?;
         let incarnation = self.incarnation()?;
         let (sums, buckets) = match epoch {
@@ -143,7 +143,13 @@ impl Federation {
     /// # Errors
     /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`]; [`Error::Position`] if a reader that continues from there would
     /// miss a change.
-    pub fn export(&self, current: &LinearizableRead, query: ExportQuery<'_>) -> Result<LedgerPage, Error> {
+    pub fn export(
+        &self,
+        current: &LinearizableRead,
+        reader: Reader<'_>,
+        query: ExportQuery<'_>,
+    ) -> Result<LedgerPage, Error> {
+        self.check_reader(reader)?;
         self.check_origin(query.origin)?;
         let epoch: Option<u32> = number("epoch", query.epoch)?;
         let bucket: Option<u8> = number("bucket", query.bucket)?;
@@ -153,7 +159,6 @@ impl Federation {
         let since = query.since.map(|text| self.since(text)).transpose()?;
         let cursor = query.cursor.map(|text| self.read_cursor(text)).transpose()?;
         let after = cursor.or_else(|| since.map(LedgerCursor::after_index));
-        self.check_reader(reader)?;
         let selection = LedgerQuery { after, epoch, bucket, limit: query.limit };
         let page = self.parts.state.ledger_page(current, &selection)?;
         // After the page, so that entries that were forgotten before it are not missed unnoticed.
@@ -210,6 +215,13 @@ impl Federation {
         self.parts.state.index().incarnation.ok_or(Error::NotBootstrapped)
     }
 
+    fn check_reader(&self, reader: Reader<'_>) -> Result<(), Error> {
+        match reader {
+            Reader::Operator => Ok(()),
+            Reader::Peer(peer) => self.check_not_paused(peer),
+        }
+    }
+
     fn check_origin(&self, origin: Option<&str>) -> Result<(), Error> {
         if origin.is_none_or(|origin| origin == self.parts.issuer) {
             Ok(())
@@ -219,13 +231,6 @@ impl Federation {
     }
 
     /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.
-    fn check_reader(&self, reader: Reader<'_>) -> Result<(), Error> {
-        match reader {
-            Reader::Operator => Ok(()),
-            Reader::Peer(peer) => self.check_not_paused(peer),
-        }
-    }
-
     async fn sums_and_buckets(
         &self,
         current: &LinearizableRead,

@@ -3,7 +3,7 @@
 //! The node proves that it is current after the call has arrived, and answers from a state that is at least as new. A
 //! response therefore states that no other entry existed before the call, also if it was held.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::{Pin, pin};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -28,12 +28,16 @@ use crate::{json, limits};
 
 /// Room for everything in a response but entries and keys.
 const HEAD_BYTES: usize = 2048;
+/// Maximum length of an entry in a response, with its comma and without the texts of its fact.
+const ENTRY_BYTES: usize = 176;
 
 /// Calls of peers.
 pub(super) struct Calls {
     held: KeyedLimiter<String>,
     /// The last call of each peer, by issuer.
     last: Mutex<BTreeMap<String, LastCall>>,
+    /// Issuers of the peers whose last valid call was followed by one that is ahead of our log.
+    ahead: Mutex<BTreeSet<String>>,
 }
 
 /// The last call of a peer to this node.
@@ -48,14 +52,20 @@ pub struct LastCall {
 impl Default for Calls {
     fn default() -> Self {
         let held = KeyedLimiter::new(limits::SYNC_HELD_PER_PEER_MAX, limits::SYNC_HELD_MAX);
-        Self { held, last: Mutex::default() }
+        Self { held, last: Mutex::default(), ahead: Mutex::default() }
     }
 }
 
 impl Calls {
-    fn record(&self, peer: &Peer, call: LastCall) {
+    fn record(&self, issuer: &str, call: LastCall) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.insert(peer.issuer.clone(), call);
+        last.insert(issuer.to_owned(), call);
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).remove(issuer);
+    }
+
+    /// Whether a call that is ahead of our log is the first one since a valid call of the peer.
+    fn is_first_ahead(&self, issuer: &str) -> bool {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).insert(issuer.to_owned())
     }
 
     /// The last call of a peer.
@@ -74,12 +84,6 @@ struct Call {
     hold: Duration,
     limit: usize,
     keys: Option<String>,
-}
-
-/// The position of a call is in a part of our log that does not exist.
-fn ahead(end: u64) -> Error {
-    tracing::warn!(end, "a peer names a log index beyond the end: one of the two fabrics has lost its past");
-    Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
 }
 
 /// Whether the caller learns anything from a response but that nothing has changed.
@@ -103,23 +107,23 @@ impl Federation {
         request: SyncRequest,
     ) -> Result<SyncResponse, Error> {
         self.check_not_paused(peer)?;
-        let call = self.call(request)?;
         let permit = self.calls.held.try_acquire(Some(peer.issuer.clone()));
         let _permit = permit.map_err(|_| Error::TooManyCalls)?;
-        self.calls.record(peer, LastCall { since: call.position, at: self.clock.boot() });
+        let call = self.call(peer, request)?;
+        self.calls.record(&peer.issuer, LastCall { since: call.position, at: self.parts.clock.boot() });
         let mut held = pin!(tokio::time::sleep(call.hold));
         let mut changes = self.state.ledger_changes();
         let mut is_over = call.hold.is_zero();
         loop {
             // An entry from here on ends the wait, whether or not the response has it.
             changes.mark_unchanged();
-            let response = self.response(current, peer, &call)?;
+            let response = self.response(current, peer, &call).await?;
             if is_over || has_news(&response) {
+                self.check_not_paused(peer)?;
                 return Ok(response);
             }
             is_over = self.wait(&mut changes, held.as_mut()).await?;
         }
-                self.check_not_paused(peer)?;
     }
 
     /// Waits until the ledger has changed; true if the call is not to be held any longer. A node without a lease does
@@ -140,7 +144,7 @@ impl Federation {
         }
     }
 
-    fn call(&self, request: SyncRequest) -> Result<Call, Error> {
+    fn call(&self, peer: &Peer, request: SyncRequest) -> Result<Call, Error> {
         let SyncRequest { version, since, floor, hold_ms, limit, keys, cursor } = request;
         if version != VERSION {
             return Err(invalid("version", format_args!("must be {VERSION}")));
@@ -161,7 +165,7 @@ impl Federation {
             position.map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
         let since = position.filter(|since| since.incarnation == here.incarnation).map(|since| since.index);
         if since.is_some_and(|since| since > here.index) {
-            return Err(ahead(here.index));
+            return Err(self.ahead(peer, here.index));
         }
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
         // runs while this fabric is down.
@@ -170,20 +174,43 @@ impl Federation {
         Ok(Call { since, position, cursor, floor, hold, limit, keys })
     }
 
+    /// The position of a call is in a part of our log that does not exist. Logged once until the peer calls validly.
+    fn ahead(&self, peer: &Peer, end: u64) -> Error {
+        if self.calls.is_first_ahead(&peer.issuer) {
+            let peer = &peer.name;
+            tracing::warn!(
+                peer,
+                end,
+                "a peer names a log index beyond the end: one fabric has lost its past"
+            );
+        }
+        Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
+    }
+
     /// The response of this moment. `root` needs entries and sums of one moment, so it is attempted a few times.
-    fn response(&self, current: &LinearizableRead, peer: &Peer, call: &Call) -> Result<SyncResponse, Error> {
+    async fn response(
+        &self,
+        current: &LinearizableRead,
+        peer: &Peer,
+        call: &Call,
+    ) -> Result<SyncResponse, Error> {
         for _ in 1..limits::LEDGER_SCAN_ATTEMPTS_MAX {
-            let response = self.attempt(current, peer, call)?;
+            let response = self.attempt(current, peer, call).await?;
             if response.root.is_some() || response.next.is_some() {
                 return Ok(response);
             }
         }
-        self.attempt(current, peer, call)
+        self.attempt(current, peer, call).await
     }
 
-    fn attempt(&self, current: &LinearizableRead, peer: &Peer, call: &Call) -> Result<SyncResponse, Error> {
-        let here = self.state.position().ok_or(Error::NotBootstrapped)?;
-        let (page, sums, is_reset) = self.page(current, call)?;
+    async fn attempt(
+        &self,
+        current: &LinearizableRead,
+        peer: &Peer,
+        call: &Call,
+    ) -> Result<SyncResponse, Error> {
+        let here = self.parts.state.position().ok_or(Error::NotBootstrapped)?;
+        let (page, sums, is_reset) = self.page(current, call).await?;
         let from = call.since.filter(|_| !is_reset).unwrap_or_default();
         // After the page, so that a key that it taints is not in the set.
         let keys = self.keys();
@@ -218,83 +245,22 @@ impl Federation {
 
     /// The page of a call, the sums after it, and whether the ledger is read from its beginning. The next page of a
     /// ledger that is read from its beginning is not a beginning, although entries below it are forgotten.
-    fn page(&self, current: &LinearizableRead, call: &Call) -> Result<(LedgerPage, LedgerSums, bool), Error> {
-        let read = |after| {
-            let query = LedgerQuery { after, limit: call.limit, ..LedgerQuery::default() };
-            let page = self.state.ledger_page(current, &query)?;
-            // After the page, so that entries that were forgotten before it are not missed unnoticed.
-            Ok::<_, Error>((page, self.state.ledger_sums(current)?))
-        };
+    async fn page(
+        &self,
+        current: &LinearizableRead,
+        call: &Call,
+    ) -> Result<(LedgerPage, LedgerSums, bool), Error> {
         let after = call.cursor.clone().or_else(|| call.since.map(LedgerCursor::after_index));
-        if let Some(after) = after {
-            let (page, sums) = read(Some(after))?;
+        if after.is_some() {
+            let (page, sums) = self.read(current, after, call.limit).await?;
             if call.cursor.is_some() || call.since >= Some(sums.forgotten_to) {
                 return Ok((page, sums, false));
             }
         }
-        let (page, sums) = read(None)?;
+        let (page, sums) = self.read(current, None, call.limit).await?;
         Ok((page, sums, true))
     }
 
-    /// The entries of a page as this peer may see them, as many as the size of a response allows, and the cursor of the
-    /// next page.
-    fn cut(&self, peer: &Peer, page: LedgerPage, keys: &SyncKeys) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
-        let length = |text: serde_json::Result<String>| text.map_or(usize::MAX, |text| text.len() + 1);
-        let room = limits::SYNC_ANSWER_BYTES_MAX - HEAD_BYTES;
-        let mut room = room.saturating_sub(length(serde_json::to_string(keys)));
-        let (mut entries, mut last) = (Vec::with_capacity(page.entries.len()), None);
-        for entry in latest(page.entries) {
-            let place = place_of(&entry);
-            let entry = self.disclosed(&peer.disclose, entry);
-            let bytes = length(serde_json::to_string(&entry));
-            if bytes > room && last.is_some() {
-                return (entries, last);
-            }
-            room = room.saturating_sub(bytes);
-            entries.push(entry);
-            last = place;
-        }
-        (entries, page.next)
-    }
-
-    fn disclosed(&self, disclosure: &Disclosure, entry: LedgerEntry) -> SyncEntry {
-        let LedgerEntry { index, epoch, state, id, by, fact, reason, .. } = entry;
-        let fact = fact.filter(|fact| self.may_see(disclosure, &fact.issuer, &fact.value));
-        let undisclosed = SyncEntry {
-            n: index,
-            e: epoch,
-            state: state.as_str().to_owned(),
-            id: id.to_string(),
-            by: by.map(|by| by.to_string()),
-            ..SyncEntry::default()
-        };
-        let Some(fact) = fact else { return undisclosed };
-        SyncEntry {
-            kind: stated(fact.kind),
-            issuer: stated(fact.issuer),
-            value: Some(fact.value),
-            reason: stated(reason),
-            ..undisclosed
-        }
-    }
-
-    /// Whether a peer may see a fact in clear. A workload identifier has no issuer: one of our trust domain is ours.
-    pub(super) fn may_see(&self, disclosure: &Disclosure, issuer: &str, value: &str) -> bool {
-        let is_ours = if issuer.is_empty() {
-            value.parse::<WorkloadId>().is_ok_and(|id| *id.trust_domain() == self.trust_domain)
-        } else {
-            issuer == self.issuer
-        };
-        match disclosure {
-            Disclosure::Digests => false,
-            Disclosure::Own => is_ours,
-            Disclosure::Issuers(issuers) => is_ours || issuers.contains(issuer),
-        }
-    }
-
-    /// The keys that verify our tokens.
-    fn keys(&self) -> SyncKeys {
-        let elapsed = self.parts.state.elapsed_time();
     /// Reads a page in steps: other tasks run meanwhile, and entries may move.
     async fn read(
         &self,
@@ -321,6 +287,31 @@ impl Federation {
         }
     }
 
+    /// The entries of a page as this peer may see them, as many as the size of a response allows, and the cursor of the
+    /// next page.
+    fn cut(&self, peer: &Peer, page: LedgerPage, keys: &SyncKeys) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
+        let bytes_of_keys = serde_json::to_string(keys).map_or(usize::MAX, |text| text.len());
+        let room = limits::SYNC_ANSWER_BYTES_MAX - HEAD_BYTES;
+        let mut room = room.saturating_sub(bytes_of_keys);
+        let (mut entries, mut last) = (Vec::with_capacity(page.entries.len()), None);
+        for mut entry in latest(page.entries) {
+            let place = place_of(&entry);
+            self.conceal(&peer.disclose, &mut entry);
+            let entry = entry_of(entry);
+            let bytes = bytes_max(&entry);
+            if bytes > room && last.is_some() {
+                return (entries, last);
+            }
+            room = room.saturating_sub(bytes);
+            entries.push(entry);
+            last = place;
+        }
+        (entries, page.next)
+    }
+
+    /// The keys that verify our tokens.
+    fn keys(&self) -> SyncKeys {
+        let elapsed = self.parts.state.elapsed_time();
         let index = self.parts.state.index();
         let verifying = index
             .signing_keys
@@ -334,6 +325,17 @@ impl Federation {
     }
 }
 
+/// Upper bound of the length of an entry in JSON, which is therefore written only once.
+fn bytes_max(entry: &SyncEntry) -> usize {
+    let escaped = |byte: u8| match byte {
+        b'"' | b'\\' => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    let texts = [&entry.kind, &entry.issuer, &entry.value, &entry.reason].into_iter().flatten();
+    ENTRY_BYTES + texts.flat_map(|text| text.bytes()).map(escaped).sum::<usize>()
+}
+
 /// The entries without those of a fact that was written again while the page was read, and is on it twice.
 fn latest(entries: Vec<LedgerEntry>) -> impl Iterator<Item = LedgerEntry> {
     let fact = |entry: &LedgerEntry| (entry.id, entry.by);
@@ -345,4 +347,39 @@ fn latest(entries: Vec<LedgerEntry>) -> impl Iterator<Item = LedgerEntry> {
 fn place_of(entry: &LedgerEntry) -> Option<LedgerCursor> {
     let by = entry.by.map(|by| by.as_bytes().to_vec()).unwrap_or_default();
     LedgerCursor::after_entry(entry.index, &[&entry.id.as_bytes()[..], &by].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_ahead_of_the_log_is_noted_once() {
+        let calls = Calls::default();
+        assert!(calls.is_first_ahead("https://eu.example") && calls.is_first_ahead("https://us.example"));
+        assert!(!calls.is_first_ahead("https://eu.example"));
+        calls.record("https://eu.example", LastCall { since: None, at: Duration::ZERO });
+        assert!(calls.is_first_ahead("https://eu.example"), "after a valid call");
+        assert!(!calls.is_first_ahead("https://us.example"));
+    }
+
+    #[test]
+    fn entry_is_not_longer_than_its_bound() {
+        let text = Some("\"\\\u{1}\n\u{7f}\u{e9}\u{2028}x".to_owned());
+        let largest = SyncEntry {
+            n: u64::MAX,
+            e: u32::MAX,
+            state: "revoked".to_owned(),
+            id: "i".repeat(22),
+            by: Some("b".repeat(22)),
+            kind: text.clone(),
+            issuer: text.clone(),
+            value: text.clone(),
+            reason: text,
+        };
+        for entry in [largest, SyncEntry::default()] {
+            let written = serde_json::to_string(&entry).expect("JSON").len() + 1;
+            assert!((written..written + ENTRY_BYTES).contains(&bytes_max(&entry)), "{written}: {entry:?}");
+        }
+    }
 }

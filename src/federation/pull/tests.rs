@@ -5,12 +5,15 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::clock::Timestamp;
 use crate::federation::peers::{Disclosure, Peers, RootSource};
-use crate::federation::{Federation, Parts};
+use crate::federation::wire::SyncRequest;
+use crate::federation::{Error, Federation, HashQuery, Parts, Reader};
+use crate::state::PeerAct;
 use crate::state::command::{PeerKeys, Revoke};
 use crate::state::fact_row;
 use crate::state::testing::TestNode;
@@ -222,4 +225,87 @@ fn set_of_keys_takes_every_permit_of_imports() {
     assert_eq!(permits_of(&ImportLedger::default()), 1);
     let most = permits_of(&ImportLedger { keys, ..ImportLedger::default() });
     assert_eq!(most as usize, limits::IMPORTS_UNDER_WAY_MAX);
+}
+
+/// A call of a reader that has everything.
+async fn idle_request(pair: &mut Pair) -> SyncRequest {
+    pair.revoke(1, true).await;
+    let (call, answer) = pair.ask(5000).await;
+    assert!(pair.take(&call, &answer).await);
+    let (call, _) = pair.ask(5000).await;
+    SyncRequest { hold_ms: 10_000, ..call.request }
+}
+
+#[tokio::test]
+async fn held_call_of_a_peer_that_is_paused_is_refused() {
+    let mut pair = Pair::start().await;
+    let request = idle_request(&mut pair).await;
+    let current = pair.origin.state.current().await.expect("current");
+    let caller = peer();
+    let mut held = Box::pin(pair.served.sync(&current, &caller, request));
+    assert!(held.as_mut().now_or_never().is_none(), "there is nothing new");
+    pair.origin.state.as_node().set_peer(ISSUER, PeerAct::Pause).await.expect("paused");
+    pair.revoke(2, true).await;
+    let answer = held.await;
+    assert!(matches!(answer, Err(Error::Paused)), "{answer:?}");
+    pair.end().await;
+}
+
+/// Attack on the log of the node: calls that are ahead of the ledger, one after another and all at once.
+#[tokio::test]
+async fn call_ahead_of_the_log_needs_a_permit_as_any_other() {
+    let mut pair = Pair::start().await;
+    let request = idle_request(&mut pair).await;
+    let current = pair.origin.state.current().await.expect("current");
+    let caller = peer();
+    let incarnation = pair.origin.state.index().incarnation.expect("bootstrapped");
+    let ahead = SyncRequest { since: Some(format!("{incarnation}-{}", 1_u64 << 40)), ..request.clone() };
+    let held = (0..limits::SYNC_HELD_PER_PEER_MAX).map(|_| {
+        let mut held = Box::pin(pair.served.sync(&current, &caller, request.clone()));
+        assert!(held.as_mut().now_or_never().is_none(), "there is nothing new");
+        held
+    });
+    let held: Vec<_> = held.collect();
+    let answer = pair.served.sync(&current, &caller, ahead.clone()).await;
+    assert!(matches!(answer, Err(Error::TooManyCalls)), "{answer:?}");
+    drop(held);
+    let answer = pair.served.sync(&current, &caller, ahead).await;
+    assert!(matches!(answer, Err(Error::Position(_))), "{answer:?}");
+    pair.end().await;
+}
+
+/// Other requests proceed while a large response is read.
+#[tokio::test]
+async fn large_response_is_read_in_steps() {
+    let mut pair = Pair::start().await;
+    let facts = 0..limits::LEDGER_ROWS_PER_STEP as u64 + 10;
+    join_all(facts.map(|number| pair.revoke(number, false))).await;
+    let request = pair.engine.call(Known::default()).request;
+    let current = pair.origin.state.current().await.expect("current");
+    let caller = peer();
+    let mut read = Box::pin(pair.served.sync(&current, &caller, request));
+    assert!(read.as_mut().now_or_never().is_none(), "other tasks run");
+    let response = read.await.expect("a response");
+    assert_eq!((response.entries.len(), response.next), (limits::LEDGER_ROWS_PER_STEP + 10, None));
+    assert!(response.root.is_some());
+    pair.end().await;
+}
+
+/// Attack: a peer that scans all the time keeps operators from it.
+#[tokio::test]
+async fn peer_that_scans_does_not_keep_operators_from_it() {
+    let pair = Pair::start().await;
+    let facts = 0..limits::LEDGER_ROWS_PER_STEP as u64 + 10;
+    join_all(facts.map(|number| pair.revoke(number, false))).await;
+    let current = pair.origin.state.current().await.expect("current");
+    let caller = peer();
+    let epoch = pair.origin.state.ledger_epoch().to_string();
+    let query = HashQuery { epoch: Some(&epoch), ..HashQuery::default() };
+    let mut scan = Box::pin(pair.served.hash(&current, Reader::Peer(&caller), query));
+    assert!(scan.as_mut().now_or_never().is_none(), "it is under way");
+    let second = pair.served.hash(&current, Reader::Peer(&caller), query).await;
+    assert!(matches!(second, Err(Error::Busy)), "{second:?}");
+    let of_operator = pair.served.hash(&current, Reader::Operator, query).await.expect("a hash");
+    assert_eq!(of_operator.hash, scan.await.expect("a hash").hash);
+    pair.end().await;
 }
