@@ -141,8 +141,8 @@ impl Federation {
     /// A page of the entries, in the order of log index and id, with the facts that the reader may see.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`]; [`Error::Position`] if a reader that continues from there would
-    /// miss a change.
+    /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`]; [`Error::Position`] if a reader that continues
+    /// from there would miss a change.
     pub fn export(
         &self,
         current: &LinearizableRead,
