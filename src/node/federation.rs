@@ -1,15 +1,21 @@
 //! Wiring of federation: the ledger, the bundles of peers, our certificate for them, and the connections to their nodes.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::task::JoinSet;
 
 use super::Error;
 use crate::clock::Clock;
+use crate::cluster;
 use crate::config::Config;
 use crate::federation::peers::{Peer, Peers};
-use crate::federation::{self, Federation};
-use crate::id::{TrustDomain, WorkloadId};
+use crate::federation::pull::{Origin, Puller};
+use crate::federation::{self, Federation, Reports};
+use crate::id::{Digest128, DigestKind, TrustDomain, WorkloadId};
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::outbound::peers::{Endpoint, PeerClient};
@@ -56,6 +62,7 @@ pub(super) fn read_peers(
 pub(super) struct Fabrics {
     bundles: Vec<(Arc<Peer>, Bundle)>,
     tls: Tls,
+    data_dir: PathBuf,
     clock: Clock,
     metrics: Metrics,
 }
@@ -79,14 +86,15 @@ impl Fabrics {
         let mut bundles = Vec::new();
         for (index, peer) in federation.peers.iter().enumerate() {
             let setting = || format!("federation.peers[{index}].bundle_file");
-            let bundle = Bundle::load(peer.roots.file.clone());
+            let bundle = open_bundle(peer, &config.node.data_dir);
             let bundle = bundle.map_err(|source| Error::Federation { setting: setting(), source })?;
             bundles.push((Arc::clone(peer), bundle));
             warn_of_two_sources(config, peer);
         }
         let files = Files { own: federation.certificate.clone(), authorities: authorities(&bundles) };
         let tls = Tls::load(files, RemoteEnd::Fabrics, clock.clone(), metrics.clone()).map_err(own)?;
-        Ok(Some(Self { bundles, tls, clock: clock.clone(), metrics: metrics.clone() }))
+        let data_dir = config.node.data_dir.clone();
+        Ok(Some(Self { bundles, tls, data_dir, clock: clock.clone(), metrics: metrics.clone() }))
     }
 
     /// The roots of the peers, for the listener of callers.
@@ -96,20 +104,42 @@ impl Fabrics {
 
     /// Keeps certificates and bundles current; returns the connections to each peer.
     pub(super) fn connect(self, guard: &Guard, background: &mut JoinSet<()>) -> Vec<(Arc<Peer>, PeerClient)> {
-        let Self { bundles, tls, clock, metrics } = self;
+        let Self { bundles, tls, data_dir, clock, metrics } = self;
         background.spawn(tls.clone().follow());
         let mut connections = Vec::new();
         for (peer, bundle) in bundles {
             let (trust_domain, ids) = (peer.roots.trust_domain.clone(), peer.ids.clone());
             let client = PeerClient::new(tls.clone(), trust_domain, ids, guard.clone());
             let endpoint = peer.roots.endpoint.clone().map(|endpoint| (client.clone(), endpoint));
-            let (clock, metrics) = (clock.clone(), metrics.clone());
-            let task = BundleTask { name: peer.name.clone(), bundle, endpoint, clock, metrics, failed: None };
+            let task = BundleTask {
+                name: peer.name.clone(),
+                bundle,
+                endpoint,
+                kept: kept_path(&data_dir, &peer),
+                clock: clock.clone(),
+                metrics: metrics.clone(),
+                failed: None,
+            };
             background.spawn(task.follow());
             connections.push((peer, client));
         }
         connections
     }
+}
+
+/// The bundle of the endpoint that was accepted before the restart, else that of the file.
+fn open_bundle(peer: &Peer, data_dir: &Path) -> Result<Bundle, tls::Error> {
+    let bundle = Bundle::load(peer.roots.file.clone())?;
+    if peer.roots.endpoint.is_some() && bundle.resume(&kept_path(data_dir, peer))? {
+        tracing::info!(peer = peer.name, "bundle of a peer is the one that its endpoint gave before");
+    }
+    Ok(bundle)
+}
+
+/// The file that keeps the newest bundle of a peer's endpoint.
+fn kept_path(data_dir: &Path, peer: &Peer) -> PathBuf {
+    let digest = Digest128::of(DigestKind::Fabric, peer.issuer.as_bytes(), b"");
+    data_dir.join(format!("peer-bundle-{}.kept", URL_SAFE_NO_PAD.encode(digest.as_bytes())))
 }
 
 /// Each peer's roots count for the trust domain of its nodes alone.
@@ -151,6 +181,8 @@ struct BundleTask {
     name: String,
     bundle: Bundle,
     endpoint: Option<(PeerClient, Endpoint)>,
+    /// The file that keeps the newest bundle of the endpoint.
+    kept: PathBuf,
     clock: Clock,
     metrics: Metrics,
     /// Last failure, so that it is logged once.
@@ -165,11 +197,11 @@ impl BundleTask {
         let mut fetch_at = self.clock.boot();
         loop {
             ticks.tick().await;
-            let bundle = self.bundle.clone();
-            reads.spawn_blocking(move || bundle.read_again());
+            let (bundle, kept) = (self.bundle.clone(), self.kept.clone());
+            reads.spawn_blocking(move || read_again(&bundle, &kept));
             match reads.join_next().await {
                 Some(Ok(Ok(false))) | None => {}
-                Some(Ok(read)) => self.note(read.map_err(|error| error.to_string())),
+                Some(Ok(read)) => self.note(read),
                 Some(Err(error)) => tracing::error!(%error, "failed to read the bundle of a peer"),
             }
             if self.endpoint.is_some() && self.clock.boot() >= fetch_at {
@@ -183,7 +215,10 @@ impl BundleTask {
     async fn fetch(&self) -> Result<bool, String> {
         let Some((client, endpoint)) = &self.endpoint else { return Ok(false) };
         let document = client.bundle(endpoint).await.map_err(|error| error.to_string())?;
-        self.bundle.accept(&document).map_err(|error| error.to_string())
+        let (bundle, kept) = (self.bundle.clone(), self.kept.clone());
+        let mut accepting = JoinSet::new();
+        accepting.spawn_blocking(move || accept(&bundle, &document, &kept));
+        accepting.join_next().await.unwrap_or(Ok(Ok(false))).map_err(|error| error.to_string())?
     }
 
     fn note(&mut self, outcome: Result<bool, String>) {
@@ -207,5 +242,31 @@ impl BundleTask {
                 self.failed = Some(error);
             }
         }
+    }
+}
+
+/// Reads the file of a bundle. One that was changed replaces that of the endpoint, which is then kept no longer.
+fn read_again(bundle: &Bundle, kept: &Path) -> Result<bool, String> {
+    let is_new = bundle.read_again().map_err(|error| error.to_string())?;
+    if bundle.is_of_file() {
+        remove(kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+    }
+    Ok(is_new)
+}
+
+/// Accepts a bundle of the endpoint and keeps it. It is in use even if it cannot be kept.
+fn accept(bundle: &Bundle, document: &[u8], kept: &Path) -> Result<bool, String> {
+    let is_new = bundle.accept(document).map_err(|error| error.to_string())?;
+    let to_keep = bundle.to_keep(document);
+    if !bundle.is_of_file() && std::fs::read(kept).ok().as_ref() != Some(&to_keep) {
+        cluster::replace_file(kept, &to_keep).map_err(|error| format!("{}: {error}", kept.display()))?;
+    }
+    Ok(is_new)
+}
+
+fn remove(kept: &Path) -> io::Result<()> {
+    match std::fs::remove_file(kept) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.and_then(|()| cluster::sync_name_of(kept)),
     }
 }

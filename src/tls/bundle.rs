@@ -4,6 +4,7 @@
 //! A bundle that breaks a rule changes nothing: the newest accepted one stays in use.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -44,6 +45,9 @@ pub enum BundleError {
     /// §4.1.1: a lower number is an older bundle.
     #[error("spiffe_sequence went backwards")]
     SequenceWentBack,
+    /// Not written by [`Bundle::to_keep`].
+    #[error("is not a kept bundle; without it the node begins with bundle_file")]
+    NotKept,
 }
 
 /// The newest accepted bundle of a trust domain. Cheap to clone; clones share it.
@@ -59,6 +63,8 @@ struct Shared {
 
 struct Document {
     digest: [u8; 32],
+    /// Digest of the file that was accepted last. The same if this is the document of the file.
+    file_digest: [u8; 32],
     roots: Vec<Root>,
     sequence: Option<u64>,
     refresh_hint: Option<Duration>,
@@ -81,7 +87,44 @@ impl Bundle {
         Ok(Self(Arc::new(Shared { file, read, accepted })))
     }
 
-    /// Reads the file again and accepts it if it has changed. Returns whether the bundle in use changed.
+    /// Uses the bundle in `kept`, if it was accepted under this content of the file. Without it, a restart would trust
+    /// roots again that the peer has withdrawn. Returns whether it is in use.
+    ///
+    /// # Errors
+    /// [`Error::Bundle`].
+    pub fn resume(&self, kept: &Path) -> Result<bool, Error> {
+        // The file is in the data directory, to which no other user has access.
+        let text = match files::read(kept, limits::TLS_FILE_BYTES_MAX, |_, _, _| Ok(())) {
+            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(false),
+            read => read?,
+        };
+        let malformed = |source| Error::Bundle { path: kept.to_owned(), source };
+        let line_end = text.iter().position(|byte| *byte == b'\n');
+        let (line, document) = line_end.and_then(|at| text.split_at_checked(at + 1)).ok_or_else(|| malformed(BundleError::NotKept))?;
+        let file_digest = self.0.accepted.load().file_digest;
+        if line != kept_line(file_digest).as_bytes() {
+            return Ok(false);
+        }
+        let document = Document::parse(document).map_err(malformed)?;
+        self.0.accepted.store(Arc::new(Document { file_digest, ..document }));
+        Ok(true)
+    }
+
+    /// The content of a file that keeps this accepted document for [`Self::resume`].
+    #[must_use]
+    pub fn to_keep(&self, document: &[u8]) -> Vec<u8> {
+        [kept_line(self.0.accepted.load().file_digest).as_bytes(), document].concat()
+    }
+
+    /// Whether the bundle in use is that of the file, and not a newer one of the endpoint.
+    #[must_use]
+    pub fn is_of_file(&self) -> bool {
+        let accepted = self.0.accepted.load();
+        accepted.digest == accepted.file_digest
+    }
+
+    /// Reads the file again and accepts it if it has changed since it was accepted. An operator may go back to an older
+    /// bundle. Returns whether the file was accepted.
     ///
     /// # Errors
     /// [`BundleError`], once for each content.
@@ -91,21 +134,28 @@ impl Bundle {
         let mut read = self.0.read.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *read, digest);
         drop(read);
-        if before == digest { Ok(false) } else { self.accept(&text) }
+        if before == digest || self.0.accepted.load().file_digest == digest {
+            return Ok(false);
+        }
+        self.0.accepted.store(Arc::new(Document::parse(&text)?));
+        Ok(true)
     }
 
-    /// Accepts a newer bundle. Returns whether the bundle in use changed.
+    /// Accepts a newer bundle of the endpoint. Returns whether the bundle in use changed.
     ///
     /// # Errors
     /// [`BundleError`]; the previous one stays in use.
     pub fn accept(&self, document: &[u8]) -> Result<bool, BundleError> {
         let document = Document::parse(document)?;
         let before = self.0.accepted.load();
-        if document.sequence < before.sequence {
+        // A document without a number has no order.
+        if let (Some(sequence), Some(before)) = (document.sequence, before.sequence)
+            && sequence < before
+        {
             return Err(BundleError::SequenceWentBack);
         }
         let is_new = document.digest != before.digest;
-        self.0.accepted.store(Arc::new(document));
+        self.0.accepted.store(Arc::new(Document { file_digest: before.file_digest, ..document }));
         Ok(is_new)
     }
 
@@ -135,6 +185,11 @@ impl fmt::Debug for Bundle {
     }
 }
 
+/// First line of a kept bundle.
+fn kept_line(file_digest: [u8; 32]) -> String {
+    format!("{}\n", URL_SAFE_NO_PAD.encode(file_digest))
+}
+
 fn read(file: &Path) -> Result<Vec<u8>, BundleError> {
     files::read(file, limits::TLS_FILE_BYTES_MAX, files::check_mode)
         .map_err(|error| BundleError::File(Box::new(error)))
@@ -147,7 +202,7 @@ impl Document {
         let SpiffeDocument { keys, refresh_hint, sequence } = SpiffeDocument::parse(document)?;
         let of_x509 = keys.iter().filter(|key| key.get("use").and_then(Value::as_str) == Some(X509_SVID));
         let roots = of_x509.map(root).collect::<Result<_, _>>()?;
-        Ok(Self { digest, roots, sequence, refresh_hint })
+        Ok(Self { digest, file_digest: digest, roots, sequence, refresh_hint })
     }
 }
 

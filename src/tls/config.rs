@@ -312,8 +312,9 @@ fn root_store(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<R
     Ok(roots)
 }
 
-/// Refuses a CA of two trust domains if one of them is a peer's: it could name the workloads of both. Only at start,
-/// where an operator reads it: a peer that later publishes the root of another gives that root its own names only.
+/// Refuses a CA of two trust domains if one of them is a peer's: it could name the workloads of both. Only at start and of
+/// files that an operator wrote: a peer that publishes the root of another gives that root its own names only, and must
+/// not be able to prevent our start.
 pub(super) fn check_distinct_roots(files: &Files, loaded: &Loaded) -> Result<(), Error> {
     let mut seen: Vec<(Vec<u8>, &super::Authorities)> = Vec::new();
     for of in &files.authorities {
@@ -324,11 +325,15 @@ pub(super) fn check_distinct_roots(files: &Files, loaded: &Loaded) -> Result<(),
                 *known == key && other.trust_domain != of.trust_domain && is_of_peer
             });
             if let Some((_, other)) = other {
-                return Err(Error::SharedRoot {
+                let error = Error::SharedRoot {
                     path: of.roots.path().to_owned(),
                     trust_domain: of.trust_domain.to_string(),
                     other: other.trust_domain.to_string(),
-                });
+                };
+                if of.roots.are_of_file() && other.roots.are_of_file() {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "a newer bundle of a peer has the root of another trust domain");
             }
             seen.push((key, of));
         }

@@ -59,6 +59,14 @@ impl Roots {
             Self::Bundle(bundle) => bundle.file(),
         }
     }
+
+    /// Whether they are those of the file, and not newer ones that a peer has published.
+    pub(super) fn are_of_file(&self) -> bool {
+        match self {
+            Self::Pem(_) => true,
+            Self::Bundle(bundle) => bundle.is_of_file(),
+        }
+    }
 }
 
 /// CAs as they were read.
