@@ -19,7 +19,7 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::client_verifier::SvidVerifier;
-use super::files::{self, Contents, Files, ReadRoots, Roots};
+use super::files::{self, Contents, Files, ReadCrl, ReadRoots, Roots, bundle_digest};
 use super::node_verifier::{Authorities, NodeVerifier};
 use super::svid::{PeerCertificate, SvidError};
 use super::{Error, KeyPairFiles, RemoteEnd, bundle, svid};
@@ -42,6 +42,8 @@ pub(super) struct Loaded {
     pub files: Version,
     /// The same of the bundle of each peer's trust domain.
     pub bundles: BTreeMap<TrustDomain, Version>,
+    /// Trust domains of peers that are left out, because their files are unusable.
+    pub unusable: Vec<(TrustDomain, Error)>,
     /// Validity of our own certificate.
     pub not_before: Timestamp,
     pub not_after: Timestamp,
@@ -117,11 +119,12 @@ impl TimeProvider for Time {
 /// Our certificate and key, then the client CAs, then the handshake rules.
 pub(super) fn load(
     files: &Files,
-    contents: &Contents,
+    contents: Contents,
     with: RemoteEnd,
     clock: &Clock,
 ) -> Result<Loaded, Error> {
     let now = clock.now();
+    let (digest, file_digest) = (contents.digest(), contents.file_digest());
     let own = own_certificate(&files.own, (&contents.certificate, &contents.private_key), now)?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let found = authorities(files, contents, now, &provider)?;
@@ -158,9 +161,10 @@ pub(super) fn load(
         client: Arc::new(client),
         node_verifier,
         roots: found.roots,
-        digest: contents.digest(),
-        files: Version::of(contents.file_digest()),
+        digest,
+        files: Version::of(file_digest),
         bundles: found.bundles,
+        unusable: found.unusable,
         not_before: own.not_before,
         not_after: own.not_after,
     })
@@ -173,33 +177,50 @@ struct Found {
     of_servers: BTreeMap<TrustDomain, Authorities>,
     roots: BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>,
     bundles: BTreeMap<TrustDomain, Version>,
+    unusable: Vec<(TrustDomain, Error)>,
     /// Names of the CAs, but not of peers': their fabrics choose the number and length of these names.
     hints: Vec<DistinguishedName>,
 }
 
 fn authorities(
     files: &Files,
-    contents: &Contents,
+    contents: Contents,
     now: Timestamp,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Found, Error> {
     let mut found = Found::default();
-    for (of, (read, crl)) in files.authorities.iter().zip(&contents.authorities) {
-        let trust_domain = || of.trust_domain.clone();
-        let certificates = match read {
-            ReadRoots::Pem(pem) => client_cas(of.roots.path(), pem, now)?,
-            ReadRoots::Bundle(roots) => {
-                found.bundles.insert(trust_domain(), Version::of(read.bundle_digest()));
-                // All roots are revoked: the trust domain is as one that is not configured.
-                if roots.is_empty() {
-                    continue;
-                }
-                roots.clone()
+    for (of, (read, crl)) in files.authorities.iter().zip(contents.authorities) {
+        match read {
+            ReadRoots::Pem(pem) => {
+                let certificates = client_cas(of.roots.path(), &pem, now)?;
+                found.hints.extend(root_store(of.roots.path(), &certificates)?.subjects());
+                found.add(of, certificates, crl, now, provider)?;
             }
-        };
+            ReadRoots::Bundle(roots) => {
+                let version = Version::of(bundle_digest(&roots));
+                found.bundles.insert(of.trust_domain.clone(), version);
+                // All roots are revoked: the trust domain is as one that is not configured.
+                if !roots.is_empty() && let Err(error) = found.add(of, roots, crl, now, provider) {
+                    found.unusable.push((of.trust_domain.clone(), error));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Found {
+    fn add(
+        &mut self,
+        of: &super::Authorities,
+        certificates: Vec<CertificateDer<'static>>,
+        crl: Option<ReadCrl>,
+        now: Timestamp,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<(), Error> {
         let roots = Arc::new(root_store(of.roots.path(), &certificates)?);
         let crls = match (&of.crl, crl) {
-            (Some(path), Some(pem)) => revocation_lists(path, pem, now)?,
+            (Some(path), Some(read)) => revocation_lists(path, &read?, now)?,
             _ => Vec::new(),
         };
         let malformed = || Error::CrlMalformed { path: of.crl.clone().unwrap_or_default() };
@@ -207,15 +228,14 @@ fn authorities(
             // webpki defaults: every certificate of the path is checked, and an unknown status is refused.
             .with_crls(crls.clone())
             .enforce_revocation_expiration();
-        found.of_clients.insert(trust_domain(), webpki.build().map_err(|_| malformed())?);
-        if let ReadRoots::Pem(_) = read {
-            found.hints.extend(roots.subjects());
-        }
+        let of_client = webpki.build().map_err(|_| malformed())?;
         let of_server = Authorities::new(roots, &crls).map_err(|_| malformed())?;
-        found.of_servers.insert(trust_domain(), of_server);
-        found.roots.insert(trust_domain(), certificates);
+        let trust_domain = || of.trust_domain.clone();
+        self.of_clients.insert(trust_domain(), of_client);
+        self.of_servers.insert(trust_domain(), of_server);
+        self.roots.insert(trust_domain(), certificates);
+        Ok(())
     }
-    Ok(found)
 }
 
 /// Our own certificate with its path and private key, not checked to be a pair.

@@ -1,5 +1,6 @@
 //! The files of TLS: size, permissions and content. `config` interprets them.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -81,8 +82,11 @@ pub(super) struct Contents {
     pub certificate: Vec<u8>,
     pub private_key: Vec<u8>,
     /// CAs and revocation lists, in the order of [`Files::authorities`].
-    pub authorities: Vec<(ReadRoots, Option<Vec<u8>>)>,
+    pub authorities: Vec<(ReadRoots, Option<ReadCrl>)>,
 }
+
+/// Revocation lists as they were read. Those of a peer that cannot be read concern that peer alone.
+pub(super) type ReadCrl = Result<Vec<u8>, Error>;
 
 impl Contents {
     pub fn read(files: &Files, now: Timestamp) -> Result<Self, Error> {
@@ -92,7 +96,10 @@ impl Contents {
                 Roots::Pem(path) => ReadRoots::Pem(read(path, limits::TLS_FILE_BYTES_MAX, check_mode)?),
                 Roots::Bundle(bundle) => ReadRoots::Bundle(bundle.unexpired(now)),
             };
-            Ok((roots, crl.transpose()?))
+            match (&roots, crl) {
+                (ReadRoots::Pem(_), Some(Err(error))) => Err(error),
+                (_, crl) => Ok((roots, crl)),
+            }
         });
         Ok(Self {
             certificate: read(&files.own.certificate, limits::TLS_FILE_BYTES_MAX, check_mode)?,
@@ -103,30 +110,34 @@ impl Contents {
 
     /// Digest that detects a change of a file without retaining the private key.
     pub fn file_digest(&self) -> [u8; 32] {
-        let none: &[u8] = &[];
-        let authorities = self.authorities.iter().flat_map(|(roots, crl)| {
-            let ca = if let ReadRoots::Pem(pem) = roots { pem.as_slice() } else { none };
-            [ca, crl.as_deref().unwrap_or(none)]
-        });
+        let authorities: Vec<[Cow<'_, [u8]>; 2]> = self.authorities.iter().map(|(roots, crl)| {
+            let ca = if let ReadRoots::Pem(pem) = roots { pem.as_slice() } else { &[] };
+            let crl = match crl {
+                Some(Ok(pem)) => pem.into(),
+                // An unreadable file is identified by its error.
+                Some(Err(error)) => error.to_string().into_bytes().into(),
+                None => Cow::default(),
+            };
+            [ca.into(), crl]
+        }).collect();
+        let authorities = authorities.iter().flatten().map(AsRef::as_ref);
         digest_of([self.certificate.as_slice(), &self.private_key].into_iter().chain(authorities))
     }
 
     /// Digest that detects a change of a file or of a bundle.
     pub fn digest(&self) -> [u8; 32] {
-        let bundles = self.authorities.iter().map(|(roots, _)| roots.bundle_digest());
+        let bundles = self.authorities.iter().map(|(roots, _)| match roots {
+            ReadRoots::Pem(_) => digest_of([]),
+            ReadRoots::Bundle(roots) => bundle_digest(roots),
+        });
         let parts: Vec<[u8; 32]> = std::iter::once(self.file_digest()).chain(bundles).collect();
         digest_of(parts.iter().map(<[u8; 32]>::as_slice))
     }
 }
 
-impl ReadRoots {
-    /// Digest that detects a change of a bundle.
-    pub fn bundle_digest(&self) -> [u8; 32] {
-        match self {
-            Self::Pem(_) => digest_of([]),
-            Self::Bundle(roots) => digest_of(roots.iter().map(AsRef::as_ref)),
-        }
-    }
+/// Digest that detects a change of the roots of a bundle.
+pub(super) fn bundle_digest(roots: &[CertificateDer<'_>]) -> [u8; 32] {
+    digest_of(roots.iter().map(AsRef::as_ref))
 }
 
 /// SHA-256 of these parts, each with its length.

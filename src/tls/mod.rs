@@ -151,7 +151,10 @@ struct LoggedState {
 impl Tls {
     /// Reads the files. The remote end must have a certificate of one of their trust domains.
     pub fn load(files: Files, with: RemoteEnd, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let loaded = config::load(&files, &Contents::read(&files, clock.now())?, with, &clock)?;
+        let mut loaded = config::load(&files, Contents::read(&files, clock.now())?, with, &clock)?;
+        if let Some((_, error)) = loaded.unusable.pop() {
+            return Err(error);
+        }
         config::check_distinct_roots(&files, &loaded)?;
         metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
         let loaded = ArcSwap::from_pointee(loaded);
@@ -249,7 +252,7 @@ impl Tls {
             logged.refused = None;
         } else if logged.refused != Some(seen) {
             let loaded = contents
-                .and_then(|contents| config::load(&shared.files, &contents, shared.with, &shared.clock));
+                .and_then(|contents| config::load(&shared.files, contents, shared.with, &shared.clock));
             logged.refused = self.adopt(loaded).is_err().then_some(seen);
         }
         self.warn_if_expiring(&mut logged);
@@ -263,6 +266,9 @@ impl Tls {
                 loaded.succeed(&current.load(), generation.borrow().saturating_add(1));
                 metrics.set_tls_certificate_not_after(with.as_str(), loaded.not_after.secs());
                 metrics.tls_reload(with.as_str(), "ok");
+                for (trust_domain, error) in &loaded.unusable {
+                    tracing::warn!(%trust_domain, %error, "failed to load the files of a peer, its certificates are refused");
+                }
                 let not_after = loaded.not_after.to_rfc3339();
                 // Configuration before generation: a waiter on the generation sees the new configuration.
                 current.store(Arc::new(loaded));
