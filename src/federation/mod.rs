@@ -42,6 +42,9 @@ pub enum Error {
     /// The configuration has no CA of our own trust domain.
     #[error("this fabric publishes no roots: tls has no CA of fabric.trust_domain")]
     NoRoots,
+    /// A CA of our own trust domain cannot be published.
+    #[error("this fabric publishes no roots: tls.client_ca: {0}")]
+    UnpublishableRoot(BundleError),
     /// All scan permits are in use.
     #[error("the limit of concurrent scans of the ledger on this node is reached; retry")]
     Busy,
@@ -101,12 +104,12 @@ impl Federation {
     /// The SPIFFE bundle of our roots, by which peers verify our certificates.
     ///
     /// # Errors
-    /// [`Error::NotConfigured`], [`Error::NoRoots`].
+    /// [`Error::NotConfigured`], [`Error::NoRoots`], [`Error::UnpublishableRoot`].
     pub fn bundle(&self) -> Result<String, Error> {
         if !self.parts.peers.is_configured() {
             return Err(Error::NotConfigured);
         }
         let tls = self.parts.tls.as_ref().ok_or(Error::NoRoots)?;
-        tls.bundle_of(&self.parts.trust_domain).ok_or(Error::NoRoots)
+        tls.bundle_of(&self.parts.trust_domain).map_err(Error::UnpublishableRoot)?.ok_or(Error::NoRoots)
     }
 }

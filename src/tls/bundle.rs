@@ -17,6 +17,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
+use x509_parser::oid_registry::OID_SIG_ED25519;
 use x509_parser::public_key::PublicKey;
 
 use super::{Error, files, svid};
@@ -45,6 +46,9 @@ pub enum BundleError {
     /// §4.1.1: a lower number is an older bundle.
     #[error("spiffe_sequence went backwards")]
     SequenceWentBack,
+    /// Without this root a reader would refuse what the root has issued.
+    #[error("a CA has a key without JWK form, which is neither EC, RSA nor Ed25519; it cannot be published")]
+    NoJwk,
     /// Not written by [`Bundle::to_keep`].
     #[error("is not a kept bundle; without it the node begins with bundle_file")]
     NotKept,
@@ -220,11 +224,11 @@ fn root(key: &Map<String, Value>) -> Result<Root, BundleError> {
     Ok(Root { certificate, not_after })
 }
 
-/// The bundle of these roots. A root whose key has no JWK form is left out: TLS would not accept it either. There is no
+/// The bundle of these roots, all or none: a reader takes a missing root for a revoked one. There is no
 /// `spiffe_sequence`, which all nodes would have to count alike.
-pub(super) fn document(roots: &[CertificateDer<'static>]) -> String {
-    let keys: Vec<Value> = roots.iter().filter_map(|root| jwk(root)).collect();
-    json!({"keys": keys, "spiffe_refresh_hint": limits::BUNDLE_REFRESH_HINT.as_secs()}).to_string()
+pub(super) fn document(roots: &[CertificateDer<'static>]) -> Result<String, BundleError> {
+    let keys: Vec<Value> = roots.iter().map(|root| jwk(root).ok_or(BundleError::NoJwk)).collect::<Result<_, _>>()?;
+    Ok(json!({"keys": keys, "spiffe_refresh_hint": limits::BUNDLE_REFRESH_HINT.as_secs()}).to_string())
 }
 
 fn jwk(der: &CertificateDer<'_>) -> Option<Value> {
@@ -246,6 +250,10 @@ fn jwk(der: &CertificateDer<'_>) -> Option<Value> {
             // RFC 7518 §6.3.1.1: without the zero byte of DER.
             let modulus = key.modulus.strip_prefix(&[0]).unwrap_or(key.modulus);
             json!({"kty": "RSA", "n": text(modulus), "e": text(key.exponent)})
+        }
+        // RFC 8037 §2. x509-parser does not know the key type.
+        PublicKey::Unknown(x) if certificate.public_key().algorithm.algorithm == OID_SIG_ED25519 => {
+            json!({"kty": "OKP", "crv": "Ed25519", "x": text(x)})
         }
         _ => return None,
     };

@@ -299,10 +299,11 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 /// The SPIFFE bundle of the CAs in a PEM file.
 ///
 /// # Errors
-/// [`Error::File`] and the like, [`Error::NotACa`], [`Error::NoClientCa`].
+/// [`Error::File`] and the like, [`Error::NotACa`], [`Error::NoClientCa`], [`Error::Bundle`].
 pub fn bundle_of_file(path: &Path, now: Timestamp) -> Result<String, Error> {
     let pem = files::read(path, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
-    Ok(bundle::document(&client_cas(path, &pem, now)?))
+    let document = bundle::document(&client_cas(path, &pem, now)?);
+    document.map_err(|source| Error::Bundle { path: path.to_owned(), source })
 }
 
 /// The CAs of clients. webpki does not check the validity period of trust anchors (RFC 5280 §6.1.1 d excludes it), so

@@ -207,10 +207,12 @@ impl Tls {
     }
 
     /// The CAs of a trust domain as a SPIFFE bundle; `None` without one.
-    #[must_use]
-    pub fn bundle_of(&self, trust_domain: &TrustDomain) -> Option<String> {
+    ///
+    /// # Errors
+    /// [`BundleError::NoJwk`].
+    pub fn bundle_of(&self, trust_domain: &TrustDomain) -> Result<Option<String>, BundleError> {
         let loaded = self.0.loaded.load();
-        loaded.roots.get(trust_domain).map(|roots| bundle::document(roots))
+        loaded.roots.get(trust_domain).map(|roots| bundle::document(roots)).transpose()
     }
 
     /// The end of our certificate.

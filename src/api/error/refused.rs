@@ -305,7 +305,9 @@ impl Refused for federation::Error {
         match self {
             Self::Invalid { .. } => Refusal::Invalid,
             Self::Position(_) => Refusal::Conflict,
-            Self::UnknownOrigin | Self::NoRoots => Refusal::NotFound,
+            Self::UnknownOrigin | Self::UnknownPeer | Self::NoRoots | Self::UnpublishableRoot(_) => {
+                Refusal::NotFound
+            }
             Self::NotConfigured => Refusal::NotConfigured,
             Self::Busy | Self::Changing | Self::NotBootstrapped => Refusal::Unavailable,
             Self::State(error) => error.refusal(),
