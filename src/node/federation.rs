@@ -88,6 +88,8 @@ impl Fabrics {
             let setting = || format!("federation.peers[{index}].bundle_file");
             let bundle = open_bundle(peer, &config.node.data_dir);
             let bundle = bundle.map_err(|source| Error::Federation { setting: setting(), source })?;
+            check_roots(peer, &bundle, clock)
+                .map_err(|source| Error::Federation { setting: setting(), source })?;
             bundles.push((Arc::clone(peer), bundle));
             warn_of_two_sources(config, peer);
         }
@@ -134,6 +136,18 @@ fn open_bundle(peer: &Peer, data_dir: &Path) -> Result<Bundle, tls::Error> {
         tracing::info!(peer = peer.name, "bundle of a peer is the one that its endpoint gave before");
     }
     Ok(bundle)
+}
+
+/// A peer without roots cannot be read. One that has withdrawn its roots must not be able to prevent our start.
+fn check_roots(peer: &Peer, bundle: &Bundle, clock: &Clock) -> Result<(), tls::Error> {
+    if !bundle.unexpired(clock.now()).is_empty() {
+        return Ok(());
+    }
+    if peer.accept && bundle.is_of_file() {
+        return Err(tls::Error::NoClientCa { path: bundle.file().to_owned() });
+    }
+    tracing::warn!(peer = peer.name, "bundle of a peer has no unexpired root, its certificates are refused");
+    Ok(())
 }
 
 /// The file that keeps the newest bundle of a peer's endpoint.

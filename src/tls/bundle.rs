@@ -176,7 +176,7 @@ impl Bundle {
     }
 
     /// The roots. webpki does not check their validity period (RFC 5280 §6.1.1 d excludes it).
-    pub(super) fn unexpired(&self, now: Timestamp) -> Vec<CertificateDer<'static>> {
+    pub fn unexpired(&self, now: Timestamp) -> Vec<CertificateDer<'static>> {
         let document = self.0.accepted.load();
         let unexpired = document.roots.iter().filter(|root| now <= root.not_after);
         unexpired.map(|root| root.certificate.clone()).collect()
