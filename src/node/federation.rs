@@ -111,7 +111,7 @@ impl Fabrics {
         let mut connections = Vec::new();
         for (peer, bundle) in bundles {
             let (trust_domain, ids) = (peer.roots.trust_domain.clone(), peer.ids.clone());
-            let client = PeerClient::new(tls.clone(), trust_domain, ids, guard.clone());
+            let client = PeerClient::new(tls.clone(), trust_domain, ids, guard.clone(), clock.clone());
             let endpoint = peer.roots.endpoint.clone().map(|endpoint| (client.clone(), endpoint));
             let task = BundleTask {
                 name: peer.name.clone(),

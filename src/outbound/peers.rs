@@ -2,7 +2,8 @@
 //! every outbound call.
 //!
 //! A host name proves nothing: the certificate of the node must have one of the peer's SPIFFE IDs as its only URI name.
-//! A change of our certificate or of the peer's roots ends the calls that were made under the previous ones.
+//! A change of our certificate or of the peer's roots ends the calls that were made under the previous ones. A connection
+//! serves calls for [`limits::TLS_CONNECTION_AGE_MAX`], so that the node's certificate is verified again.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,7 @@ use super::address::Purpose;
 use super::client::{self, builder, read, reason};
 use super::guard::{Guard, UrlError};
 use super::resolver::{GuardedResolver, SystemResolver};
+use crate::clock::Clock;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::tls::{Tls, outbound_failure};
@@ -82,6 +84,7 @@ struct Shared {
     trust_domain: TrustDomain,
     ids: Arc<BTreeSet<WorkloadId>>,
     guard: Guard,
+    clock: Clock,
     current: Mutex<Option<Connections>>,
 }
 
@@ -90,14 +93,22 @@ struct Shared {
 struct Connections {
     http: reqwest::Client,
     generation: u64,
+    /// Time since boot.
+    since: Duration,
 }
 
 impl PeerClient {
     /// Calls nodes with one of `ids`, all of `trust_domain`, whose roots `tls` has.
     #[must_use]
-    pub fn new(tls: Tls, trust_domain: TrustDomain, ids: BTreeSet<WorkloadId>, guard: Guard) -> Self {
+    pub fn new(
+        tls: Tls,
+        trust_domain: TrustDomain,
+        ids: BTreeSet<WorkloadId>,
+        guard: Guard,
+        clock: Clock,
+    ) -> Self {
         let current = Mutex::new(None);
-        Self(Arc::new(Shared { tls, trust_domain, ids: Arc::new(ids), guard, current }))
+        Self(Arc::new(Shared { tls, trust_domain, ids: Arc::new(ids), guard, clock, current }))
     }
 
     /// Posts JSON to `path` of a node. Every response but a redirect is a result.
@@ -115,7 +126,7 @@ impl PeerClient {
         let mut url = endpoint.0.clone();
         url.set_path(path);
         self.check(&url)?;
-        let Connections { http, generation } = self.connections()?;
+        let Connections { http, generation, .. } = self.connections()?;
         let request = http.post(url).header(header::CONTENT_TYPE, "application/json").body(body);
         self.call(request, generation, timeout, bytes_max).await
     }
@@ -173,15 +184,17 @@ impl PeerClient {
 
     /// The connections under the present configuration. Dropping the previous ones closes them.
     fn connections(&self) -> Result<Connections, PeerCallError> {
-        let Shared { tls, trust_domain, current, .. } = &*self.0;
+        let Shared { tls, trust_domain, clock, current, .. } = &*self.0;
+        let now = clock.boot();
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = current.as_ref()
             && !tls.has_changed(connections.generation, Some(trust_domain))
+            && now.saturating_sub(connections.since) < limits::TLS_CONNECTION_AGE_MAX
         {
             return Ok(connections.clone());
         }
         let generation = self.generation();
-        Ok(current.insert(Connections { http: self.build(true)?, generation }).clone())
+        Ok(current.insert(Connections { http: self.build(true)?, generation, since: now }).clone())
     }
 
     fn build(&self, presents_certificate: bool) -> Result<reqwest::Client, PeerCallError> {
