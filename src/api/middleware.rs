@@ -16,6 +16,8 @@ use super::load_shedding::Admitted;
 use super::rate_limit::{Key, Remaining};
 use super::request_context::RequestContext;
 use super::{App, origin, request_id, unread_body};
+use crate::federation::peers::Peers;
+use crate::id::WorkloadId;
 use crate::limits;
 use crate::telemetry::TraceContext;
 
@@ -149,7 +151,7 @@ enum Admission {
 
 /// Refusals before the handler is known, in this order:
 ///
-/// 1. the rate limit: by certificate, else by address; for health routes by address
+/// 1. the rate limit: by certificate or peer, else by address; for health routes by address
 /// 2. framing violations
 /// 3. a foreign host name, or a page of another site
 /// 4. anything but health on a connection of the reserve
@@ -171,7 +173,8 @@ fn admissible(
     let decision = match &peer.channel {
         _ if is_health => app.health_rate_limits.acquire(by_address),
         Channel::Tls(Some(certificate)) => {
-            app.rate_limits.acquire(Key::Workload(certificate.spiffe_id.clone()))
+            let key = key_of_certificate(app.federation.peers(), &certificate.spiffe_id, by_address);
+            app.rate_limits.acquire(key)
         }
         Channel::Tls(None) | Channel::Plain => app.rate_limits.acquire(by_address),
     };
@@ -191,6 +194,15 @@ fn admissible(
         Err(refuse("reserve", Error::unavailable("too many connections, try again soon")))
     } else {
         Ok(Admission::IfNotOverloaded)
+    }
+}
+
+/// A peer chooses the names in its certificates, so each of them must not have a rate of its own.
+fn key_of_certificate(peers: &Peers, id: &WorkloadId, by_address: Key) -> Key {
+    match peers.by_id(id) {
+        Some(peer) => Key::Peer(peer.name.clone()),
+        None if peers.have(id.trust_domain()) => by_address,
+        None => Key::Workload(id.clone()),
     }
 }
 

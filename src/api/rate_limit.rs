@@ -24,7 +24,9 @@ use crate::limits;
 pub enum Key {
     /// An authenticated caller.
     Workload(WorkloadId),
-    /// An address, for requests without an authenticated caller.
+    /// The nodes of a peer fabric, by its name.
+    Peer(String),
+    /// An address, for requests without an authenticated caller, and for other workloads of a peer fabric.
     Address(IpAddr),
 }
 
