@@ -105,8 +105,8 @@ pub enum Error {
     /// The identity token of an agent of a peer fabric: only a token exchanged there may leave it.
     #[error("token is the identity token of an agent of another fabric")]
     IdentityOfAnotherFabric,
-    /// A token of a peer fabric that came through a further one.
-    #[error("token of a peer came through another fabric")]
+    /// A token of a peer fabric or another issuer that came through a further fabric.
+    #[error("token came through another fabric than its issuer")]
     ThroughAnotherFabric,
     /// A token of a peer fabric names an actor that is not of that peer.
     #[error("token of a peer names an actor of another issuer")]

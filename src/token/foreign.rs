@@ -9,7 +9,7 @@ use super::jws::{Compact, Header};
 use super::key_set::VerifyingKey;
 use super::signature_cache::SignatureCache;
 use super::subject_mapping;
-use super::{Error, credential, lineage, mint};
+use super::{Error, credential, issued, lineage, mint};
 use crate::clock::Timestamp;
 use crate::limits;
 
@@ -26,7 +26,8 @@ pub use super::credential::{Credential, Kind};
 /// 7. `nbf`, `iat`, `exp`, age
 /// 8. `cnf`, if present, names `presented`
 /// 9. `sub` follows the issuer's mapping and is of an allowed trust domain
-/// 10. types and limits of all other claims that are used
+/// 10. no `via`: the token came through a peer fabric, whose ledger is not consulted for it
+/// 11. types and limits of all other claims that are used
 ///
 /// `key` is a key of `issuer`; size, form and header were checked by [`Compact::parse`]. `presented` is the
 /// certificate of the connection of the token.
@@ -62,6 +63,9 @@ pub fn verify_foreign(
     claims.check_times(now, issuer.max_credential_age, limits::LEEWAY)?;
     let is_bound = confirmation::check(&claims, presented)?;
     let (sub, kubernetes) = subject_mapping::map(issuer, &claims)?;
+    if claims.others.contains_key(issued::VIA) {
+        return Err(Error::ThroughAnotherFabric);
+    }
     let email = if issuer.verified_email { verified_email(&claims)? } else { None };
     // Contract §3, `root_exp`: the expiry of the first credential, capped by the issuer's age limit.
     let root_exp = claims.exp.min(claims.iat.plus(issuer.max_credential_age));
@@ -268,6 +272,14 @@ mod tests {
         assert_eq!(refusal(&json!({"exp": limits::NUMERIC_DATE_MAX_SECS + 1})), Error::ClaimMalformed("exp"));
         assert_eq!(refusal(&json!({"exp": 1e308})), Error::ClaimMalformed("exp"));
         assert_eq!(refusal(&json!({"exp": "9999999999"})), Error::ClaimMalformed("exp"));
+    }
+
+    /// Attack: another fabric that is configured as an issuer only passes on a token of a third one.
+    #[test]
+    fn foreign_token_that_came_through_a_fabric_is_refused() {
+        for via in [json!(["https://peer.example"]), json!([]), json!("x")] {
+            assert_eq!(refusal(&json!({ "via": via })), Error::ThroughAnotherFabric, "{via}");
+        }
     }
 
     #[test]
