@@ -265,7 +265,7 @@ impl Freshness {
         let Some(leases) = Self::catch_up(request_index(for_lease), applied, confirmed_index).await else {
             return false;
         };
-        self.sources.hold_since(sent, leases);
+        self.sources.hold_since(sent, self.void_before(), leases);
         self.hold_since(sent);
         true
     }

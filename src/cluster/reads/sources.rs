@@ -182,14 +182,16 @@ impl Sources {
     }
 
     /// Takes the leases that the leader named in answer to a request sent at `sent`, once the index is applied that it
-    /// named with them. A lease of an earlier call does not replace that of a later one; a lease on another copy
-    /// always does.
-    pub(super) fn hold_since(&self, sent: Duration, named: Vec<SourceLease>) {
+    /// named with them. A lease of an earlier call does not replace that of a later one, unless that is on another copy or
+    /// void.
+    pub(super) fn hold_since(&self, sent: Duration, void_before: Duration, named: Vec<SourceLease>) {
         let mut leases = self.leases();
         for named in named {
             let lease = Lease { named, sent };
             let is_newer = match leases.get(&named.source.id) {
-                Some(known) if known.named.source == named.source => lease.age(sent) <= known.age(sent),
+                Some(known) if known.sent > void_before && known.named.source == named.source => {
+                    lease.age(sent) <= known.age(sent)
+                }
                 Some(_) => true,
                 None => leases.len() < limits::SOURCES_MAX,
             };

@@ -43,6 +43,11 @@ fn is_held(sources: &Sources, source: Source, now: Duration) -> bool {
     sources.prove(source, LENGTH, (now, Duration::ZERO)).is_ok()
 }
 
+/// As on a node that was not suspended.
+fn hold(sources: &Sources, sent: Duration, named: Vec<SourceLease>) {
+    sources.hold_since(sent, Duration::ZERO, named);
+}
+
 #[test]
 fn record_counts_from_the_call() {
     let sources = Sources::default();
@@ -98,7 +103,7 @@ fn longest_lease_is_limited() {
 fn lease_counts_from_the_request_minus_a_margin() {
     let sources = Sources::default();
     // The leader called 20 s before it read its record; the margin is 3 s.
-    sources.hold_since(HOUR, vec![named(SOURCE, secs(40), LENGTH)]);
+    hold(&sources, HOUR, vec![named(SOURCE, secs(40), LENGTH)]);
     let end = HOUR + secs(37);
     assert!(is_held(&sources, SOURCE, end.saturating_sub(MILLISECOND)));
     assert!(!is_held(&sources, SOURCE, end), "counted from later, or without the margin");
@@ -119,21 +124,21 @@ fn shorter_length_of_leader_and_node_counts() {
         (secs(60), HOUR, secs(57)),
     ] {
         let sources = Sources::default();
-        sources.hold_since(HOUR, vec![named(SOURCE, leaders, leaders)]);
+        hold(&sources, HOUR, vec![named(SOURCE, leaders, leaders)]);
         let at = |after| sources.prove(SOURCE, own, (HOUR + after, Duration::ZERO)).is_ok();
         assert!(!at(expected), "{leaders:?} {own:?}");
         assert_eq!(at(expected.saturating_sub(MILLISECOND)), !expected.is_zero(), "{leaders:?} {own:?}");
     }
     // The node's own length counts from the leader's call too: 30 s of it have passed.
     let sources = Sources::default();
-    sources.hold_since(HOUR, vec![named(SOURCE, secs(30), LENGTH)]);
+    hold(&sources, HOUR, vec![named(SOURCE, secs(30), LENGTH)]);
     assert!(sources.prove(SOURCE, secs(20), (HOUR, Duration::ZERO)).is_err());
 }
 
 #[test]
 fn node_booted_just_now_computes_no_negative_times() {
     let sources = Sources::default();
-    sources.hold_since(secs(1), vec![named(SOURCE, secs(5), LENGTH)]);
+    hold(&sources, secs(1), vec![named(SOURCE, secs(5), LENGTH)]);
     assert!(is_held(&sources, SOURCE, secs(2)));
     assert!(!is_held(&sources, SOURCE, secs(3)));
     assert!(sources.prove(SOURCE, secs(2), (secs(1), Duration::ZERO)).is_err());
@@ -142,38 +147,47 @@ fn node_booted_just_now_computes_no_negative_times() {
 #[test]
 fn lease_is_of_one_copy() {
     let sources = Sources::default();
-    sources.hold_since(HOUR, vec![named(SOURCE, LENGTH, LENGTH)]);
+    hold(&sources, HOUR, vec![named(SOURCE, LENGTH, LENGTH)]);
     for stranger in [NEXT_COPY, Source { generation: 0, ..SOURCE }, other(1)] {
         let refused = sources.prove(stranger, LENGTH, (HOUR, Duration::ZERO)).expect_err("another");
         assert_eq!((refused.heard_ago, refused.to_string().as_str()), (None, "not heard yet"));
     }
     // The leader's present copy replaces that of before, although its last call is older.
-    sources.hold_since(HOUR, vec![named(NEXT_COPY, secs(30), LENGTH)]);
+    hold(&sources, HOUR, vec![named(NEXT_COPY, secs(30), LENGTH)]);
     assert!(is_held(&sources, NEXT_COPY, HOUR) && !is_held(&sources, SOURCE, HOUR));
 }
 
 #[test]
 fn earlier_call_never_shortens_a_lease() {
     let sources = Sources::default();
-    sources.hold_since(HOUR, vec![named(SOURCE, secs(50), LENGTH)]);
-    sources.hold_since(HOUR + secs(1), vec![named(SOURCE, secs(10), LENGTH)]);
+    hold(&sources, HOUR, vec![named(SOURCE, secs(50), LENGTH)]);
+    hold(&sources, HOUR + secs(1), vec![named(SOURCE, secs(10), LENGTH)]);
     assert!(is_held(&sources, SOURCE, HOUR + secs(40)));
     // A new leader without records names none: the lease goes on until its end.
-    sources.hold_since(HOUR + secs(2), Vec::new());
+    hold(&sources, HOUR + secs(2), Vec::new());
     assert!(is_held(&sources, SOURCE, HOUR + secs(40)));
     assert!(!is_held(&sources, SOURCE, HOUR + secs(50)));
     // A later call counts by the length that its leader allows.
-    sources.hold_since(HOUR + secs(3), vec![named(SOURCE, secs(2), secs(2))]);
+    hold(&sources, HOUR + secs(3), vec![named(SOURCE, secs(2), secs(2))]);
     assert!(!is_held(&sources, SOURCE, HOUR + secs(5)));
 }
 
 #[test]
 fn lease_requested_before_a_suspension_is_void() {
     let sources = Sources::default();
-    sources.hold_since(HOUR, vec![named(SOURCE, LENGTH, LENGTH)]);
+    hold(&sources, HOUR, vec![named(SOURCE, LENGTH, LENGTH)]);
     let at = |void_before| sources.prove(SOURCE, LENGTH, (HOUR + secs(1), void_before));
     assert!(at(HOUR.saturating_sub(MILLISECOND)).is_ok());
     assert!(at(HOUR).is_err());
+}
+
+/// Regression: a void lease of a later call blocked the lease of every leader whose call was earlier.
+#[test]
+fn void_lease_is_replaced_by_that_of_an_earlier_call() {
+    let sources = Sources::default();
+    sources.hold_since(HOUR, Duration::ZERO, vec![named(SOURCE, LENGTH, LENGTH)]);
+    sources.hold_since(HOUR + secs(1), HOUR, vec![named(SOURCE, secs(40), LENGTH)]);
+    assert!(sources.prove(SOURCE, LENGTH, (HOUR + secs(1), HOUR)).is_ok());
 }
 
 #[test]
@@ -181,14 +195,14 @@ fn sources_are_limited() {
     let (sources, most) = (Sources::default(), limits::SOURCES_MAX);
     for number in 0..=most {
         assert_eq!(sources.record(call(HOUR), other(number), LENGTH), number < most);
-        sources.hold_since(HOUR, vec![named(other(number), LENGTH, LENGTH)]);
+        hold(&sources, HOUR, vec![named(other(number), LENGTH, LENGTH)]);
     }
     assert_eq!(sources.recorded(5, HOUR, Duration::ZERO).len(), most);
     assert!(is_held(&sources, other(0), HOUR) && !is_held(&sources, other(most), HOUR));
     // Those that are not called any more make room.
     let later = HOUR + limits::SOURCE_LEASE_MAX + secs(1);
-    sources.hold_since(later, Vec::new());
-    sources.hold_since(later, vec![named(other(most), LENGTH, LENGTH)]);
+    hold(&sources, later, Vec::new());
+    hold(&sources, later, vec![named(other(most), LENGTH, LENGTH)]);
     assert!(is_held(&sources, other(most), later));
 }
 
