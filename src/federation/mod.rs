@@ -22,7 +22,7 @@ use crate::cluster::Corrupt;
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::state::{self, State};
-use crate::tls::Tls;
+use crate::tls::{BundleError, Tls};
 
 /// Reason why the ledger was not read.
 #[derive(Debug, thiserror::Error)]

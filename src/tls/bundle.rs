@@ -16,8 +16,8 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};
 use x509_parser::certificate::X509Certificate;
-use x509_parser::prelude::FromDer as _;
 use x509_parser::oid_registry::OID_SIG_ED25519;
+use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 
 use super::{Error, files, svid};
@@ -104,7 +104,9 @@ impl Bundle {
         };
         let malformed = |source| Error::Bundle { path: kept.to_owned(), source };
         let line_end = text.iter().position(|byte| *byte == b'\n');
-        let (line, document) = line_end.and_then(|at| text.split_at_checked(at + 1)).ok_or_else(|| malformed(BundleError::NotKept))?;
+        let (line, document) = line_end
+            .and_then(|at| text.split_at_checked(at + 1))
+            .ok_or_else(|| malformed(BundleError::NotKept))?;
         let file_digest = self.0.accepted.load().file_digest;
         if line != kept_line(file_digest).as_bytes() {
             return Ok(false);
@@ -227,7 +229,8 @@ fn root(key: &Map<String, Value>) -> Result<Root, BundleError> {
 /// The bundle of these roots, all or none: a reader takes a missing root for a revoked one. There is no
 /// `spiffe_sequence`, which all nodes would have to count alike.
 pub(super) fn document(roots: &[CertificateDer<'static>]) -> Result<String, BundleError> {
-    let keys: Vec<Value> = roots.iter().map(|root| jwk(root).ok_or(BundleError::NoJwk)).collect::<Result<_, _>>()?;
+    let keys: Vec<Value> =
+        roots.iter().map(|root| jwk(root).ok_or(BundleError::NoJwk)).collect::<Result<_, _>>()?;
     Ok(json!({"keys": keys, "spiffe_refresh_hint": limits::BUNDLE_REFRESH_HINT.as_secs()}).to_string())
 }
 

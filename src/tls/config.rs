@@ -200,7 +200,9 @@ fn authorities(
                 let version = Version::of(bundle_digest(&roots));
                 found.bundles.insert(of.trust_domain.clone(), version);
                 // All roots are revoked: the trust domain is as one that is not configured.
-                if !roots.is_empty() && let Err(error) = found.add(of, roots, crl, now, provider) {
+                if !roots.is_empty()
+                    && let Err(error) = found.add(of, roots, crl, now, provider)
+                {
                     found.unusable.push((of.trust_domain.clone(), error));
                 }
             }

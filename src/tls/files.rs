@@ -96,9 +96,9 @@ impl Contents {
                 Roots::Pem(path) => ReadRoots::Pem(read(path, limits::TLS_FILE_BYTES_MAX, check_mode)?),
                 Roots::Bundle(bundle) => ReadRoots::Bundle(bundle.unexpired(now)),
             };
-            match (&roots, crl) {
-                (ReadRoots::Pem(_), Some(Err(error))) => Err(error),
-                (_, crl) => Ok((roots, crl)),
+            match crl {
+                Some(Err(error)) if matches!(roots, ReadRoots::Pem(_)) => Err(error),
+                crl => Ok((roots, crl)),
             }
         });
         Ok(Self {
@@ -110,16 +110,20 @@ impl Contents {
 
     /// Digest that detects a change of a file without retaining the private key.
     pub fn file_digest(&self) -> [u8; 32] {
-        let authorities: Vec<[Cow<'_, [u8]>; 2]> = self.authorities.iter().map(|(roots, crl)| {
-            let ca = if let ReadRoots::Pem(pem) = roots { pem.as_slice() } else { &[] };
-            let crl = match crl {
-                Some(Ok(pem)) => pem.into(),
-                // An unreadable file is identified by its error.
-                Some(Err(error)) => error.to_string().into_bytes().into(),
-                None => Cow::default(),
-            };
-            [ca.into(), crl]
-        }).collect();
+        let authorities: Vec<[Cow<'_, [u8]>; 2]> = self
+            .authorities
+            .iter()
+            .map(|(roots, crl)| {
+                let ca = if let ReadRoots::Pem(pem) = roots { pem.as_slice() } else { &[] };
+                let crl: Cow<'_, [u8]> = match crl {
+                    Some(Ok(pem)) => pem.into(),
+                    // An unreadable file is identified by its error.
+                    Some(Err(error)) => error.to_string().into_bytes().into(),
+                    None => Cow::default(),
+                };
+                [ca.into(), crl]
+            })
+            .collect();
         let authorities = authorities.iter().flatten().map(AsRef::as_ref);
         digest_of([self.certificate.as_slice(), &self.private_key].into_iter().chain(authorities))
     }
@@ -227,7 +231,7 @@ mod tests {
             Contents {
                 certificate: certificate.to_vec(),
                 private_key: private_key.to_vec(),
-                authorities: vec![(ReadRoots::Pem(Vec::new()), crl.map(<[u8]>::to_vec))],
+                authorities: vec![(ReadRoots::Pem(Vec::new()), crl.map(|crl| Ok(crl.to_vec())))],
             }
             .digest()
         };

@@ -319,6 +319,45 @@ async fn roots_of_a_peer_come_from_its_endpoint() {
     assert_eq!((status(&node, new.caller(0)), status(&node, old.caller(0))), (Some(200), None));
 }
 
+/// Regression: a restarted node trusted the root of the file again, which the peer has withdrawn, and could not reach the
+/// endpoint any more.
+#[tokio::test]
+async fn roots_of_the_endpoint_survive_a_restart() {
+    let (old, new) = (Fabric::new("eu.example", &["one"]), Fabric::new("eu.example", &["one"]));
+    let endpoint = Endpoint::serve(&old, bundle(&[&new], 2)).await;
+    let (mut node, _own) = node_with(&endpoint.section(&old)).await;
+    until_counted(&node, r#"svc_tls_reloads_total{result="ok",with="callers"} 1"#).await;
+    drop(endpoint);
+    node.restart().await;
+    assert_eq!((status(&node, new.caller(0)), status(&node, old.caller(0))), (Some(200), None));
+    // An operator changes the file.
+    let file = old.directory.path().join("bundle.json");
+    write_public(&file, &bundle(&[&old], 3));
+    until_counted(&node, r#"svc_tls_reloads_total{result="ok",with="callers"} 1"#).await;
+    write_public(&file, &bundle(&[&old], 1));
+    node.restart().await;
+    assert_eq!((status(&node, new.caller(0)), status(&node, old.caller(0))), (None, Some(200)));
+}
+
+/// Attack: a CA of a peer issues names without end, each of which would have a rate of its own.
+#[tokio::test]
+async fn callers_of_a_peer_share_rates() {
+    let eu = Fabric::new("eu.example", &["one", "two", "other", "third"]);
+    let section = eu.section("eu", SERVED).replace("eu.example/node", "eu.example/two");
+    let (node, _own) = node_with(&section).await;
+    let remaining = async |at: usize| {
+        let channel = node.secure(Some(eu.caller(at)));
+        let answer = node.call_over(&channel, "GET", HASH, &[], "").await;
+        let rate = answer.header("ratelimit").expect("a rate").to_owned();
+        let rest = rate.split(';').find_map(|part| part.strip_prefix("r=")).map(str::parse::<u32>);
+        rest.expect("a remainder").expect("a number")
+    };
+    let nodes = [remaining(0).await, remaining(1).await];
+    let others = [remaining(2).await, remaining(3).await];
+    assert_eq!((nodes[1], others[1]), (nodes[0] - 1, others[0] - 1));
+    assert!(others[0] < nodes[0], "by address, from which the test has called before");
+}
+
 /// Attack: another server answers at the endpoint, with a root of the attacker.
 #[tokio::test]
 async fn bundle_is_not_taken_from_another_server() {
@@ -373,6 +412,11 @@ async fn unusable_files_of_federation_are_refused_at_start() {
     let other = ap.section("ap", SERVED);
     write_public(&ap.directory.path().join("bundle.json"), &bundle(&[&ap, &eu], 1));
     let shared = refusal(&format!("{section}{other}"), &own).await;
+    let section = ap.section("ap", READ);
+    write_public(&ap.directory.path().join("bundle.json"), "{\"keys\": []}");
+    let empty = refusal(&section, &own).await;
+    assert!(empty.starts_with("federation.peers[0].bundle_file: "), "{empty}");
+    assert!(empty.contains("contains no unexpired CA certificate"), "{empty}");
     assert!(shared.contains("contains a root of trust domain eu.example"), "{shared}");
 }
 

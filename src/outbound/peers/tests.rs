@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -22,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::*;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::outbound::guard::Rules;
 use crate::telemetry::Metrics;
 use crate::tls::{Authorities, Bundle, Files, KeyPairFiles, RemoteEnd, Roots};
@@ -67,6 +68,7 @@ struct Caller {
     root: Authority,
     bundle: Bundle,
     tls: Tls,
+    clock: Clock,
     client: PeerClient,
 }
 
@@ -90,13 +92,14 @@ impl Caller {
         let roots = Roots::Bundle(bundle.clone());
         let authorities = vec![Authorities { trust_domain: trust_domain.clone(), roots, crl: None }];
         let metrics = Metrics::new().expect("metrics");
-        let tls = Tls::load(Files { own, authorities }, RemoteEnd::Fabrics, Clock::system(), metrics);
+        let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+        let tls = Tls::load(Files { own, authorities }, RemoteEnd::Fabrics, clock.clone(), metrics);
         let tls = tls.expect("good files");
         let rules =
             Rules { allowed_networks: vec!["127.0.0.0/8".parse().expect("network")], ..Rules::default() };
         let ids = [NODE.parse().expect("id")].into();
-        let client = PeerClient::new(tls.clone(), trust_domain, ids, Guard::new(rules));
-        Self { _directory: directory, root, bundle, tls, client }
+        let client = PeerClient::new(tls.clone(), trust_domain, ids, Guard::new(rules), clock.clone());
+        Self { _directory: directory, root, bundle, tls, clock, client }
     }
 
     async fn post(&self, endpoint: &Endpoint, timeout: Duration) -> Result<PeerResponse, PeerCallError> {
@@ -126,6 +129,8 @@ struct Node {
     endpoint: Endpoint,
     /// A request has arrived.
     asked: Arc<Notify>,
+    /// Number of connections.
+    connections: Arc<AtomicUsize>,
     _serving: JoinSet<()>,
 }
 
@@ -158,10 +163,13 @@ impl Node {
         let endpoint = Endpoint::base(&url, &Guard::new(rules)).expect("an endpoint");
         let (asked, mut serving) = (Arc::new(Notify::new()), JoinSet::new());
         let notified = Arc::clone(&asked);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connections);
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (socket, _) = listener.accept().await.expect("a connection");
+                count.fetch_add(1, Ordering::Relaxed);
                 let (acceptor, answer, asked) = (acceptor.clone(), answer.clone(), Arc::clone(&notified));
                 connections.spawn(async move {
                     if let Ok(stream) = acceptor.accept(socket).await {
@@ -170,7 +178,7 @@ impl Node {
                 });
             }
         });
-        Self { endpoint, asked, _serving: serving }
+        Self { endpoint, asked, connections, _serving: serving }
     }
 
     async fn of(caller: &Caller, issuer: &Authority, answer: Answer) -> Self {
@@ -299,6 +307,20 @@ async fn connection_without_answers_to_pings_is_closed() {
     let began = clock.boot();
     assert_eq!(caller.post(&node.endpoint, AMPLE).await, Err(client::Error::TimedOut.into()));
     assert!(clock.boot() < began + AMPLE / 2, "by the ping");
+}
+
+/// Regression: a connection served calls after the certificate of the node had expired.
+#[tokio::test]
+async fn connection_is_made_again_after_its_age_limit() {
+    let peer = root("peer");
+    let caller = Caller::of(&peer);
+    let node = Node::of(&caller, &peer, good(b"{}")).await;
+    let almost = limits::TLS_CONNECTION_AGE_MAX - Duration::from_millis(1);
+    for (pause, expected) in [(Duration::ZERO, 1), (almost, 1), (Duration::from_millis(1), 2), (almost, 2)] {
+        caller.clock.advance(pause);
+        caller.post(&node.endpoint, AMPLE).await.expect("an answer");
+        assert_eq!(node.connections.load(Ordering::Relaxed), expected, "{pause:?}");
+    }
 }
 
 #[tokio::test]
