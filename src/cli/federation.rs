@@ -25,7 +25,7 @@ pub(super) enum Command {
     },
     /// Print the SPIFFE bundle of the CAs of this fabric, which a peer needs as its `bundle_file`.
     Bundle {
-        /// The CA certificates: the file of tls.client_ca. PEM.
+        /// The CA certificates: PEM, as in `tls.client_ca`.
         ca: PathBuf,
     },
     /// Refuse the calls and the credentials of a peer. Its ledger is read on.

@@ -258,8 +258,8 @@ fn pause_after(engine: &mut Engine, known: Known, change: impl Fn(&mut Answer), 
     engine.succeeded(Outcome::Imported, Duration::ZERO)
 }
 
-fn new_keys() -> Option<AnswerKeys> {
-    Some(AnswerKeys { etag: "new".to_owned(), key_set: r#"{"keys":[]}"#.to_owned() })
+fn new_keys() -> AnswerKeys {
+    AnswerKeys { etag: "new".to_owned(), key_set: r#"{"keys":[]}"#.to_owned() }
 }
 
 /// Attack: pages without entries, and sets of keys, as fast as we call.
@@ -271,7 +271,7 @@ fn import_without_entries_is_not_followed_at_once() {
     let page = |answer: &mut Answer| answer.next = Some("p2".to_owned());
     assert_eq!(pause_after(&mut engine, known(), page, START), limits::PEER_RETRY_MIN);
     let keys = |answer: &mut Answer| {
-        (answer.keys, answer.entries) = (new_keys(), vec![entry(110)]);
+        (answer.keys, answer.entries) = (Some(new_keys()), vec![entry(110)]);
     };
     assert_eq!(pause_after(&mut engine, known(), keys, START), limits::PEER_RETRY_MAX);
     // The first copy has a first set of keys.
@@ -283,7 +283,7 @@ fn import_without_entries_is_not_followed_at_once() {
 fn ledger_that_always_begins_anew_is_paced() {
     let founded = |answer: &mut Answer| {
         (answer.incarnation, answer.is_reset, answer.entries) = (OTHER, true, vec![entry(1)]);
-        (answer.keys, answer.next) = (new_keys(), Some("p2".to_owned()));
+        (answer.keys, answer.next) = (Some(new_keys()), Some("p2".to_owned()));
     };
     let again =
         |answer: &mut Answer| (answer.is_reset, answer.from, answer.entries) = (true, 0, vec![entry(1)]);
