@@ -2,6 +2,7 @@
 //! never drops data silently and never panics.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::large_futures, reason = "the stack of a test holds a whole node and its configuration")]
 
 mod node_under_test;
 
