@@ -5,6 +5,7 @@
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::large_futures, reason = "the stack of a test holds a whole node and its configuration")]
 
 mod node_under_test;
 

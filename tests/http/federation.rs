@@ -256,9 +256,9 @@ async fn bad_parameters_are_refused_by_name() {
         (&format!("{EXPORT}?epoch=3000001"), 400, "epoch: is ahead"),
         (&format!("{EXPORT}?limit=1001"), 400, "limit: must be a whole number from 1 to 1000"),
         (&format!("{EXPORT}?floor=1"), 400, "the query parameters are since, origin"),
-        (&cursor("x"), 400, "cursor: must be from a Link header"),
-        (&short, 400, "cursor: must be from a Link header"),
-        (&foreign, 400, "cursor: must be from a Link header of this incarnation"),
+        (&cursor("x"), 400, "cursor: must be from a page"),
+        (&short, 400, "cursor: must be from a page"),
+        (&foreign, 400, "cursor: must be from a page of this incarnation"),
     ] {
         let answer = node.get(path).await;
         let code = if status == 404 { "not_found" } else { "invalid_request" };
