@@ -66,7 +66,7 @@ impl Fabric {
             trust_domain,
             hosts: Vec::new(),
             peers: Vec::new(),
-            callers: vec![operator],
+            callers: callers.into(),
             lifetime_days: 30,
         };
         let made = pki::make(&request, Clock::system().now()).expect("certificates");
@@ -79,6 +79,11 @@ impl Fabric {
 
     fn issuer(&self) -> String {
         format!("https://{}.example", self.name)
+    }
+
+    /// Its certificate in calls to peers.
+    fn caller_of_peers(&self) -> &pki::IssuedCertificate {
+        &self.made.callers[1].1
     }
 
     fn bundle(&self) -> PathBuf {
@@ -96,7 +101,7 @@ impl Fabric {
             issuer = "{issuer}"
             trust_domains = ["{domain}.example"]
             endpoints = ["https://{endpoint}"]
-            ids = ["spiffe://{domain}.example/node"]
+            ids = ["spiffe://{domain}.example/node", "spiffe://{domain}.example/federation"]
             bundle_file = "{bundle}"
             stale_after = "2s"
             {more}
@@ -151,12 +156,16 @@ impl Fabric {
             keys_file = "{keys}"
             trust_domains = ["idp.example"]
             [federation]
+            certificate = "{federation_certificate}"
+            private_key = "{federation_private_key}"
             {peers}
             "#,
             data = self.data().display(),
             https = self.https,
             certificate = self.made.node.certificate.display(),
             private_key = self.made.node.private_key.display(),
+            federation_certificate = self.caller_of_peers().certificate.display(),
+            federation_private_key = self.caller_of_peers().private_key.display(),
             ca = self.made.ca.certificate.display(),
             issuer = self.issuer(),
             name = self.name,

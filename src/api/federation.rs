@@ -1,9 +1,9 @@
-//! `/v1/federation/`: wire types and translation: hash and export of the ledger of this fabric's own revocations, and the
-//! bundle of its roots.
+//! `/v1/federation/`: wire types and translation: hash, export and sync of the ledger of this fabric's own revocations, and
+//! the bundle of its roots.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -12,12 +12,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::cache_control::NO_STORE;
-use super::caller::{Caller, ClusterAdmin, LedgerReader, Public};
+use super::caller::{Caller, LedgerReader, PeerNode, Public};
 use super::error::Error;
 use super::openapi::params::{IfNoneMatch, Page};
 use super::openapi::values;
-use super::{App, cache_control, paging};
-use crate::federation::{ExportQuery, HashQuery, LedgerHash};
+use super::{App, body, cache_control, paging};
+use crate::federation::wire::{SyncRequest, SyncResponse};
+use crate::federation::{ExportQuery, HashQuery, LedgerHash, Reader};
 use crate::limits;
 use crate::state::{LedgerEntry, LedgerState, LinearizableRead, Sum, stated};
 
@@ -61,7 +62,7 @@ pub struct LedgerBucket {
 pub struct RevocationEntry {
     /// The revoked or blocked value; `urn:svc:digest:` and the `id` if only the digest is known.
     subject_id: String,
-    /// The reason, as its author stated it; may be empty.
+    /// The reason, as its author stated it; may be empty, and is so if only the digest is known.
     reason: String,
     /// Of a revocation: the time of its log entry. Of a block or lift: the time of the event, as its author stated it.
     /// RFC 3339, UTC.
@@ -133,7 +134,7 @@ pub async fn bundle(
     )
 )]
 pub async fn hash(
-    _caller: Caller<LedgerReader>,
+    caller: Caller<LedgerReader>,
     State(app): State<App>,
     current: LinearizableRead,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
@@ -141,8 +142,13 @@ pub async fn hash(
     let query = paging::QueryParams::read(query, &["origin", "epoch", "floor"])?;
     let query =
         HashQuery { origin: query.value("origin"), epoch: query.value("epoch"), floor: query.value("floor") };
-    let answer = hash_answer(app.federation.hash(&current, query).await?);
+    let answer = hash_answer(app.federation.hash(&current, reader_of(&caller), query).await?);
     Ok((NO_STORE, Json(answer)).into_response())
+}
+
+/// A caller without a peer has `cluster.admin`.
+fn reader_of(caller: &Caller<LedgerReader>) -> Reader<'_> {
+    caller.peer().map_or(Reader::Operator, |peer| Reader::Peer(peer))
 }
 
 fn hash_answer(hash: LedgerHash) -> RevocationHash {
@@ -176,7 +182,7 @@ fn hash_answer(hash: LedgerHash) -> RevocationHash {
     )
 )]
 pub async fn export(
-    _caller: Caller<ClusterAdmin>,
+    caller: Caller<LedgerReader>,
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
@@ -193,7 +199,7 @@ pub async fn export(
         cursor: page.after.as_deref(),
         limit: page.limit,
     };
-    let page = app.federation.export(&current, query)?;
+    let page = app.federation.export(&current, reader_of(&caller), query)?;
     let rows: Vec<_> = page.entries.into_iter().map(|entry| row_of(&app.issuer, entry)).collect();
     let next = page.next.map(|next| app.federation.write_cursor(&next)).transpose()?;
     paging::answer(&uri, &rows, next.as_deref())
@@ -216,14 +222,15 @@ pub async fn export(
     )
 )]
 pub async fn sync(
-    caller: Caller<caller::Peer>,
+    caller: Caller<PeerNode>,
     State(app): State<App>,
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let request: SyncRequest = body::json(&parts.headers, body, limits::SYNC_BODY_BYTES_MAX).await?;
+    let peer = caller.peer().ok_or_else(|| Error::internal("a caller of a route for peers is none"))?;
     let current = app.state.current().await?;
-    let response = app.federation.sync(&current, caller.peer()?, request).await?;
+    let response = app.federation.sync(&current, peer, request).await?;
     Ok((NO_STORE, Json(response)).into_response())
 }
 

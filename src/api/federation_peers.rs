@@ -76,7 +76,7 @@ pub async fn list(
     State(app): State<App>,
     _current: LinearizableRead,
 ) -> Result<Response, Error> {
-    let peers: Vec<_> = app.federation.peers()?.into_iter().map(peer_of).collect();
+    let peers: Vec<_> = app.federation.statuses()?.into_iter().map(peer_of).collect();
     Ok((NO_STORE, Json(peers)).into_response())
 }
 

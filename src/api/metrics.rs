@@ -21,7 +21,7 @@ pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Res
 }
 
 fn render_peers(app: &App) {
-    for status in app.federation.peers().unwrap_or_default() {
+    for status in app.federation.statuses().unwrap_or_default() {
         let states = PeerState::ALL.map(|state| (state.as_str(), state == status.state));
         let copy = status.copy.as_ref();
         let sample = PeerSample {

@@ -69,7 +69,7 @@ use tokio_util::sync::CancellationToken;
 use self::caller::{
     Access, Authenticated, Callers, ClusterAdmin, CreateStream, Health, Identities, IssueIdentity,
     JoinTokenHolder, LedgerReader, ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess,
-    OwnToken, Public, ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
+    OwnToken, PeerNode, Public, ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
 pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;
@@ -270,8 +270,8 @@ fn routes() -> Routes {
         (DELETE, "/v1/blocks/{id}", ClusterAdmin, blocks::lift),
         (GET, "/v1/federation/bundle", Public, federation::bundle),
         (GET, "/v1/federation/revocation-hash", LedgerReader, federation::hash),
-        (GET, "/v1/federation/revocation-export", ClusterAdmin, federation::export),
-        (POST, "/v1/federation/sync", caller::Peer, federation::sync),
+        (GET, "/v1/federation/revocation-export", LedgerReader, federation::export),
+        (POST, "/v1/federation/sync", PeerNode, federation::sync),
         (GET, "/v1/federation/peers", ClusterAdmin, federation_peers::list),
         (POST, "/v1/federation/peers/{name}/{verb}", ClusterAdmin, federation_peers::act),
         (POST, "/v1/sys/signals/allowance", ClusterAdmin, sys_signals::allow),

@@ -84,15 +84,15 @@ pub fn act_of(verb: &str) -> Option<PeerAct> {
 }
 
 impl Federation {
-    /// The peers, in the order of the configuration.
+    /// The peers as this node sees them, in the order of the configuration.
     ///
     /// # Errors
     /// [`Error::NotConfigured`], [`Error::State`].
-    pub fn peers(&self) -> Result<Vec<PeerStatus>, Error> {
-        if !self.peers.is_configured() {
+    pub fn statuses(&self) -> Result<Vec<PeerStatus>, Error> {
+        if !self.parts.peers.is_configured() {
             return Err(Error::NotConfigured);
         }
-        self.peers.iter().map(|peer| self.status(peer)).collect()
+        self.parts.peers.iter().map(|peer| self.status(peer)).collect()
     }
 
     /// A peer by name.
@@ -100,10 +100,10 @@ impl Federation {
     /// # Errors
     /// [`Error::NotConfigured`], [`Error::UnknownPeer`].
     pub fn peer(&self, name: &str) -> Result<&Arc<Peer>, Error> {
-        if !self.peers.is_configured() {
+        if !self.parts.peers.is_configured() {
             return Err(Error::NotConfigured);
         }
-        self.peers.by_name(name).ok_or(Error::UnknownPeer)
+        self.parts.peers.by_name(name).ok_or(Error::UnknownPeer)
     }
 
     /// Pauses, resumes, approves or forgets a peer.
@@ -111,7 +111,7 @@ impl Federation {
     /// # Errors
     /// [`Error::State`].
     pub async fn set_peer(&self, peer: &Peer, act: PeerAct, caller: &CallContext) -> Result<(), Error> {
-        self.state.on_behalf_of(caller).set_peer(&peer.issuer, act).await?;
+        self.parts.state.on_behalf_of(caller).set_peer(&peer.issuer, act).await?;
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Federation {
         let is_well = |status: PeerStatus| {
             matches!(status.state, PeerState::NotRead | PeerState::Live | PeerState::Paused)
         };
-        self.peers.iter().any(|peer| !self.status(peer).is_ok_and(is_well))
+        self.parts.peers.iter().any(|peer| !self.status(peer).is_ok_and(is_well))
     }
 
     /// A peer, as this node sees it.
@@ -128,16 +128,16 @@ impl Federation {
     /// # Errors
     /// [`Error::State`].
     pub fn status(&self, peer: &Arc<Peer>) -> Result<PeerStatus, Error> {
-        let copy = self.state.peer_copy(&peer.issuer)?;
+        let copy = self.parts.state.peer_copy(&peer.issuer)?;
         let id = peer_key(&peer.issuer);
         let source = copy.as_ref().map(|copy| Source { id, generation: copy.generation });
-        let heard_ago = source.and_then(|source| self.state.source_heard(source));
+        let heard_ago = source.and_then(|source| self.parts.state.source_heard(source));
         let asked = self.calls.last(&peer.issuer);
-        let now = self.clock.boot();
+        let now = self.parts.clock.boot();
         Ok(PeerStatus {
             state: state_of(peer, copy.as_ref(), heard_ago),
             heard_ago,
-            report: self.reports.of(&peer.issuer),
+            report: self.parts.reports.of(&peer.issuer),
             asked: asked.map(|asked| (asked, now.saturating_sub(asked.at))),
             peer: Arc::clone(peer),
             copy,
@@ -146,7 +146,7 @@ impl Federation {
 
     /// Refuses a peer that an operator has paused.
     pub(super) fn check_not_paused(&self, peer: &Peer) -> Result<(), Error> {
-        let copy = self.state.peer_copy(&peer.issuer)?;
+        let copy = self.parts.state.peer_copy(&peer.issuer)?;
         if copy.is_some_and(|copy| copy.is_paused) { Err(Error::Paused) } else { Ok(()) }
     }
 }

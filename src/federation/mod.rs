@@ -1,7 +1,11 @@
-//! Federation, as far as it is built: the peer fabrics, and the ledger of this fabric's own revocations, as peers and
-//! operators read it. Nothing is imported from another fabric.
+//! Federation: the peer fabrics, the ledger of this fabric's own revocations, as peers and operators read it, and the
+//! copies of the peers' ledgers.
 
+mod admin;
+mod engine;
 pub(crate) mod peers;
+pub(crate) mod pull;
+mod report;
 mod serve;
 mod sync;
 pub mod wire;
@@ -13,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::admin::{PeerState, PeerStatus, act_of};
 pub(crate) use self::report::{Report, Reports};
-pub(crate) use self::serve::{ExportQuery, HashQuery, LedgerHash};
+pub(crate) use self::serve::{ExportQuery, HashQuery, LedgerHash, Reader};
 pub(crate) use self::sync::LastCall;
 
 use self::peers::Peers;
+use self::sync::Calls;
 use crate::clock::Clock;
 use crate::cluster::Corrupt;
 use crate::id::TrustDomain;
@@ -36,6 +41,15 @@ pub enum Error {
     /// No ledger of this origin.
     #[error("origin: this node has no ledger of this fabric")]
     UnknownOrigin,
+    /// No peer of this name.
+    #[error("there is no peer with this name")]
+    UnknownPeer,
+    /// The peer is paused.
+    #[error("the peer is paused")]
+    Paused,
+    /// All permits for held calls of the peer, or of all peers, are in use.
+    #[error("the limit of concurrent calls of a peer on this node is reached")]
+    TooManyCalls,
     /// No section `[federation]`.
     #[error("federation is not configured")]
     NotConfigured,
@@ -65,9 +79,10 @@ impl From<Corrupt> for Error {
     }
 }
 
-/// Serves the ledger.
+/// Serves our own ledger, and shows the peers.
 pub struct Federation {
     parts: Parts,
+    calls: Calls,
     /// Permits to scan an epoch.
     scans_of_operators: Semaphore,
     scans_of_peers: Semaphore,
@@ -83,8 +98,12 @@ pub struct Parts {
     pub peers: Peers,
     /// The certificates of callers, and the roots of our trust domain; `None` in development mode.
     pub tls: Option<Tls>,
+    /// The calls of this node to peers, while it leads.
+    pub reports: Arc<Reports>,
     pub state: State,
     pub clock: Clock,
+    /// Cancelled when the node shall stop: held calls end.
+    pub stop_requested: CancellationToken,
 }
 
 impl Federation {

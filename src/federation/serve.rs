@@ -1,4 +1,4 @@
-//! Hash and export of our own ledger. Both are linearizable reads.
+//! Hash and export of our own ledger, and the hash of the copy of a peer's. All are linearizable reads.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -7,12 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::sync::Semaphore;
 
+use super::peers::{Disclosure, Peer};
 use super::{Error, Federation};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
-use crate::id::{Incarnation, LogPosition};
+use crate::id::{Incarnation, LogPosition, WorkloadId};
 use crate::limits;
-use crate::state::{LedgerCursor, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, Sum};
+use crate::state::{LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, Sum};
 
 /// Parameters of a hash, as they are sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +45,24 @@ pub struct LedgerHash {
     pub buckets: Option<Box<[Sum; 256]>>,
 }
 
+/// The reader of a ledger.
+#[derive(Clone, Copy, Debug)]
+pub enum Reader<'r> {
+    /// An operator.
+    Operator,
+    /// A peer fabric.
+    Peer(&'r Peer),
+}
+
+impl Reader<'_> {
+    fn may_read_copy_of(self, origin: &str) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Peer(peer) => peer.issuer == origin,
+        }
+    }
+}
+
 /// Parameters of an export, as they are sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExportQuery<'q> {
@@ -62,7 +81,7 @@ pub struct ExportQuery<'q> {
 }
 
 impl Federation {
-    /// The hash of the ledger, and the buckets of an epoch if one is named.
+    /// The hash of a ledger, and the buckets of an epoch of our own one if an epoch is named.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::UnknownOrigin`], [`Error::Paused`], [`Error::Busy`], [`Error::Changing`].
@@ -75,6 +94,9 @@ impl Federation {
         self.check_reader(reader)?;
         let epoch: Option<u32> = number("epoch", query.epoch)?;
         let floor: Option<u32> = number("floor", query.floor)?;
+        if let Some(origin) = query.origin.filter(|origin| *origin != self.parts.issuer) {
+            return self.hash_of_copy(reader, origin, epoch, floor);
+        }
         let incarnation = self.incarnation()?;
         let (sums, buckets) = match epoch {
             None => (self.parts.state.ledger_sums(current)?, None),
@@ -160,7 +182,7 @@ impl Federation {
         let cursor = query.cursor.map(|text| self.read_cursor(text)).transpose()?;
         let after = cursor.or_else(|| since.map(LedgerCursor::after_index));
         let selection = LedgerQuery { after, epoch, bucket, limit: query.limit };
-        let page = self.parts.state.ledger_page(current, &selection)?;
+        let mut page = self.parts.state.ledger_page(current, &selection)?;
         // After the page, so that entries that were forgotten before it are not missed unnoticed.
         let sums = self.parts.state.ledger_sums(current)?;
         check_epoch(epoch, &sums, self.parts.state.ledger_epoch())?;
@@ -171,7 +193,31 @@ impl Federation {
             let rule = format!("entries up to log index {forgotten_to} may be forgotten; read without since");
             return Err(Error::Position(rule));
         }
+        if let Reader::Peer(peer) = reader {
+            page.entries.iter_mut().for_each(|entry| self.conceal(&peer.disclose, entry));
+        }
         Ok(page)
+    }
+
+    /// Leaves only the digest of a fact that a peer may not see.
+    pub(super) fn conceal(&self, disclosure: &Disclosure, entry: &mut LedgerEntry) {
+        if !entry.fact.as_ref().is_some_and(|fact| self.may_see(disclosure, &fact.issuer, &fact.value)) {
+            (entry.fact, entry.reason) = (None, String::new());
+        }
+    }
+
+    /// Whether a peer may see a fact in clear. A workload identifier has no issuer: one of our trust domain is ours.
+    fn may_see(&self, disclosure: &Disclosure, issuer: &str, value: &str) -> bool {
+        let is_ours = if issuer.is_empty() {
+            value.parse::<WorkloadId>().is_ok_and(|id| *id.trust_domain() == self.parts.trust_domain)
+        } else {
+            issuer == self.parts.issuer
+        };
+        match disclosure {
+            Disclosure::Digests => false,
+            Disclosure::Own => is_ours,
+            Disclosure::Issuers(issuers) => is_ours || issuers.contains(issuer),
+        }
     }
 
     /// The text of a cursor.

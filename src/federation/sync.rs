@@ -14,11 +14,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use super::peers::{Disclosure, Peer};
+use super::peers::Peer;
 use super::serve::invalid;
 use super::wire::{SyncEntry, SyncKeys, SyncRequest, SyncResponse, VERSION};
 use super::{Error, Federation};
-use crate::id::{LogPosition, WorkloadId};
+use crate::id::LogPosition;
 use crate::limiter::KeyedLimiter;
 use crate::state::{
     LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, stated,
@@ -112,7 +112,7 @@ impl Federation {
         let call = self.call(peer, request)?;
         self.calls.record(&peer.issuer, LastCall { since: call.position, at: self.parts.clock.boot() });
         let mut held = pin!(tokio::time::sleep(call.hold));
-        let mut changes = self.state.ledger_changes();
+        let mut changes = self.parts.state.ledger_changes();
         let mut is_over = call.hold.is_zero();
         loop {
             // An entry from here on ends the wait, whether or not the response has it.
@@ -137,10 +137,10 @@ impl Federation {
             tokio::select! {
                 changed = changes.changed() => return Ok(changed.is_err()),
                 () = held.as_mut() => return Ok(true),
-                () = self.stop_requested.cancelled() => return Ok(true),
+                () = self.parts.stop_requested.cancelled() => return Ok(true),
                 () = tokio::time::sleep(limits::SYNC_LEASE_CHECK_INTERVAL) => {}
             }
-            self.state.fresh().await?;
+            self.parts.state.fresh().await?;
         }
     }
 
@@ -223,10 +223,10 @@ impl Federation {
         let floor = call.floor.max(sums.complete_from);
         let is_of_one_moment = next.is_none() && sums.changed_at <= through;
         let root = is_of_one_moment.then(|| sums.root(&here.incarnation, floor));
-        let epoch = entries.last().map_or(0, |entry| entry.e).max(self.state.ledger_epoch());
+        let epoch = entries.last().map_or(0, |entry| entry.e).max(self.parts.state.ledger_epoch());
         Ok(SyncResponse {
             version: VERSION,
-            issuer: self.issuer.clone(),
+            issuer: self.parts.issuer.clone(),
             incarnation: here.incarnation.to_string(),
             from,
             through,
@@ -236,7 +236,7 @@ impl Federation {
             epoch,
             floor_epoch: sums.complete_from,
             reset: is_reset,
-            time: self.state.not_before_log(self.clock.now()).to_rfc3339(),
+            time: self.parts.state.not_before_log(self.parts.clock.now()).to_rfc3339(),
             root: root.map(|root| URL_SAFE_NO_PAD.encode(root)),
             count: sums.count(floor),
             entries,
@@ -341,6 +341,22 @@ fn latest(entries: Vec<LedgerEntry>) -> impl Iterator<Item = LedgerEntry> {
     let fact = |entry: &LedgerEntry| (entry.id, entry.by);
     let last: HashMap<_, _> = entries.iter().map(|entry| (fact(entry), entry.index)).collect();
     entries.into_iter().filter(move |entry| last.get(&fact(entry)) == Some(&entry.index))
+}
+
+fn entry_of(entry: LedgerEntry) -> SyncEntry {
+    let LedgerEntry { index, epoch, state, id, by, fact, reason, .. } = entry;
+    let fact = fact.unwrap_or_default();
+    SyncEntry {
+        n: index,
+        e: epoch,
+        state: state.as_str().to_owned(),
+        id: id.to_string(),
+        by: by.map(|by| by.to_string()),
+        kind: stated(fact.kind),
+        issuer: stated(fact.issuer),
+        value: stated(fact.value),
+        reason: stated(reason),
+    }
 }
 
 /// The place of an entry in the order of the ledger.

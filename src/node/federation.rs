@@ -9,6 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::task::JoinSet;
 
 use super::Error;
+use super::running::Stop;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::config::Config;
@@ -27,14 +28,22 @@ use crate::tls::{self, Authorities, Bundle, Files, KeyPairFiles, RemoteEnd, Root
 const WITH: &str = "bundles";
 
 /// The ledger and its readers. `tls` is that of callers.
-pub(super) fn federation(config: &Config, tls: Option<Tls>, state: &State, clock: &Clock) -> Federation {
+pub(super) fn federation(
+    config: &Config,
+    tls: Option<Tls>,
+    reports: Arc<Reports>,
+    (state, clock): (&State, &Clock),
+    stop: &Stop,
+) -> Federation {
     Federation::new(federation::Parts {
         issuer: config.fabric.issuer.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
         peers: config.federation.as_ref().map_or_else(Peers::default, |federation| federation.peers.clone()),
         tls,
+        reports,
         state: state.clone(),
         clock: clock.clone(),
+        stop_requested: stop.requested.clone(),
     })
 }
 

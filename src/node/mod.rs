@@ -191,18 +191,15 @@ async fn recover(
     metrics: &Metrics,
     stop: &Stop,
     (front, listener): (Front, &mut JoinSet<()>),
-    (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
+    edge: (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<Replica, Error> {
     let data = config.node.data_dir.clone();
     until_disk_has_space(&data, &stop.requested).await?;
     let mut replica = start_replica(&config, &clock, metrics).await?;
     front.open(replica.state.clone());
     let handle = replica.state.cluster().clone();
-    if let Some(fabrics) = fabrics {
-        fabrics.connect(&Guard::new(config.outbound.clone()), &mut replica.background);
-    }
     let assembled = tokio::select! {
-        assembled = assemble(config, clock, program, metrics, stop, &mut replica, tls) => assembled,
+        assembled = assemble(config, clock, program, metrics, stop, &mut replica, edge) => assembled,
         failure = handle.until_failed() => Err(Error::ReplicaFailed(failure)),
         () = stop.requested.cancelled() => {
             Err(Error::NotRecovered("it was stopped before it had recovered".to_owned()))
@@ -232,7 +229,7 @@ async fn assemble(
     metrics: &Metrics,
     stop: &Stop,
     replica: &mut Replica,
-    tls: Option<tls::Tls>,
+    (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<App, Error> {
     let (state, patience) = (replica.state.clone(), patience(&config));
     until_recovered(&state, patience).await?;
@@ -299,6 +296,7 @@ async fn assemble(
         replica.background.spawn(transmitter.run());
     }
     let receiver = receiver(&config, outbound, &state, &policy, &clock, metrics);
+    let reports = read_peers(&config, fabrics, (&state, &clock), metrics, &mut replica.background);
     let poller = poller(&config, sets, &state, &clock, metrics, &stop.drain);
     let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());

@@ -62,7 +62,7 @@ pub(crate) use crate::cluster::{
 };
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing_key::SigningAlgorithm;
-use command::{Command, Reply};
+use command::{Command, Refusal, Reply};
 
 /// Reason why a proposal or a read failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -237,17 +237,72 @@ impl From<BarrierTimeout> for Error {
     }
 }
 
-/// One change of the policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyChange {
-    /// Its number in the history, from 1.
-    pub number: u64,
-    /// The bundle's digest.
-    pub digest: String,
-    /// Log time of the change.
-    pub applied_at: Timestamp,
-    /// Identifier of the caller; empty for the seed of a bootstrap.
-    pub applied_by: String,
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unspecified => Self::Undecodable,
+            Refusal::AlreadyBootstrapped => Self::AlreadyBootstrapped,
+            Refusal::NonceSpent => Self::NonceSpent,
+            Refusal::TooManyNonces => Self::TooManyNonces,
+            Refusal::TokenSpent => Self::TokenSpent,
+            Refusal::TooManySpentTokens => Self::TooManySpentTokens,
+            Refusal::TooManyIdempotencyKeys => Self::TooManyIdempotencyKeys,
+            Refusal::IdempotencyKeyReused => Self::IdempotencyKeyReused,
+            Refusal::UnknownSigningKey => Self::UnknownSigningKey,
+            Refusal::NoAgedSuccessor => Self::NoAgedSuccessor,
+            Refusal::PolicyChanged => Self::PolicyChanged,
+            Refusal::TooManySigningKeys => Self::TooManySigningKeys,
+            Refusal::ToolExists => Self::ToolExists,
+            Refusal::UnknownTool => Self::UnknownTool,
+            Refusal::NotTheOwner => Self::NotTheOwner,
+            Refusal::PreconditionFailed => Self::PreconditionFailed,
+            Refusal::TooManyTools => Self::TooManyTools,
+            Refusal::UnknownAgent => Self::UnknownAgent,
+            Refusal::AgentRevoked => Self::AgentRevoked,
+            Refusal::AgentEnded => Self::AgentEnded,
+            Refusal::TooManyAgents => Self::TooManyAgents,
+            Refusal::TooManyEncryptionKeys => Self::TooManyEncryptionKeys,
+            Refusal::UnknownEncryptionKey => Self::UnknownEncryptionKey,
+            Refusal::AuditBlockMissing => Self::AuditBlockMissing,
+            Refusal::JtiReused => Self::JtiReused,
+            Refusal::RevocationQuota => Self::RevocationQuota,
+            Refusal::TooManyRevocations => Self::TooManyRevocations,
+            Refusal::UnknownBlock => Self::UnknownBlock,
+            Refusal::UnknownStream => Self::UnknownStream,
+            Refusal::TooManyStreams => Self::TooManyStreams,
+            Refusal::StreamChanged => Self::StreamChanged,
+            Refusal::StreamNotEnabled => Self::StreamNotEnabled,
+            Refusal::VerifiedTooOften => Self::VerifiedTooOften,
+            Refusal::TooManySubjects => Self::TooManySubjects,
+            Refusal::CallerRefused => Self::CallerRefused,
+            Refusal::UnknownNode => Self::Node(NodeError::Unknown),
+            Refusal::NodeRemoved => Self::Node(NodeError::Removed),
+            Refusal::NodeNotJoined => Self::Node(NodeError::NotJoined),
+            Refusal::LastVoter => Self::Node(NodeError::LastVoter),
+            Refusal::UnknownJoinToken => Self::Node(NodeError::UnknownToken),
+            Refusal::JoinTokenExpired => Self::Node(NodeError::TokenExpired),
+            Refusal::JoinTokenUsed => Self::Node(NodeError::TokenUsed),
+            Refusal::TooManyJoinTokens => Self::Node(NodeError::TooManyTokens),
+            Refusal::TooManyMembers => Self::Node(NodeError::TooManyMembers),
+            Refusal::NotReplaceable => Self::Node(NodeError::NotReplaceable),
+            Refusal::NodeAddressUsed => Self::Node(NodeError::AddressUsed),
+            Refusal::ClusterWithoutListener => Self::Node(NodeError::NoListener),
+            Refusal::NodeIdsExhausted => Self::Node(NodeError::IdsExhausted),
+            Refusal::NodeRoleNotAllowed => Self::Node(NodeError::RoleNotAllowed),
+            Refusal::FeatureLevelTooLow => Self::FeatureLevelTooLow,
+            Refusal::JoinerTooOld => Self::Node(NodeError::JoinerTooOld),
+            Refusal::MembersChanged => Self::MembersChanged,
+            Refusal::UnknownPeer => Self::UnknownPeer,
+            Refusal::TooManyPeers => Self::TooManyPeers,
+            Refusal::PeerGenerationChanged => Self::PeerGenerationChanged,
+            Refusal::PeerEntriesMissing => Self::PeerEntriesMissing,
+            Refusal::PeerOverQuota => Self::PeerOverQuota,
+            Refusal::PeerImportMalformed => Self::PeerImportMalformed,
+            Refusal::PeerNotApprovable => Self::PeerNotApprovable,
+            // This proposal was not applied, but an earlier or later one of the same command may be.
+            Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
+        }
+    }
 }
 
 /// The replicated state. Cheap to clone.

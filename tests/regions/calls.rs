@@ -17,7 +17,7 @@ impl Served {
         let more = format!("serve = true\n{more}");
         eu.add_peer(&PeerSection { name: "us", of: &us, more: &more });
         eu.start().await;
-        let us = client_of(&us.made.node, &eu.made.ca.certificate);
+        let us = client_of(us.caller_of_peers(), &eu.made.ca.certificate);
         Self { eu, us }
     }
 
@@ -233,7 +233,7 @@ async fn copy_of_another_peer_is_not_read() {
     let as_operator = |origin: &'static str| call(&us.operator, Method::GET, path(origin), None);
     assert_eq!(as_operator("eu").await.0, 200);
     assert_eq!(as_operator("ap").await.0, 404);
-    let node_of_us = client_of(&us.made.node, &eu.made.ca.certificate);
+    let node_of_us = client_of(us.caller_of_peers(), &eu.made.ca.certificate);
     let own = eu.url("/v1/federation/revocation-hash?origin=https://eu.example");
     assert_eq!(call(&node_of_us, Method::GET, own, None).await.0, 200);
     for origin in ["us", "ap"] {

@@ -309,6 +309,8 @@ impl Refused for federation::Error {
                 Refusal::NotFound
             }
             Self::NotConfigured => Refusal::NotConfigured,
+            Self::Paused => Refusal::Denied,
+            Self::TooManyCalls => Refusal::TooMany { retry_after_secs: 1 },
             Self::Busy | Self::Changing | Self::NotBootstrapped => Refusal::Unavailable,
             Self::State(error) => error.refusal(),
         }

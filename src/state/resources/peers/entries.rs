@@ -69,7 +69,7 @@ impl Plan {
         let epochs: BTreeSet<u32> = epochs.map(|(entry, _)| entry.placed.epoch).collect();
         let known_epochs = if target.is_new { 0 } else { usize::try_from(row.epochs).unwrap_or(usize::MAX) };
         Ok(of_peer <= u64::from(entries_max)
-            && of_all <= limits::FEDERATED_ENTRIES_MAX
+            && of_all <= limits::FEDERATED_ENTRIES_MAX.into()
             && known_epochs.saturating_add(epochs.len()) <= limits::FEDERATED_EPOCHS_MAX)
     }
 
