@@ -148,11 +148,9 @@ pub async fn invite(
     let mut secret = [0; 32];
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| Error::internal("the system provides no random bytes"))?;
     let caller = caller.with_key(&parts, &bytes)?;
-    let mut what = "create a join token".to_owned();
-    if let Some(replaced) = replaces {
-        what.push_str(&format!(" to replace node {replaced}"));
-    }
-    let act = Act::begin(&app, &caller, what + forced_note(force))?;
+    let purpose = replaces.map(|replaced| format!(" to replace node {replaced}")).unwrap_or_default();
+    let what = format!("create a join token{purpose}{}", forced_note(force));
+    let act = Act::begin(&app, &caller, what)?;
     let digest = JoinToken::digest_of(&secret);
     let allocated = app.state.on_behalf_of(&caller).allocate_node(digest, role, replaces).await;
     let allocated = allocated.map_err(Error::from).and_then(|allocated| {

@@ -45,7 +45,7 @@ impl<E: Refused> From<E> for Error {
         let refusal = error.refusal();
         let is_internal = matches!(refusal, Refusal::Internal);
         let detail = error.detail().or_else(|| is_internal.then(|| error.to_string()));
-        Self { detail, failed, ..Self::new(refusal, error.text()) }
+        Self { failed, detail, ..Self::new(refusal, error.text()) }
     }
 }
 
