@@ -58,6 +58,10 @@ fn routes(description: &Value) -> Vec<(String, String, bool)> {
             if !operation["requestBody"]["content"]["application/json"].is_object() {
                 continue;
             }
+            // Without a peer fabric no body is read.
+            if template == "/v1/federation/sync" {
+                continue;
+            }
             let path: Vec<_> =
                 template.split('/').map(|part| if part.starts_with('{') { "x" } else { part }).collect();
             let takes_bearer = template == "/v1/identity/agent/encryption-key";
