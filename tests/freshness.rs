@@ -176,7 +176,8 @@ async fn without_a_lease_for_long_no_keys_are_served() {
 
 /// Routes that need no leader: public documents, health, metrics, the status of the cluster and the live feed. Every
 /// other read is linearizable.
-const LOCAL_READS: [&str; 10] = [
+const LOCAL_READS: [&str; 11] = [
+    "/v1/federation/bundle",
     "/.well-known/oauth-authorization-server",
     "/.well-known/ssf-configuration",
     "/livez",
