@@ -122,7 +122,7 @@ impl Outcome {
     }
 }
 
-/// What to do with a response.
+/// The decision about a response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     /// It states nothing new.
@@ -238,8 +238,8 @@ impl Engine {
         Next::Import(Box::new(self.import(call, begin, answer)))
     }
 
-    /// Wait after the import of a response. What a peer can repeat without a revocation costs entries of our log, events
-    /// and deletions, so it is paced; the first copy of its ledger is not.
+    /// Wait after the import of a response. A peer can repeat resets, key sets and empty pages without a revocation, and
+    /// each costs entries of our log, events and deletions: they are paced, the first copy of its ledger is not.
     fn pause_after(&mut self, known: &Known, answer: &Answer, now: Duration) -> Duration {
         let is_restart =
             known.incarnation.is_some_and(|before| before != answer.incarnation || answer.is_reset);

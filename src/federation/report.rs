@@ -1,4 +1,4 @@
-//! What the puller of this node knows of each peer while the node leads.
+//! The puller's findings about each peer, while this node leads.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -99,7 +99,7 @@ async fn ring_of_three_copies_each_entry_once() {
     }
     eu.revoke("ada").await;
     us.until_peer("eu", "live", 2).await;
-    // What us writes after the import is read by ap, and the import is not.
+    // The own revocations of us after the import are read by ap, and the import is not.
     us.revoke("bob").await;
     ap.until_peer("us", "live", 2).await;
     ap.revoke("eve").await;
