@@ -384,9 +384,6 @@ async fn decide(
         let facts = CallerFacts::default();
         return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
     }
-    if access == Access::Peer && !peers.is_configured() {
-        return Err(Error::new(Refusal::NotConfigured, "federation is not configured"));
-    }
     let by_certificate = match of_peer {
         Some(certificate) => peer_node(peers, &certificate.spiffe_id, access)?,
         None => by_certificate,
@@ -428,10 +425,14 @@ async fn decide(
 }
 
 /// # Errors
-/// 403 if the caller lacks the capability of the route, or is no peer on a route of peers.
+/// 403 if the caller lacks the capability of the route, or is no peer on a route of peers; 501 for a route of peers
+/// without federation.
 fn authorize(app: &App, principal: &Principal, access: Access) -> Result<(), Error> {
     let needed = match (access, principal) {
         (Access::Peer | Access::PeerOrOperator, Principal::Peer(..)) => return Ok(()),
+        (Access::Peer, _) if !app.federation.peers().is_configured() => {
+            return Err(Error::new(Refusal::NotConfigured, "federation is not configured"));
+        }
         (Access::Peer, _) => return Err(Error::forbidden("this route is for the nodes of peer fabrics")),
         (Access::PeerOrOperator, _) => Capability::ClusterAdmin,
         (Access::Certificate(capability) | Access::Credential(capability), _) => capability,
