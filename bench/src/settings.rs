@@ -131,6 +131,12 @@ trust_domains = ["{TRUST_DOMAIN}"]
             key = file("node-key.pem"),
             ca = file("ca.pem"),
         );
+        if self.member.is_none() {
+            // Its routes are attacked too. There is no peer.
+            let (certificate, key) = (file("steady.pem"), file("steady-key.pem"));
+            // Writing to a string does not fail.
+            let _ = write!(text, "[federation]\ncertificate = \"{certificate}\"\nprivate_key = \"{key}\"\n");
+        }
         for issuer in [SIGNAL_ISSUER, BULK_ISSUER] {
             // Writing to a string does not fail.
             let _ = write!(

@@ -6,7 +6,8 @@ use crate::node::Node;
 use crate::wire;
 
 /// Public routes (contract §2). Metrics have a setting of their own.
-const PUBLIC: [&str; 8] = [
+const PUBLIC: [&str; 9] = [
+    "/v1/federation/bundle",
     "/v1/identity/jwks",
     "/.well-known/oauth-authorization-server",
     "/.well-known/ssf-configuration",
