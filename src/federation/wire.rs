@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::id::{Digest128, Incarnation, LogPosition};
-use crate::state::LedgerState;
+use crate::state::{LedgerState, PEER_INDEX_MAX};
 use crate::token::jws::Algorithm;
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
@@ -21,8 +21,6 @@ use crate::{json, limits};
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
-/// Maximum log index on the wire.
-const INDEX_MAX: u64 = (1 << 48) - 1;
 
 /// A call: every entry of the ledger after a position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -241,17 +239,17 @@ impl Expected {
         let from = since.filter(|_| !is_reset).map_or(0, |since| since.index);
         check(response.from == from, "from", "must be the log index of the request, or 0 with reset")?;
         let through = response.through;
-        check((from..=INDEX_MAX).contains(&through), "through", "must be from `from` to 2^48 - 1")?;
+        check((from..=PEER_INDEX_MAX).contains(&through), "through", "must be from `from` to 2^48 - 1")?;
         check_next(response.next.as_deref(), self.cursor.as_deref())?;
         let is_whole = response.next.is_none();
-        let floor_max = if is_whole { through } else { INDEX_MAX };
+        let floor_max = if is_whole { through } else { PEER_INDEX_MAX };
         check(response.floor <= floor_max, "floor", "must not be above `through`")?;
         check(response.floor_epoch <= response.epoch, "floor_epoch", "must not be above `epoch`")?;
         check(response.entries.len() <= self.limit, "entries", "must not be more than requested")?;
         let bounds = Bounds {
             from,
             // A page may end within the entries of a log index.
-            to: (through + u64::from(!is_whole)).min(INDEX_MAX),
+            to: (through + u64::from(!is_whole)).min(PEER_INDEX_MAX),
             epoch: response.epoch,
         };
         Ok(Answer {

@@ -40,7 +40,7 @@ pub(crate) use resources::ledger::{
 pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
 pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::peers::{
-    Imported, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, import_parts, peer_key,
+    Imported, PEER_INDEX_MAX, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, import_parts, peer_key,
 };
 pub use resources::policies::PolicyChange;
 pub use resources::restore::restore_command;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use prost::Message as _;
 
+use super::PEER_INDEX_MAX;
 use super::entries::{Entry, Plan, Target};
 use super::rows::Peer;
 use crate::cluster::Corrupt;
@@ -14,9 +15,6 @@ use crate::state::command::{ImportLedger, PeerEntry, PeerFault, PeerRow, Refusal
 use crate::state::machine::idempotency::digest;
 use crate::state::resources::ledger::{self, LedgerState, Placed, sums_of};
 use crate::state::tables::{EntryTime, PEER, PEER_KEYS, Tables};
-
-/// Largest log index of a position.
-const INDEX_MAX: u64 = (1 << 48) - 1;
 
 /// A well-formed command.
 struct Import<'c> {
@@ -42,7 +40,7 @@ impl<'c> Import<'c> {
                 && keys.key_set.len() <= limits::FEDERATED_KEY_SET_BYTES_MAX
         });
         (1..=limits::URI_BYTES_MAX).contains(&issuer.len())
-            && [from, through, floor].into_iter().all(|index| *index <= INDEX_MAX)
+            && [from, through, floor].into_iter().all(|index| *index <= PEER_INDEX_MAX)
             && (root.is_empty() || (*is_whole && root.len() == 32))
             && (!is_reset || *from == 0)
             && is_key_set_valid
@@ -51,7 +49,7 @@ impl<'c> Import<'c> {
     fn has_valid_entries(&self) -> bool {
         let ImportLedger { from, through, epoch, is_whole, .. } = self.command;
         // A part may end within the entries of the next log index.
-        let last = through.saturating_add(u64::from(!is_whole)).min(INDEX_MAX);
+        let last = through.saturating_add(u64::from(!is_whole)).min(PEER_INDEX_MAX);
         let is_in_order = |pair: &[Entry]| {
             let (one, next) = (pair[0].placed, pair[1].placed);
             one.index <= next.index && one.epoch <= next.epoch

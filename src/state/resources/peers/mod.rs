@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 pub use self::judge::{PeerVerdict, Unjudged};
 pub use self::parts::import_parts;
+pub use crate::state::command::PeerAct;
 
 use self::rows::copy_key;
 #[cfg(not(feature = "level-0"))]
@@ -38,6 +39,9 @@ use crate::state::tables::{PEER, Tables, decode};
 use crate::state::{Error, OnBehalf, State};
 use crate::token::key_set::KeySet;
 use crate::token::lineage;
+
+/// Largest log index of a peer, in 48 bits.
+pub const PEER_INDEX_MAX: u64 = (1 << 48) - 1;
 
 /// Key of a peer: the digest of its issuer.
 #[must_use]
@@ -139,19 +143,6 @@ impl PeerCopy {
             issuer: row.issuer,
         }
     }
-}
-
-/// Decision of an operator about a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerAct {
-    /// Its credentials are refused; its ledger is imported.
-    Pause,
-    /// Ends a pause.
-    Resume,
-    /// Accepts the fault: its new incarnation is adopted, or its ledger read again from the beginning.
-    Approve,
-    /// Deletes its copy. Every through-token of before is void.
-    Forget,
 }
 
 /// Outcome of an import.
@@ -271,12 +262,6 @@ impl OnBehalf<'_> {
     /// [`Error::IdempotencyKeyReused`].
     #[cfg(not(feature = "level-0"))]
     pub async fn set_peer(self, issuer: &str, act: PeerAct) -> Result<PeerCopy, Error> {
-        let act = match act {
-            PeerAct::Pause => command::PeerAct::Pause,
-            PeerAct::Resume => command::PeerAct::Resume,
-            PeerAct::Approve => command::PeerAct::Approve,
-            PeerAct::Forget => command::PeerAct::Forget,
-        };
         let command = SetPeer { issuer: issuer.to_owned(), act: act.into(), caller: self.name() };
         self.propose_revocation(Command::SetPeer(command)).await?;
         self.state.peer_copy(issuer)?.ok_or(Error::UnknownPeer)

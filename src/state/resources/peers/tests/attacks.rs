@@ -23,7 +23,7 @@ fn peer_that_lost_its_past_is_held_until_it_is_restored() {
     // The same log goes on: it stays held, and nobody accepts it in place.
     assert_eq!(relying.import(response(10, 30, vec![revoked(29, 2)])), DONE);
     let refused = Reply::Refused(Refusal::PeerNotApprovable);
-    assert_eq!(relying.set(command::PeerAct::Approve), refused);
+    assert_eq!(relying.set(PeerAct::Approve), refused);
     assert_eq!((relying.token(9_000, &[]), relying.copy().position), (fault, 30));
     let restored = of(2, ImportLedger { is_reset: true, ..response(0, 8, vec![]) });
     assert_eq!(relying.import(restored), DONE);
@@ -43,7 +43,7 @@ fn retired_incarnation_that_comes_back_holds_the_peer() {
     // The copy goes on, and an operator ends it.
     let next = of(2, ImportLedger { generation: 2, ..response(8, 9, vec![revoked(9, 3)]) });
     assert_eq!(relying.import(next), DONE);
-    assert_eq!(relying.set(command::PeerAct::Approve), DONE);
+    assert_eq!(relying.set(PeerAct::Approve), DONE);
     assert_eq!(
         (relying.token_of(2, 8, &[3]), relying.token(50, &[])),
         (PeerVerdict::Revoked, PeerVerdict::Revoked)
@@ -51,7 +51,7 @@ fn retired_incarnation_that_comes_back_holds_the_peer() {
     assert_eq!(relying.import(back.clone()), DONE);
     assert_eq!(relying.token_of(2, 9, &[]), fault);
     // Forgetting the peer does not make it forget what was replaced.
-    assert_eq!(relying.set(command::PeerAct::Forget), DONE);
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
     assert_eq!(relying.import(ImportLedger { generation: 3, ..back }), DONE);
     assert_eq!(relying.copy().fault, Some(PeerFault::IncarnationReused));
 }
@@ -83,8 +83,8 @@ fn new_incarnation_waits_for_an_operator_if_configured() {
     assert_eq!((relying.token(10, &[]), relying.token_of(2, 10, &[])), (fault, fault));
     // Another one came meanwhile: the operator approves that which was seen last.
     assert_eq!(relying.import(restored(3)), DONE);
-    assert_eq!(relying.set(command::PeerAct::Approve), DONE);
-    assert_eq!(relying.set(command::PeerAct::Approve), UNCHANGED);
+    assert_eq!(relying.set(PeerAct::Approve), DONE);
+    assert_eq!(relying.set(PeerAct::Approve), UNCHANGED);
     assert_eq!(relying.token(10, &[]), fault, "held until it is adopted");
     assert_eq!(relying.import(restored(2)), DONE);
     assert_eq!(relying.copy().generation, 1);
@@ -110,7 +110,7 @@ fn lesser_fault_does_not_replace_a_more_serious_one() {
     let differs = present(ImportLedger { root: Bytes::from_static(&[9; 32]), ..response(8, 9, vec![]) });
     assert_eq!(relying.import(differs), DONE);
     assert_eq!(relying.copy().fault, Some(PeerFault::RolledBack));
-    assert_eq!(relying.set(command::PeerAct::Approve), Reply::Refused(Refusal::PeerNotApprovable));
+    assert_eq!(relying.set(PeerAct::Approve), Reply::Refused(Refusal::PeerNotApprovable));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn other_root_holds_the_peer_until_its_ledger_is_read_again() {
     assert_eq!(relying.import(next), DONE);
     assert_eq!(relying.token(9_000, &[]), held(PeerFault::RootDiffers));
     let m = relying.m();
-    assert_eq!(relying.set(command::PeerAct::Approve), DONE);
+    assert_eq!(relying.set(PeerAct::Approve), DONE);
     assert_eq!(relying.token(9_000, &[]), PeerVerdict::Unjudged(Unjudged::Joining));
     assert_eq!((relying.copy().generation, relying.copy().void_m), (2, m + 1));
     let again = ImportLedger { generation: 2, ..first(12, vec![revoked(5, 1), blocked(6, 2)]) };
@@ -234,7 +234,7 @@ fn malformed_command_is_refused_as_a_whole() {
     assert_eq!(relying.import(part), DONE);
     let unknown = SetPeer { issuer: PEER.to_owned(), act: 77, ..SetPeer::default() };
     assert_eq!(relying.harness.one(START, Command::SetPeer(unknown)), Reply::Refused(Refusal::Unspecified));
-    let nameless = SetPeer { act: command::PeerAct::Pause.into(), ..SetPeer::default() };
+    let nameless = SetPeer { act: PeerAct::Pause.into(), ..SetPeer::default() };
     let refused = Reply::Refused(Refusal::UnknownPeer);
     assert_eq!(relying.harness.one(START, Command::SetPeer(nameless)), refused);
 }
@@ -318,6 +318,6 @@ fn peers_of_which_anything_is_stored_are_limited() {
         assert_eq!(relying.import(of(number)), DONE);
     }
     relying.refuses(of(limits::FEDERATED_PEERS_MAX), Refusal::TooManyPeers);
-    assert_eq!(relying.set(command::PeerAct::Pause), Reply::Refused(Refusal::TooManyPeers));
+    assert_eq!(relying.set(PeerAct::Pause), Reply::Refused(Refusal::TooManyPeers));
     assert_eq!(relying.import(ImportLedger { generation: 1, from: 10, is_reset: false, ..of(0) }), DONE);
 }

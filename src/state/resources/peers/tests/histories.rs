@@ -178,7 +178,7 @@ impl History {
                 self.record(LogCommand::Other);
             }
             Step::ForgetPeer => {
-                let reply = self.relying.set(command::PeerAct::Forget);
+                let reply = self.relying.set(PeerAct::Forget);
                 let command = if reply == DONE { LogCommand::ForgetPeer } else { LogCommand::Other };
                 self.record(command);
             }

@@ -243,7 +243,7 @@ fn key_set_is_replaced_and_ends_with_its_copy() {
     assert_eq!(relying.import(ImportLedger { keys: unreadable, ..response(13, 14, vec![]) }), DONE);
     assert_eq!(kids(&relying), [0, 0]);
     assert_eq!(relying.import(ImportLedger { keys: set("three"), ..response(14, 15, vec![]) }), DONE);
-    assert_eq!(relying.set(command::PeerAct::Forget), DONE);
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
     assert_eq!((relying.copy().keys_etag.as_str(), kids(&relying)), ("", [0, 0]));
 }
 
@@ -266,7 +266,7 @@ fn commands_need_feature_level_1() {
     let bootstrap = Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: 0 };
     relying.harness.one(START, Command::Bootstrap(bootstrap));
     relying.refuses(first(10, vec![revoked(5, 1)]), Refusal::FeatureLevelTooLow);
-    assert_eq!(relying.set(command::PeerAct::Pause), Reply::Refused(Refusal::FeatureLevelTooLow));
+    assert_eq!(relying.set(PeerAct::Pause), Reply::Refused(Refusal::FeatureLevelTooLow));
     assert!(peer_rows(&relying.harness.rows).is_empty());
 }
 
@@ -279,8 +279,7 @@ fn commands_of_one_entry_have_the_effect_of_several_entries() {
         ..response(0, 8, vec![revoked(7, 1), blocked(8, 2)])
     };
     let again = ImportLedger { generation: 2, ..restored.clone() };
-    let forget =
-        SetPeer { issuer: PEER.to_owned(), act: command::PeerAct::Forget.into(), ..SetPeer::default() };
+    let forget = SetPeer { issuer: PEER.to_owned(), act: PeerAct::Forget.into(), ..SetPeer::default() };
     let commands = || {
         let rejoined = ImportLedger { generation: 3, ..restored.clone() };
         vec![

@@ -108,7 +108,7 @@ impl Relying {
         self.harness.one(self.at, Command::ImportLedger(import))
     }
 
-    fn set(&mut self, act: command::PeerAct) -> Reply {
+    fn set(&mut self, act: PeerAct) -> Reply {
         let command = SetPeer { issuer: PEER.to_owned(), act: act.into(), caller: "alice".to_owned() };
         self.harness.one(self.at, Command::SetPeer(command))
     }
