@@ -111,7 +111,13 @@ pub async fn act(
     let entry = Act::begin(&app, &caller, format!("{verb} peer {name}"))?;
     let done = app.federation.set_peer(peer, act, &caller).await.map_err(Error::from);
     entry.end(done, |()| String::new()).await?;
-    tracing::warn!(request_id = caller.request_id, peer = name, verb, caller = caller.id(), "peer changed");
+    tracing::warn!(
+        request_id = caller.request_id,
+        peer = name,
+        verb,
+        caller = caller.id(),
+        "peer fabric changed"
+    );
     let status = app.federation.status(peer)?;
     Ok((NO_STORE, Json(peer_of(status))).into_response())
 }

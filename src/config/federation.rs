@@ -10,7 +10,7 @@ use super::{Fabric, Tls, issuers, listeners, schema};
 use crate::federation::peers::{Disclosure, Peer, Peers, RootSource};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
-use crate::outbound::guard::Guard;
+use crate::outbound::guard::{Guard, UrlError};
 use crate::outbound::peers::Endpoint;
 use crate::tls::KeyPairFiles;
 
@@ -123,7 +123,8 @@ impl Row<'_> {
         let trust_domains = self.keep("trust_domains", trust_domains, checker);
         let fewest = usize::from(row.accept);
         let endpoints = limited(&row.endpoints, fewest, |all| {
-            let read = |text: &String| Endpoint::base(text, self.guard).map_err(|rule| named(text, rule));
+            let read =
+                |text: &String| Endpoint::base(text, self.guard).map_err(|error| named(text, remedy(&error)));
             all.iter().map(read).collect()
         });
         let endpoints = self.keep("endpoints", endpoints, checker);
@@ -230,6 +231,13 @@ impl Row<'_> {
             None
         }
     }
+}
+
+/// The refusal of an address of a peer, with the setting that permits it.
+fn remedy(refused: &UrlError) -> String {
+    let setting =
+        if matches!(refused, UrlError::Address(_)) { ", or be in outbound.allowed_networks" } else { "" };
+    format!("{refused}{setting}")
 }
 
 fn named(value: &str, rule: impl Display) -> String {

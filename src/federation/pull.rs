@@ -192,7 +192,7 @@ impl Puller {
         let Some(copy) = copy.filter(is_current).filter(|_| answer.is_whole()) else { return };
         let source = Source { id: peer_key(&peer.issuer), generation: copy.generation };
         if !self.state.record_source(begun, source, peer.stale_after) {
-            tracing::debug!(peer = peer.name, "a call to a peer is not recorded");
+            tracing::debug!(peer = peer.name, "a call to a peer fabric is not recorded");
         }
     }
 
@@ -200,7 +200,7 @@ impl Puller {
         self.metrics.federation_call(&peer.name, outcome.as_str());
         self.reports.change(&peer.issuer, |report| {
             if report.error.take().is_some() {
-                tracing::info!(peer = peer.name, "peer answers again");
+                tracing::info!(peer = peer.name, "peer fabric answers again");
             }
         });
     }
@@ -211,7 +211,7 @@ impl Puller {
         self.reports.change(&peer.issuer, |report| {
             let error = failure.to_string();
             if report.error.as_ref() != Some(&error) {
-                tracing::warn!(peer = peer.name, error, "call to a peer failed");
+                tracing::warn!(peer = peer.name, error, "call to a peer fabric failed");
             }
             report.error = Some(error);
         });

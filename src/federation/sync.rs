@@ -181,7 +181,7 @@ impl Federation {
             tracing::warn!(
                 peer,
                 end,
-                "a peer names a log index beyond the end: one fabric has lost its past"
+                "a peer fabric names a log index beyond the end: one of the two has lost its past"
             );
         }
         Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))

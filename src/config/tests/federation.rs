@@ -107,7 +107,11 @@ fn peer_that_breaks_a_rule_is_refused() {
         ("endpoints", r#"["https://eu-1.example.com/v1"]"#, "no path"),
         ("endpoints", r#"["https://eu-1.example.com/?a"]"#, "no path and no query"),
         ("endpoints", r#"["https://a:b@eu-1.example.com"]"#, "no user name"),
-        ("endpoints", r#"["https://127.0.0.1:9694"]"#, "a loopback address"),
+        (
+            "endpoints",
+            r#"["https://127.0.0.1:9694"]"#,
+            "a loopback address as its host, or be in outbound.allowed_networks",
+        ),
         ("endpoints", r#"["https://169.254.169.254"]"#, "metadata"),
         ("endpoints", r#"["https://[fe80::1]"]"#, "link-local"),
         ("ids", "[]", "must name 1 to 64"),
