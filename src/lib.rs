@@ -13,7 +13,8 @@
 //!    audit · [`receiver`]: signals · [`revocation`]: by operators · [`transmitter`]: streams · [`feed`]: live events ·
 //!    [`federation`]: peer fabrics, and the ledger that they read
 //! 3. [`state`] (replicated) · [`cluster`] (consensus and storage) · [`keyring`] (this node's signing
-//!    keys) · [`own_tokens`] (our tokens, presented to us) · [`active_policy`] (the compiled bundle) ·
+//!    keys) · [`own_tokens`] (our tokens, presented to us) · [`peer_tokens`] (credentials of peer fabrics) ·
+//!    [`active_policy`] (the compiled bundle) ·
 //!    [`outbound`] (the only HTTP client) · [`tls`] · [`journal`] (records that wait to be shipped) ·
 //!    [`backup`] (the format of backups)
 //! 2. [`token`]: pure JOSE and claim rules
@@ -43,6 +44,7 @@ pub mod limits;
 pub mod node;
 pub(crate) mod outbound;
 pub(crate) mod own_tokens;
+pub(crate) mod peer_tokens;
 pub mod pki;
 pub mod policy;
 mod receiver;

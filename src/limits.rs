@@ -435,6 +435,10 @@ pub const PEER_STALE_AFTER: Duration = Duration::from_secs(60);
 pub const PEER_STALE_AFTER_MIN: Duration = Duration::from_secs(2);
 /// Maximum of that time.
 pub const PEER_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
+/// Time after which a chain that came from a peer fabric must return to it, unless it is configured.
+pub const PEER_CHAIN: Duration = Duration::from_secs(900);
+/// Minimum of that time.
+pub const PEER_CHAIN_MIN: Duration = Duration::from_secs(60);
 /// Interval of the pings on a connection to a peer fabric.
 pub const PEER_FABRIC_PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the response to a ping; beyond it: the connection is closed.

@@ -62,13 +62,29 @@ impl OwnTokens {
         &self.0.signatures
     }
 
-    /// Verifies a token that was presented over a connection with this client certificate, if any. `now` is raised to
-    /// log time: log time ends agents, and no token of an agent outlives its agent.
+    /// Verifies a bearer token that was presented over a connection with this client certificate, if any.
+    ///
+    /// # Errors
+    /// As [`OwnTokens::verify_chained`]; [`token::Error::PeerNotAccepted`] for a token that came through a peer fabric:
+    /// its subject acts in its own fabric, and at the tools of this one.
+    pub fn verify(
+        &self,
+        fresh: &LeaseProof,
+        token: &Compact<'_>,
+        certificate: Option<&CertificateDigest>,
+        now: Timestamp,
+    ) -> Result<Credential, token::Error> {
+        let credential = self.verify_chained(fresh, token, certificate, now)?;
+        if credential.via().is_empty() { Ok(credential) } else { Err(token::Error::PeerNotAccepted) }
+    }
+
+    /// Verifies a token that is presented to be exchanged. One that came through a peer fabric is not yet judged by the
+    /// peer's ledger. `now` is raised to log time: log time ends agents, and no token of an agent outlives its agent.
     ///
     /// # Errors
     /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
     /// [`token::Error::Revoked`].
-    pub fn verify(
+    pub fn verify_chained(
         &self,
         fresh: &LeaseProof,
         token: &Compact<'_>,
@@ -79,10 +95,6 @@ impl OwnTokens {
         let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid));
         let key = key.ok_or(token::Error::UnknownKey)?;
         let credential = issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)?;
-        // No fabric is accepted as a peer, so there is no ledger by which such a token could be judged.
-        if !credential.via().is_empty() {
-            return Err(token::Error::PeerNotAccepted);
-        }
         if self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat()) {
             return Err(token::Error::Revoked);
         }

@@ -7,6 +7,7 @@ use super::error::Refused as _;
 use crate::exchange::{self, Minted};
 use crate::feed::{Activity, ActivityKind, ActivityResult};
 use crate::id::WorkloadId;
+use crate::peer_tokens::Refused;
 use crate::state;
 use crate::tools::checks::Failure;
 
@@ -70,6 +71,7 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::Denied(_)
         | E::NothingGranted
         | E::BlastRadius
+        | E::Peer(Refused::Token(_) | Refused::Paused(_) | Refused::AboveCeiling { .. })
         | E::State(state::Error::NonceSpent | state::Error::CallerRefused) => true,
         E::UnsupportedGrantType
         | E::Invalid { .. }
@@ -77,6 +79,7 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::UnsupportedActorTokenType
         | E::SeveralAudiences
         | E::IssuerUnavailable
+        | E::Peer(Refused::Unjudged { .. })
         | E::PolicyTimedOut(_)
         | E::NoPolicy
         | E::TokenEnded

@@ -6,13 +6,15 @@ use std::path::Path;
 
 use super::checker::{Checker, duration, own_issuer};
 use super::schema::{Disclose, Mode, PeerFabric, Settings};
-use super::{Fabric, Tls, issuers, listeners, schema};
+use super::{Fabric, Tls, ceiling, issuers, listeners, schema};
 use crate::federation::peers::{Disclosure, Peer, Peers, RootSource};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
 use crate::outbound::guard::{Guard, UrlError};
 use crate::outbound::peers::Endpoint;
+use crate::policy::blast_radius::Containment;
 use crate::tls::KeyPairFiles;
+use crate::token::fabric_peers::Ceiling;
 
 /// `[federation]`
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ pub struct Federation {
 pub(super) fn check(
     settings: &Settings,
     (fabric, tls): (Option<&Fabric>, Option<&Tls>),
-    guard: &Guard,
+    (guard, containment): (&Guard, Option<&Containment>),
     checker: &mut Checker,
 ) -> Option<Federation> {
     let section = settings.federation.as_ref()?;
@@ -38,8 +40,15 @@ pub(super) fn check(
     let certificate = certificate(section, tls, checker);
     let mut peers: Vec<Peer> = Vec::new();
     for (index, row) in section.peers.iter().enumerate() {
-        let row =
-            Row { settings, stated: row, name: format!("federation.peers[{index}]"), fabric, tls, guard };
+        let row = Row {
+            settings,
+            stated: row,
+            name: format!("federation.peers[{index}]"),
+            fabric,
+            tls,
+            guard,
+            containment,
+        };
         if let Some(peer) = row.check(checker) {
             row.check_unclaimed(&peer, &peers, checker);
             peers.push(peer);
@@ -102,6 +111,7 @@ struct Row<'k> {
     fabric: Option<&'k Fabric>,
     tls: Option<&'k Tls>,
     guard: &'k Guard,
+    containment: Option<&'k Containment>,
 }
 
 impl Row<'_> {
@@ -139,6 +149,7 @@ impl Row<'_> {
         let stale_after = self.keep("stale_after", duration(&row.stale_after, shortest, longest), checker);
         let max_entries = self.keep("max_entries", self.max_entries(), checker);
         let disclose = self.keep("disclose", self.disclosure(), checker);
+        let ceiling = self.ceiling(checker);
         Some(Peer {
             name: name?,
             issuer: issuer?,
@@ -152,7 +163,19 @@ impl Row<'_> {
             max_entries: max_entries?,
             approve_incarnation: row.approve_incarnation,
             disclose: disclose?,
+            ceiling: ceiling?,
         })
+    }
+
+    fn ceiling(&self, checker: &mut Checker) -> Option<Ceiling> {
+        let broken = match ceiling::check(self.stated, self.containment) {
+            Ok(ceiling) => return Some(ceiling),
+            Err(broken) => broken,
+        };
+        for (setting, rule) in broken {
+            self.keep(setting, Err::<(), _>(rule), checker);
+        }
+        None
     }
 
     fn roots(&self, ids: Option<&BTreeSet<WorkloadId>>, checker: &mut Checker) -> Option<RootSource> {

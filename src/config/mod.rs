@@ -3,6 +3,7 @@
 //! The only reader of the environment and of configuration files. Its values are typed and need no further checks; each
 //! mistake names its setting, rule and source. A configuration has no secrets, so it may be printed.
 
+mod ceiling;
 mod checker;
 mod cluster;
 mod environment;

@@ -364,6 +364,14 @@ pub(super) struct PeerFabric {
     #[serde(deserialize_with = "yes_or_no")]
     pub approve_incarnation: bool,
     pub disclose: Disclose,
+    #[serde(rename = "as")]
+    pub roles: Vec<String>,
+    pub capabilities: Vec<String>,
+    pub max_blast_radius: Option<String>,
+    #[serde(deserialize_with = "whole_number")]
+    pub max_delegation_depth: u64,
+    pub max_chain: String,
+    pub blast_radius: BTreeMap<String, String>,
 }
 
 impl Default for PeerFabric {
@@ -383,6 +391,12 @@ impl Default for PeerFabric {
             max_entries: None,
             approve_incarnation: false,
             disclose: Disclose::Word("own".to_owned()),
+            roles: Vec::new(),
+            capabilities: Vec::new(),
+            max_blast_radius: None,
+            max_delegation_depth: 0,
+            max_chain: format!("{}s", limits::PEER_CHAIN.as_secs()),
+            blast_radius: BTreeMap::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Each rule of a configuration, broken once.
 
+mod ceiling;
 mod cluster;
 mod example;
 mod federation;

@@ -37,7 +37,8 @@ pub(super) fn config(settings: &Settings, mut checker: Checker) -> Result<Config
     let signals = signals::check(settings, own_issuer, &guard, &mut checker);
     let transmitter = transmitter::check(settings, &mut checker);
     let tls = listeners.as_ref().and_then(|listeners| listeners.tls.as_ref());
-    let federation = federation::check(settings, (fabric.as_ref(), tls), &guard, &mut checker);
+    let federation =
+        federation::check(settings, (fabric.as_ref(), tls), (&guard, blast_radius.as_ref()), &mut checker);
     if checker.mistakes.is_empty() {
         checker.keep("issuers", Issuers::new(issuers.clone()).map(drop));
     }

@@ -1,5 +1,6 @@
 //! Reasons for which an exchange is refused. `api` maps each to a status and a code.
 
+use crate::peer_tokens::Refused;
 use crate::policy::{Denial, DenialKind};
 use crate::{keyring, state, token};
 
@@ -34,6 +35,9 @@ pub enum Error {
     /// The issuer's keys are not available now.
     #[error("the keys of the token's issuer cannot be fetched now")]
     IssuerUnavailable,
+    /// A credential that came from a peer fabric is not judged now, or the peer or its ceiling does not admit it.
+    #[error(transparent)]
+    Peer(Refused),
     /// `may_act` of the subject token names another actor (RFC 8693 §4.4).
     #[error("may_act of the subject token does not name this actor")]
     ActorNotNamed,
@@ -97,6 +101,8 @@ impl Error {
             Self::SubjectToken(_) => "subject_token",
             Self::ActorToken(_) => "actor_token",
             Self::IssuerUnavailable => "issuer_unavailable",
+            Self::Peer(Refused::Unjudged { .. }) => "peer_unjudged",
+            Self::Peer(_) => "peer",
             Self::ActorNotNamed | Self::ActorLoop | Self::DelegationDepthExhausted | Self::ChainTooLong => {
                 "delegation"
             }

@@ -26,11 +26,13 @@ use crate::keyring::Keyring;
 use crate::limits;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::own_tokens::OwnTokens;
+use crate::peer_tokens::{self, PeerTokens};
 use crate::policy::blast_radius::Containment;
 use crate::policy::exchange::{Allow, Party, PolicyInput, RequestedGrant};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{self, CallContext, Idempotency, LeaseProof, MintedToken, State};
 use crate::telemetry::Metrics;
+use crate::token::fabric_peers::Role;
 use crate::token::foreign;
 use crate::token::foreign::{Credential, Kind};
 use crate::token::issuer::Issuers;
@@ -42,6 +44,8 @@ use crate::token::{self, CertificateDigest, lineage};
 pub struct Exchange {
     /// Verifies our own tokens, presented as credentials.
     pub own_tokens: OwnTokens,
+    /// Verifies and judges credentials that came from peer fabrics.
+    pub peer_tokens: PeerTokens,
     /// Trust domain of our agents.
     pub trust_domain: TrustDomain,
     /// Configured issuers.
@@ -155,7 +159,7 @@ impl Exchange {
     ) -> Result<Credential, Error> {
         let (text, kind) = (&request.subject_token, request.subject_token_type);
         let kind = self.kind(text, kind);
-        self.credential(fresh, text, kind, caller, now).await.map_err(Unverified::of_subject)
+        self.credential(fresh, text, (kind, Role::Subject), caller, now).await.map_err(Unverified::of_subject)
     }
 
     /// The default of `actor_token_type` is JWT.
@@ -168,7 +172,8 @@ impl Exchange {
     ) -> Result<Option<Credential>, Error> {
         let Some((text, kind)) = &request.actor else { return Ok(None) };
         let kind = self.kind(text, kind.unwrap_or(Kind::Jwt));
-        self.credential(fresh, text, kind, caller, now).await.map(Some).map_err(Unverified::of_actor)
+        let actor = self.credential(fresh, text, (kind, Role::Actor), caller, now).await;
+        actor.map(Some).map_err(Unverified::of_actor)
     }
 
     /// RFC 8693 §3: our own token is a JWT too. One that is presented as `jwt` is verified as our own.
@@ -182,14 +187,14 @@ impl Exchange {
         &self,
         fresh: &LeaseProof,
         text: &str,
-        kind: Kind,
+        (kind, role): (Kind, Role),
         caller: &CallContext,
         now: Timestamp,
     ) -> Result<Credential, Unverified> {
         let token = Compact::parse(text)?;
         let certificate = caller.certificate.as_ref();
         if kind == Kind::AgentA2a {
-            return Ok(self.own_tokens.verify(fresh, &token, certificate, now)?);
+            return self.of_a_fabric(fresh, (&token, role), certificate, now);
         }
         self.state.check_clock_for_foreign(fresh)?;
         let issuer = self.issuers.choose(kind, &token)?;
@@ -205,6 +210,24 @@ impl Exchange {
         if self.state.revokes(fresh, credential.lineage(), None, credential.iat()) {
             return Err(token::Error::Revoked.into());
         }
+        Ok(credential)
+    }
+
+    /// A token of this fabric or of a peer. The unverified `iss` chooses the keys that verify it.
+    fn of_a_fabric(
+        &self,
+        fresh: &LeaseProof,
+        (token, role): (&Compact<'_>, Role),
+        certificate: Option<&CertificateDigest>,
+        now: Timestamp,
+    ) -> Result<Credential, Unverified> {
+        let hint = token.unverified_issuer()?.iss;
+        if let Some(peer) = hint.and_then(|iss| self.peer_tokens.peer(&iss)) {
+            self.state.check_clock_for_foreign(fresh)?;
+            return Ok(self.peer_tokens.verify(fresh, (token, peer, role), certificate, now)?);
+        }
+        let credential = self.own_tokens.verify_chained(fresh, token, certificate, now)?;
+        self.peer_tokens.judge_through(fresh, &credential)?;
         Ok(credential)
     }
 
@@ -299,7 +322,18 @@ fn requested_confirmation(
 enum Unverified {
     Refused(token::Error),
     IssuerUnavailable,
+    /// By a peer fabric or its ceiling.
+    Peer(peer_tokens::Refused),
     State(state::Error),
+}
+
+impl From<peer_tokens::Refused> for Unverified {
+    fn from(refused: peer_tokens::Refused) -> Self {
+        match refused {
+            peer_tokens::Refused::Token(error) => Self::Refused(error),
+            refused => Self::Peer(refused),
+        }
+    }
 }
 
 impl From<state::Error> for Unverified {
@@ -328,6 +362,7 @@ impl Unverified {
         match self {
             Self::Refused(error) => Error::SubjectToken(error),
             Self::IssuerUnavailable => Error::IssuerUnavailable,
+            Self::Peer(refused) => Error::Peer(refused),
             Self::State(error) => error.into(),
         }
     }
@@ -336,6 +371,7 @@ impl Unverified {
         match self {
             Self::Refused(error) => Error::ActorToken(error),
             Self::IssuerUnavailable => Error::IssuerUnavailable,
+            Self::Peer(refused) => Error::Peer(refused),
             Self::State(error) => error.into(),
         }
     }

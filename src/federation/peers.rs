@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::id::{TrustDomain, WorkloadId};
 use crate::outbound::peers::Endpoint;
+use crate::token::fabric_peers::Ceiling;
 
 /// A peer fabric. Its identity is its issuer; its nodes are recognized by their SPIFFE IDs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Peer {
     pub approve_incarnation: bool,
     /// Facts of our ledger that it receives in clear.
     pub disclose: Disclosure,
+    /// Limits of its tokens here.
+    pub ceiling: Ceiling,
 }
 
 /// The source of a peer's X.509 roots.

@@ -12,6 +12,7 @@ mod replica;
 mod restoring;
 mod running;
 mod signals;
+mod tokens;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ pub use self::restoring::{Founded, Founding, mode, open_stopped};
 pub use self::running::Running;
 use self::running::{Stop, stopped_after};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
+use self::tokens::{own_tokens, peer_tokens, verifier};
 use crate::active_policy::{ActivePolicy, LoadError, Workers};
 use crate::api::listener::{self, ConnectionLimiter};
 use crate::api::rate_limit::RateLimits;
@@ -43,13 +45,11 @@ use crate::cluster::Corrupt;
 use crate::config::{self, Config};
 use crate::data_directory;
 use crate::exchange::Exchange;
-use crate::id::TrustDomain;
 use crate::identity::AgentIdentities;
 use crate::keyring::{self, GenerateSetKey, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
-use crate::own_tokens::{self, OwnTokens};
 use crate::policy::Source;
 use crate::revocation::Revocations;
 use crate::state::{self, State};
@@ -60,7 +60,6 @@ use crate::token::signing_key;
 use crate::token::signing_key::SetSigningKey;
 use crate::tools::audit;
 use crate::tools::registry::Registry;
-use crate::tools::verify::ToolCallVerifier;
 use crate::transmitter::set_builder::SetBuilder;
 use crate::{limits, policy, tls};
 
@@ -254,8 +253,10 @@ async fn assemble(
     let outbound = outbound(&config, &clock, metrics, replica)?;
     let signatures = SignatureCache::default();
     let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
+    let peer_tokens = peer_tokens(&config, &state, &signatures);
     let exchange = Exchange {
         own_tokens: own_tokens.clone(),
+        peer_tokens: peer_tokens.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
         issuer_keys: IssuerKeys::new(
             issuers.iter().map(|issuer| (issuer.iss.as_str(), &issuer.keys)),
@@ -272,14 +273,7 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let verifier = ToolCallVerifier {
-        own_tokens: own_tokens.clone(),
-        state: state.clone(),
-        containment: config.blast_radius.clone(),
-        audit: audit.clone(),
-        clock: clock.clone(),
-        metrics: metrics.clone(),
-    };
+    let verifier = verifier(&config, (&own_tokens, peer_tokens), &state, &audit, (&clock, metrics));
     let registry = Registry {
         state: state.clone(),
         audit: audit.clone(),
@@ -357,16 +351,6 @@ async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> 
     Ok(keyring)
 }
 
-fn own_tokens(config: &Config, keyring: &Keyring, state: &State, signatures: &SignatureCache) -> OwnTokens {
-    OwnTokens::new(own_tokens::Parts {
-        issuer: config.fabric.issuer.clone(),
-        trust_domains: trust_domains(config),
-        keyring: keyring.clone(),
-        state: state.clone(),
-        signatures: signatures.clone(),
-    })
-}
-
 fn identity(
     config: &Config,
     keyring: &Keyring,
@@ -396,15 +380,6 @@ fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock)
         clock: clock.clone(),
         scans: Revocations::scan_permits(),
     }
-}
-
-/// Our own trust domain and those of all configured issuers.
-fn trust_domains(config: &Config) -> Vec<TrustDomain> {
-    let foreign = config.issuers.iter().flat_map(|issuer| &issuer.trust_domains);
-    let mut all: Vec<_> = foreign.chain([&config.fabric.trust_domain]).cloned().collect();
-    all.sort();
-    all.dedup();
-    all
 }
 
 fn policy_workers(compiler: &Path) -> Workers {

@@ -18,8 +18,8 @@ pub enum Role {
     Actor,
 }
 
-/// Limits that the configuration sets for the tokens of a peer.
-#[derive(Clone, Debug)]
+/// Limits that the configuration sets for the tokens of a peer. By default none is accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ceiling {
     /// Roles in which they are accepted.
     pub roles: BTreeSet<Role>,

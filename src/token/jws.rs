@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::Error;
 use super::encoding::{decode, sha256};
 use super::key_set::VerifyingKey;
+use crate::id::LogPosition;
 use crate::{json, limits};
 
 /// Supported signature algorithms, in the order of RFC 7518 §3.1, then RFC 8037. `none` and HMAC have no variant (RFC
@@ -179,6 +180,13 @@ impl<'t> Compact<'t> {
             _ => None,
         };
         Ok(IssuerHint { iss: text("iss"), sub: text("sub") })
+    }
+
+    /// `idx`, unverified: only to tell whether a key that is not known may be a new one.
+    #[must_use]
+    pub fn unverified_position(&self) -> Option<LogPosition> {
+        let Ok(Value::Object(claims)) = json::parse(&self.payload) else { return None };
+        claims.get("idx")?.as_str()?.parse().ok()
     }
 
     /// Verifies the signature.

@@ -10,6 +10,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, WorkloadId};
 use crate::limits;
 use crate::own_tokens::OwnTokens;
+use crate::peer_tokens::{PeerTokens, Refused};
 use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
 use crate::state::{self, CallContext, LeaseProof, State};
@@ -22,6 +23,8 @@ use crate::token::{BodyHash, CertificateDigest};
 pub struct ToolCallVerifier {
     /// Verifies our own tokens.
     pub own_tokens: OwnTokens,
+    /// Judges those that came through peer fabrics.
+    pub peer_tokens: PeerTokens,
     pub state: State,
     /// Order of blast radii.
     pub containment: Containment,
@@ -111,6 +114,9 @@ pub enum Error {
     /// This node has not reached the log position at which the token was minted.
     #[error("this node has not applied the log that the token was issued after")]
     Behind,
+    /// The token came through a peer fabric, whose ledger is not known well enough.
+    #[error(transparent)]
+    Peer(Refused),
     /// The state could not be read or written, or the outcome is unknown.
     #[error(transparent)]
     State(#[from] state::Error),
@@ -127,7 +133,7 @@ impl Error {
             Self::UnknownTool => "not_found",
             Self::Failed(_)
             | Self::State(state::Error::IdempotencyKeyReused | state::Error::CallerRefused) => "deny",
-            Self::Behind | Self::State(_) | Self::Audit(_) => "error",
+            Self::Behind | Self::Peer(_) | Self::State(_) | Self::Audit(_) => "error",
         }
     }
 }
@@ -258,10 +264,21 @@ impl ToolCallVerifier {
     ) -> Result<RevocationStatus, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
-        // No fabric is accepted as a peer, so there is no ledger by which a token that came through one could be judged.
-        let is_revoked = !credential.via().is_empty()
-            || self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat());
+        let is_revoked = self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat())
+            || self.is_refused_by_peer(fresh, credential)?;
         Ok(RevocationStatus { is_revoked, is_spent: is_spent.unwrap_or(false) })
+    }
+
+    /// Whether a peer through which the token came refuses it: by its ledger, or because it is paused or not accepted.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if that cannot be known.
+    fn is_refused_by_peer(&self, fresh: &LeaseProof, credential: &Credential) -> Result<bool, Error> {
+        match self.peer_tokens.judge_through(fresh, credential) {
+            Ok(()) => Ok(false),
+            Err(refused @ Refused::Unjudged { .. }) => Err(Error::Peer(refused)),
+            Err(_) => Ok(true),
+        }
     }
 
     fn count(&self, outcome: &Result<Verified, Error>) {

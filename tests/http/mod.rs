@@ -27,6 +27,7 @@ mod keys;
 mod members;
 mod operators;
 mod oracles;
+mod peer_tokens;
 mod peers;
 mod policy;
 mod poll;

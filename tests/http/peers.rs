@@ -34,14 +34,14 @@ const SYNC: &str = "/v1/federation/sync";
 const PEERS: &str = "/v1/federation/peers";
 
 /// Certificates of a fabric: a CA, a node, and callers.
-struct Fabric {
+pub struct Fabric {
     directory: TempDir,
     trust_domain: String,
     made: pki::IssuedCertificates,
 }
 
 impl Fabric {
-    fn new(trust_domain: &str, callers: &[&str]) -> Self {
+    pub fn new(trust_domain: &str, callers: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let domain = trust_domain.parse().expect("trust domain");
         let callers = callers
@@ -70,7 +70,7 @@ impl Fabric {
     }
 
     /// Section of this peer: its nodes are `node` and `one`.
-    fn section(&self, name: &str, more: &str) -> String {
+    pub fn section(&self, name: &str, more: &str) -> String {
         let (trust_domain, file) = (&self.trust_domain, self.directory.path().join("bundle.json"));
         write_public(&file, &bundle(&[self], 1));
         format!(
@@ -88,7 +88,7 @@ bundle_file = "{file}"
     }
 
     /// Our own section: this fabric's first caller is our certificate for peers.
-    fn own_section(&self) -> String {
+    pub fn own_section(&self) -> String {
         let own = self.caller(0);
         let (certificate, private_key) = (own.certificate.display(), own.private_key.display());
         format!("\n[federation]\ncertificate = \"{certificate}\"\nprivate_key = \"{private_key}\"\n")

@@ -9,7 +9,8 @@ use crate::tools::audit::{self, trail::ReadError};
 use crate::tools::{entry, registry, verify};
 use crate::transmitter::{poll, set_builder, streams};
 use crate::{
-    active_policy, exchange, federation, feed, identity, json, keyring, receiver, revocation, state,
+    active_policy, exchange, federation, feed, identity, json, keyring, peer_tokens, receiver, revocation,
+    state,
 };
 
 /// Quotas are per minute, and TTL buckets expire by the minute.
@@ -66,6 +67,9 @@ impl Error {
             | E::LineageTooLong
             | E::TooManyFabrics => Code::InvalidRequest,
             E::Denied(_) | E::BlastRadius => Code::AccessDenied,
+            E::Peer(peer_tokens::Refused::Paused(_) | peer_tokens::Refused::AboveCeiling { .. }) => {
+                Code::AccessDenied
+            }
             _ => return error.into(),
         };
         Self { refusal: Refusal::Form(code), ..error.into() }
@@ -206,6 +210,16 @@ impl Refused for active_policy::Error {
     }
 }
 
+impl Refused for peer_tokens::Refused {
+    fn refusal(&self) -> Refusal {
+        match self {
+            Self::Token(_) => Refusal::Invalid,
+            Self::Unjudged { .. } => Refusal::Unavailable,
+            Self::Paused(_) | Self::AboveCeiling { .. } => Refusal::Denied,
+        }
+    }
+}
+
 impl Refused for exchange::Error {
     fn refusal(&self) -> Refusal {
         match self {
@@ -232,6 +246,7 @@ impl Refused for exchange::Error {
             | Self::NoPolicy
             | Self::CannotSign(_)
             | Self::NotBootstrapped => Refusal::Unavailable,
+            Self::Peer(refused) => refused.refusal(),
             Self::State(error) => error.refusal(),
             Self::Internal(_) => Refusal::Internal,
         }
@@ -441,6 +456,7 @@ impl Refused for verify::Error {
             Self::UnknownTool => Refusal::NotFound,
             Self::Failed(_) => Refusal::Denied,
             Self::Behind | Self::Audit(_) => Refusal::Unavailable,
+            Self::Peer(refused) => refused.refusal(),
             Self::State(error) => error.refusal(),
         }
     }

@@ -64,6 +64,9 @@ fn defaults_in_the_example_are_the_defaults() {
     assert_eq!(peer["max_entries"].take(), limits::FEDERATED_ENTRIES_MAX);
     let of_peer = [peer["bundle_endpoint"].take(), peer["crl"].take()];
     assert!(of_peer.iter().all(serde_json::Value::is_string), "{of_peer:?}");
+    assert_eq!(peer["max_blast_radius"].take(), "namespace:shared");
+    assert_eq!(peer["blast_radius"].take()["namespace:prod"], "namespace:shared");
+    unset["federation"]["peers"][0]["blast_radius"].take();
     assert_eq!(set["signals"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
     assert_eq!(set["signals"][0]["subject_issuers"].take()[0], unset["signals"][0]["issuer"]);
     assert_eq!(set, unset);

@@ -15,7 +15,7 @@ const PEER: [(&str, &str); 8] = [
 ];
 
 /// The section of a valid peer with these values; an empty one removes the setting.
-fn peer(changes: &[(&str, &str)]) -> String {
+pub(super) fn peer(changes: &[(&str, &str)]) -> String {
     let changed = |name: &str| changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| *value);
     let usual = PEER.iter().map(|(name, value)| (*name, changed(name).unwrap_or(value)));
     let more = changes.iter().copied().filter(|(name, _)| PEER.iter().all(|(usual, _)| usual != name));
@@ -33,12 +33,12 @@ fn second() -> Vec<(&'static str, &'static str)> {
     ]
 }
 
-fn with(sections: &str) -> String {
+pub(super) fn with(sections: &str) -> String {
     format!("{PRODUCTION}{ISSUER}{sections}")
 }
 
 /// The only mistake.
-fn refused(sections: &str) -> (String, String) {
+pub(super) fn refused(sections: &str) -> (String, String) {
     let found = mistakes(&with(sections), &[]);
     let [only] = found.as_slice() else { panic!("{sections}: {found:?}") };
     (only.setting.clone(), only.rule.clone())

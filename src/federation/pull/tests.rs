@@ -17,6 +17,7 @@ use crate::state::PeerAct;
 use crate::state::command::{PeerKeys, Revoke};
 use crate::state::fact_row;
 use crate::state::testing::TestNode;
+use crate::token::fabric_peers::Ceiling;
 use crate::token::lineage::Fact;
 
 const ISSUER: &str = "https://eu.example";
@@ -38,6 +39,7 @@ fn peer() -> Peer {
         max_entries: 1000,
         approve_incarnation: false,
         disclose: Disclosure::Own,
+        ceiling: Ceiling::default(),
     }
 }
 

@@ -202,6 +202,12 @@ impl State {
         Ok(root_of(self.cluster.view(), issuer, floor)?)
     }
 
+    /// Number of the present copy of a peer's ledger; 0 without one.
+    #[must_use]
+    pub fn peer_generation(&self, issuer: &str) -> u64 {
+        self.cluster.machine().peers().get(&peer_key(issuer)).map_or(0, |copy| copy.row.generation)
+    }
+
     /// The signing keys of the peer in the copy that the proof is about; `None` if that is replaced or deleted.
     #[must_use]
     pub fn peer_keys(&self, proof: &SourceProof) -> Option<Arc<KeySet>> {
@@ -218,6 +224,13 @@ impl State {
         lineage: &[Digest128],
     ) -> PeerVerdict {
         judge::judge_token(self.proven_copy(proof).as_ref(), idx, lineage)
+    }
+
+    /// Whether every key that the peer had published at `idx` is known by the copy that the proof is about.
+    #[must_use]
+    pub fn has_peer_keys_of(&self, proof: &SourceProof, idx: LogPosition) -> bool {
+        let copy = self.proven_copy(proof);
+        copy.is_some_and(|copy| copy.incarnation == Some(idx.incarnation) && copy.row.position >= idx.index)
     }
 
     /// The same about a token of this fabric, with this log index in its `idx`, that came from a credential of the peer.

@@ -96,7 +96,7 @@ async fn import_through_the_log_is_judged_by() {
     let joining = PeerVerdict::Unjudged(Unjudged::Joining);
     assert_eq!(state.judge_peer_token(&other, idx(5), &[]), joining);
     assert_eq!(state.judge_through_token(&other, position, &[]), joining);
-    assert!(state.peer_keys(&other).is_none());
+    assert!(state.peer_keys(&other).is_none() && !state.has_peer_keys_of(&other, idx(5)));
     let unknown = state.as_node().set_peer(OTHER, PeerAct::Resume).await.expect_err("unknown");
     assert!(matches!(unknown, Error::UnknownPeer), "{unknown}");
     node.end().await;
