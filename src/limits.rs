@@ -439,6 +439,9 @@ pub const PEER_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
 pub const PEER_CHAIN: Duration = Duration::from_secs(900);
 /// Minimum of that time.
 pub const PEER_CHAIN_MIN: Duration = Duration::from_secs(60);
+/// `Retry-After` of a credential that is not judged, because its peer fabric is not heard, in seconds.
+/// Metric: `svc_exchange_total{result="peer_unjudged"}`.
+pub const PEER_UNJUDGED_RETRY_SECS: u32 = 5;
 /// Interval of the pings on a connection to a peer fabric.
 pub const PEER_FABRIC_PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the response to a ping; beyond it: the connection is closed.

@@ -1,12 +1,15 @@
 //! Verification of this fabric's own tokens: as the credential of an exchange, as the bearer token of a request, or
-//! at a tool.
+//! at a tool. [`OwnTokens::judge`] is the one place where a verified token is judged, also by the ledgers of the peer
+//! fabrics through which it came.
 
 use std::sync::Arc;
 
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::keyring::Keyring;
+use crate::peer_tokens::{PeerTokens, Refused};
 use crate::state::{LeaseProof, State};
+use crate::token::fabric_peers::Role;
 use crate::token::foreign::Credential;
 use crate::token::issued::{self, Fabric};
 use crate::token::jws::Compact;
@@ -30,6 +33,8 @@ pub struct Parts {
     pub state: State,
     /// Cache of verified signatures.
     pub signatures: SignatureCache,
+    /// Judges those that came through peer fabrics.
+    pub peer_tokens: PeerTokens,
 }
 
 impl OwnTokens {
@@ -65,8 +70,9 @@ impl OwnTokens {
     /// Verifies a bearer token that was presented over a connection with this client certificate, if any.
     ///
     /// # Errors
-    /// As [`OwnTokens::verify_chained`]; [`token::Error::PeerNotAccepted`] for a token that came through a peer fabric:
-    /// its subject acts in its own fabric, and at the tools of this one.
+    /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`;
+    /// [`token::Error::Revoked`]; [`token::Error::PeerNotAccepted`] for a token that came through a peer fabric: its subject
+    /// acts in its own fabric, and at the tools of this one.
     pub fn verify(
         &self,
         fresh: &LeaseProof,
@@ -74,17 +80,54 @@ impl OwnTokens {
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
-        let credential = self.verify_chained(fresh, token, certificate, now)?;
-        if credential.via().is_empty() { Ok(credential) } else { Err(token::Error::PeerNotAccepted) }
+        let credential = self.authenticate(fresh, token, certificate, now)?;
+        if !credential.via().is_empty() {
+            return Err(token::Error::PeerNotAccepted);
+        }
+        if self.is_revoked(fresh, &credential) { Err(token::Error::Revoked) } else { Ok(credential) }
     }
 
-    /// Verifies a token that is presented to be exchanged. One that came through a peer fabric is not yet judged by the
-    /// peer's ledger. `now` is raised to log time: log time ends agents, and no token of an agent outlives its agent.
+    /// Verifies a token that is presented to be exchanged, in this role.
     ///
     /// # Errors
-    /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`,
-    /// [`token::Error::Revoked`].
+    /// As [`OwnTokens::verify`], but a token that came through a peer fabric is judged: [`OwnTokens::judge`],
+    /// [`PeerTokens::check_role`].
     pub fn verify_chained(
+        &self,
+        fresh: &LeaseProof,
+        (token, role): (&Compact<'_>, Role),
+        certificate: Option<&CertificateDigest>,
+        now: Timestamp,
+    ) -> Result<Credential, Refused> {
+        let credential = self.authenticate(fresh, token, certificate, now)?;
+        self.judge(fresh, &credential)?;
+        self.0.peer_tokens.check_role(role, &credential)?;
+        Ok(credential)
+    }
+
+    /// Judges a verified token of ours, by our revocations and by the ledger of each peer through which it came.
+    ///
+    /// # Errors
+    /// [`token::Error::Revoked`]; as [`PeerTokens::judge_through`].
+    pub fn judge(&self, fresh: &LeaseProof, credential: &Credential) -> Result<(), Refused> {
+        if self.is_revoked(fresh, credential) {
+            return Err(token::Error::Revoked.into());
+        }
+        self.0.peer_tokens.judge_through(fresh, credential)
+    }
+
+    /// Whether a token of ours is meant for a peer fabric, whose nodes see it.
+    #[must_use]
+    pub fn is_for_peer(&self, credential: &Credential) -> bool {
+        self.0.peer_tokens.are_meant_by(credential)
+    }
+
+    fn is_revoked(&self, fresh: &LeaseProof, credential: &Credential) -> bool {
+        self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat())
+    }
+
+    /// `now` is raised to log time: log time ends agents, and no token of an agent outlives its agent.
+    fn authenticate(
         &self,
         fresh: &LeaseProof,
         token: &Compact<'_>,
@@ -94,11 +137,7 @@ impl OwnTokens {
         let now = self.0.state.not_before_log(now);
         let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid));
         let key = key.ok_or(token::Error::UnknownKey)?;
-        let credential = issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)?;
-        if self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat()) {
-            return Err(token::Error::Revoked);
-        }
-        Ok(credential)
+        issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)
     }
 }
 
@@ -107,6 +146,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::blast_radius::Containment;
     use crate::state::testing::TestNode;
     use crate::token::mint::{self, AccessTokenClaims};
 
@@ -124,6 +164,13 @@ mod tests {
             keyring: keyring.clone(),
             state: node.state.clone(),
             signatures: SignatureCache::default(),
+            peer_tokens: PeerTokens::new(
+                FABRIC.to_owned(),
+                [],
+                node.state.clone(),
+                SignatureCache::default(),
+                Containment::default(),
+            ),
         });
         let end = START.plus(Duration::from_secs(60));
         let agent = "wimse://a.example/agent/mcp/1".to_owned();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::id::TrustDomain;
+use crate::id::{TrustDomain, WorkloadId};
 use crate::policy::blast_radius::Containment;
 use crate::state::{LeaseProof, PeerVerdict, Source, SourceProof, State, Unjudged, peer_key};
 use crate::token::fabric_peers::{AboveCeiling, Ceiling, Role};
@@ -18,8 +18,9 @@ use crate::token::foreign::Credential;
 use crate::token::issued::Fabric;
 use crate::token::jws::{Algorithm, Compact};
 use crate::token::key_set::VerifyingKey;
+use crate::token::lineage::Fact;
 use crate::token::signature_cache::SignatureCache;
-use crate::token::{self, CertificateDigest};
+use crate::token::{self, CertificateDigest, lineage};
 
 /// A peer whose tokens are accepted.
 #[derive(Clone, Debug)]
@@ -96,6 +97,22 @@ impl PeerTokens {
         self.0.peers.get(issuer)
     }
 
+    /// The accepted peer whose workloads are of this trust domain.
+    #[must_use]
+    pub fn of_domain(&self, trust_domain: &TrustDomain) -> Option<&AcceptedPeer> {
+        self.0.peers.values().find(|peer| peer.trust_domains.contains(trust_domain))
+    }
+
+    /// Whether a fact is one of a peer's credentials: named by the peer, a workload of the peer, or the peer itself. Its
+    /// tokens are of its clock, so a revocation of ours, which compares times, could miss one.
+    #[must_use]
+    pub fn states(&self, fact: &Fact) -> bool {
+        let workload = || fact.value().parse().ok().filter(|_| fact.issuer().is_empty());
+        self.peer(fact.issuer()).is_some()
+            || fact.kind() == lineage::FABRIC
+            || workload().is_some_and(|id: WorkloadId| self.of_domain(id.trust_domain()).is_some())
+    }
+
     /// Verifies a token of the peer in this role, judges it, and limits it by the peer's ceiling. `certificate` is that of
     /// the connection of the token.
     ///
@@ -134,6 +151,36 @@ impl PeerTokens {
             refused_by(peer, self.0.state.judge_through_token(&lease, idx.index, credential.lineage()))?;
         }
         Ok(())
+    }
+
+    /// Whether a token of this fabric may be an actor: a peer whose tokens are not accepted as actors must not get there by a
+    /// second exchange. As a subject, it is that of the first one.
+    ///
+    /// # Errors
+    /// [`Refused::AboveCeiling`].
+    pub fn check_role(&self, role: Role, credential: &Credential) -> Result<(), Refused> {
+        let mut peers = credential.via().iter().filter_map(|issuer| self.peer(issuer));
+        match peers.find(|peer| role == Role::Actor && !peer.ceiling.roles.contains(&role)) {
+            Some(peer) => Err(Refused::AboveCeiling { peer: peer.name.clone(), broken: AboveCeiling::Role }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a token is meant for one of the peers, which could use it elsewhere.
+    #[must_use]
+    pub fn are_meant_by(&self, credential: &Credential) -> bool {
+        credential.aud().iter().any(|aud| self.peer(aud).is_some())
+    }
+
+    /// Labels of the peers through which a credential came, its own issuer among them.
+    #[must_use]
+    pub fn labels<'p>(&'p self, credential: &Credential) -> Vec<&'p str> {
+        credential
+            .via()
+            .iter()
+            .filter_map(|issuer| self.peer(issuer))
+            .map(|peer| peer.name.as_str())
+            .collect()
     }
 
     fn lease(&self, fresh: &LeaseProof, peer: &AcceptedPeer) -> Result<SourceProof, Refused> {

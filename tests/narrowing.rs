@@ -231,6 +231,8 @@ fn permit(granted: &PolicyGrant, requested: &[String]) -> Allow {
         id: "wimse://trust.example/agent/a",
         trust_domain: "trust.example",
         issuer: ISS,
+        fabric: None,
+        via: Vec::new(),
         kind: "jwt",
         original_sub: "a",
         email: None,

@@ -51,6 +51,8 @@ fn party(id: &str) -> Party<'_> {
         id,
         trust_domain: "dev.trust-fabric.local",
         issuer: "http://127.0.0.1:8698",
+        fabric: None,
+        via: Vec::new(),
         kind: "jwt",
         original_sub: "system:serviceaccount:demo:reporter",
         email: None,

@@ -10,6 +10,8 @@ mod copies;
 mod fake_peer;
 #[path = "support/ports.rs"]
 mod ports;
+#[path = "regions/tokens.rs"]
+mod tokens;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -42,6 +44,8 @@ struct Fabric {
     https: SocketAddr,
     /// The sections of its peers.
     peers: String,
+    /// Its policies.
+    policies: PathBuf,
     running: Option<(thread::JoinHandle<Result<(), node::Error>>, CancellationToken)>,
     operator: Client,
 }
@@ -74,7 +78,8 @@ impl Fabric {
         write_bundle(directory.path(), &made.ca.certificate);
         let operator = client_of(&made.callers[0].1, &made.ca.certificate);
         let name = name.to_owned();
-        Self { name, directory, made, https, peers: String::new(), running: None, operator }
+        let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+        Self { name, directory, made, https, peers: String::new(), policies, running: None, operator }
     }
 
     fn issuer(&self) -> String {
@@ -143,7 +148,9 @@ impl Fabric {
             requests_per_second_per_caller = 1000000
             [[callers]]
             id = "spiffe://{name}.example/operator"
-            capabilities = ["cluster.admin", "metrics.read"]
+            capabilities = [
+                "cluster.admin", "metrics.read", "exchange", "identity.issue", "tools.manage", "tools.read", "tools.verify",
+            ]
             [[issuers]]
             issuer = "http://127.0.0.1:8698"
             subject = "kubernetes"
@@ -169,7 +176,7 @@ impl Fabric {
             ca = self.made.ca.certificate.display(),
             issuer = self.issuer(),
             name = self.name,
-            policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").display(),
+            policies = self.policies.display(),
             keys = pki.join("issuer-keys.json").display(),
             peers = self.peers,
         )

@@ -196,7 +196,7 @@ impl NodeState {
         let body: Option<BodyHash> =
             case.request_body_hash.as_ref().map(|hash| hash.parse().expect("a digest"));
         let protocol = case.protocol.as_deref().unwrap_or("mcp");
-        let call = ToolCall { protocol, request_body_hash: body.as_ref() };
+        let call = ToolCall { protocol, request_body_hash: body.as_ref(), is_for_peer: false };
         checks::verify(authentic, status, call, &self.tools[&case.tool_id], &self.containment)
     }
 }

@@ -13,6 +13,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
+use super::authorization_header::{bearer, is_basic};
 pub use super::capability::Capability;
 use super::connect_info::{Channel, ClientConnection};
 use super::error::{Error, Refusal};
@@ -190,13 +191,15 @@ enum Principal {
     Bearer(Arc<Credential>),
     /// A node of a peer fabric.
     Peer(WorkloadId, Arc<Peer>),
+    /// A workload of a peer fabric that may call the exchange.
+    CallerOfPeer(WorkloadId),
 }
 
 impl Principal {
     fn id(&self) -> Option<&WorkloadId> {
         match self {
             Self::Anonymous => None,
-            Self::Workload(id) | Self::Peer(id, _) => Some(id),
+            Self::Workload(id) | Self::Peer(id, _) | Self::CallerOfPeer(id) => Some(id),
             Self::Bearer(credential) => Some(credential.sub()),
         }
     }
@@ -262,7 +265,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         let (credential, fabric) = match principal {
             Principal::Bearer(credential) => (Some(credential), None),
             Principal::Peer(_, fabric) => (None, Some(fabric)),
-            Principal::Anonymous | Principal::Workload(_) => (None, None),
+            Principal::Anonymous | Principal::Workload(_) | Principal::CallerOfPeer(_) => (None, None),
         };
         let actor = credential.as_ref().and_then(|credential| credential.act()).map(|act| act.sub.clone());
         let request_id = super::request_id::current();
@@ -321,6 +324,7 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
         Principal::Anonymous => !app.requires_tls,
         Principal::Workload(id) => app.callers.may(id, capability),
         Principal::Peer(..) => false,
+        Principal::CallerOfPeer(_) => capability == Capability::Exchange,
         Principal::Bearer(credential) => {
             let granted = credential.capabilities().unwrap_or_default();
             granted.iter().any(|granted| granted == capability.as_str())
@@ -333,7 +337,8 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
 /// 1. outside development mode, plain HTTP serves open routes only, and none that takes a secret
 /// 2. an open route needs no credential; a valid certificate still identifies the caller, but not that of a peer fabric
 /// 3. a client certificate must not have expired since the handshake
-/// 4. a certificate of a peer fabric identifies a caller of federation routes only, alone, and if that peer may read
+/// 4. a certificate of a peer fabric identifies, alone, a caller of federation routes, if that peer may read, or of the
+///    exchange, if it is listed for it
 /// 5. a bearer token must be ours, for our audience, valid, and bound to this connection if it has `cnf`
 /// 6. without a bearer token the client certificate identifies the caller
 /// 7. without either the caller is anonymous: 401, or in development mode every capability but no agent identity
@@ -385,7 +390,7 @@ async fn decide(
         return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
     }
     let by_certificate = match of_peer {
-        Some(certificate) => peer_node(peers, &certificate.spiffe_id, access)?,
+        Some(certificate) => of_peer_fabric(peers, &certificate.spiffe_id, access)?,
         None => by_certificate,
     };
     if access == Access::Certificate(Capability::Exchange) && is_basic(headers) {
@@ -413,7 +418,9 @@ async fn decide(
     }
     let facts = match &principal {
         Principal::Anonymous => CallerFacts::default(),
-        Principal::Workload(id) | Principal::Peer(id, _) => CallerFacts::of_certificate(&app.issuer, id),
+        Principal::Workload(id) | Principal::Peer(id, _) | Principal::CallerOfPeer(id) => {
+            CallerFacts::of_certificate(&app.issuer, id)
+        }
         Principal::Bearer(credential) => CallerFacts::of_bearer(credential),
     };
     let fresh = app.state.fresh().await?;
@@ -445,10 +452,15 @@ fn authorize(app: &App, principal: &Principal, access: Access) -> Result<(), Err
 /// The principal of a certificate of a peer's trust domain.
 ///
 /// # Errors
-/// 403 on routes that are not for peers, for a workload that is not a configured node, and for a peer without `serve`.
-fn peer_node(peers: &Peers, id: &WorkloadId, access: Access) -> Result<Principal, Error> {
+/// 403 on routes that are not for peers, for a workload that is not a configured node or caller, and for a peer without
+/// `serve`.
+fn of_peer_fabric(peers: &Peers, id: &WorkloadId, access: Access) -> Result<Principal, Error> {
+    if access == Access::Certificate(Capability::Exchange) && peers.may_exchange(id) {
+        return Ok(Principal::CallerOfPeer(id.clone()));
+    }
     if !matches!(access, Access::Peer | Access::PeerOrOperator) {
-        return Err(Error::forbidden("a certificate of a peer fabric is accepted on federation routes only"));
+        let text = "a certificate of a peer fabric is accepted on federation routes, and of its callers for exchange";
+        return Err(Error::forbidden(text));
     }
     match peers.by_id(id) {
         Some(peer) if peer.serve => Ok(Principal::Peer(id.clone(), Arc::clone(peer))),
@@ -462,24 +474,6 @@ fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'
         return Ok(Some(certificate));
     }
     Err(Error::unauthenticated("the client certificate has expired"))
-}
-
-/// RFC 7617 §2.
-fn is_basic(headers: &HeaderMap) -> bool {
-    let scheme = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.split(' ').next());
-    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic"))
-}
-
-/// RFC 6750 §2.1: `Authorization: Bearer <token>`, the scheme case-insensitive (RFC 9110 §11.1). Another scheme is
-/// refused, because its sender relies on it.
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
-    let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    let credentials = value.to_str().ok().and_then(|text| text.split_once(' '));
-    match (credentials, values.next()) {
-        (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token)),
-        _ => Err(Error::invalid_bearer("Authorization: must be exactly one Bearer token")),
-    }
 }
 
 /// Verifies a bearer token. Every refusal has the same text; the log has the reason.

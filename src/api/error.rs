@@ -12,6 +12,7 @@ use super::check_result::CheckResult;
 use super::listener::Violation;
 use super::openapi::values;
 use super::text;
+use crate::limits;
 
 pub use self::refused::{Refused, set_error_code};
 
@@ -98,6 +99,8 @@ pub enum Refusal {
     NotConfigured,
     /// To be retried after a second.
     Unavailable,
+    /// A peer fabric is not heard, or its ledger is not known well enough; to be retried later.
+    PeerUnjudged,
 }
 
 impl Refusal {
@@ -122,7 +125,7 @@ impl Refusal {
             Self::TooMany { .. } => (S::TOO_MANY_REQUESTS, Code::AccessDenied),
             Self::Internal => (S::INTERNAL_SERVER_ERROR, Code::ServerError),
             Self::NotConfigured => (S::NOT_IMPLEMENTED, Code::NotImplemented),
-            Self::Unavailable => (S::SERVICE_UNAVAILABLE, Code::ServerError),
+            Self::Unavailable | Self::PeerUnjudged => (S::SERVICE_UNAVAILABLE, Code::ServerError),
         }
     }
 
@@ -130,6 +133,7 @@ impl Refusal {
         match self {
             Self::TooMany { retry_after_secs } => Some(retry_after_secs),
             Self::Unavailable => Some(1),
+            Self::PeerUnjudged => Some(limits::PEER_UNJUDGED_RETRY_SECS),
             _ => None,
         }
     }

@@ -67,6 +67,7 @@ fn is_denial(error: &exchange::Error) -> bool {
         | E::ChainTooLong
         | E::LineageTooLong
         | E::TooManyFabrics
+        | E::CallerOfPeer(_)
         | E::CallerBlocked
         | E::Denied(_)
         | E::NothingGranted

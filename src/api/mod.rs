@@ -7,6 +7,7 @@ mod admin_audit;
 pub(crate) mod admin_socket;
 mod agents;
 mod audit;
+mod authorization_header;
 mod backup;
 mod blocks;
 mod body;

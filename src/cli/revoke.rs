@@ -57,6 +57,8 @@ enum Kind {
     Token,
     /// A signing key, by its `kid`.
     Key,
+    /// A peer fabric, by its issuer: everything that came from it.
+    Fabric,
 }
 
 impl Kind {
@@ -69,6 +71,7 @@ impl Kind {
             Self::Client => "client",
             Self::Token => "jti",
             Self::Key => "key",
+            Self::Fabric => "fabric",
         }
     }
 }
@@ -316,7 +319,7 @@ fn question(request: &Value, page: Option<&Value>) -> String {
 
 /// Kind, value and issuer of a request.
 fn requested_target(request: &Value) -> String {
-    let mut names = ["subject", "email", "agent", "client", "jti", "key"].into_iter();
+    let mut names = ["subject", "email", "agent", "client", "jti", "key", "fabric"].into_iter();
     let name = names.find(|name| request.get(*name).is_some()).unwrap_or_default();
     let issuer = text(request, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };

@@ -96,7 +96,7 @@ fn check_callers(settings: &Settings, peers: &[Peer], checker: &mut Checker) {
             .find(|peer| id.as_ref().is_some_and(|id| peer.trust_domains.contains(id.trust_domain())));
         if let Some(peer) = peer {
             let rule = format!(
-                "is of the peer fabric {:?}, whose workloads are callers of federation only",
+                "is of the peer fabric {:?}, whose workloads call the exchange only, by the setting callers of the peer",
                 peer.name
             );
             checker.keep(&format!("callers[{index}].id"), Err::<(), _>(rule));
@@ -150,6 +150,7 @@ impl Row<'_> {
         let max_entries = self.keep("max_entries", self.max_entries(), checker);
         let disclose = self.keep("disclose", self.disclosure(), checker);
         let ceiling = self.ceiling(checker);
+        let callers = self.keep("callers", self.callers(ids.as_ref()), checker);
         Some(Peer {
             name: name?,
             issuer: issuer?,
@@ -164,7 +165,24 @@ impl Row<'_> {
             approve_incarnation: row.approve_incarnation,
             disclose: disclose?,
             ceiling: ceiling?,
+            callers: callers?,
         })
+    }
+
+    /// Its workloads that may call our exchange. The bundle has the roots of one trust domain.
+    fn callers(&self, nodes: Option<&BTreeSet<WorkloadId>>) -> Result<BTreeSet<WorkloadId>, String> {
+        let row = self.stated;
+        let read = |text: &String| listeners::spiffe_id(text).map_err(|rule| named(text, rule));
+        let callers =
+            limited(&row.callers, 0, |all| all.iter().map(read).collect::<Result<BTreeSet<_>, _>>())?;
+        let of_nodes = nodes.and_then(BTreeSet::first).map(WorkloadId::trust_domain);
+        if !callers.is_empty() && !row.accept {
+            Err("needs accept = true: callers exchange the peer's tokens".to_owned())
+        } else if callers.iter().any(|caller| Some(caller.trust_domain()) != of_nodes) {
+            Err("must be of the trust domain of ids, whose roots the bundle has".to_owned())
+        } else {
+            Ok(callers)
+        }
     }
 
     fn ceiling(&self, checker: &mut Checker) -> Option<Ceiling> {

@@ -371,6 +371,7 @@ pub(super) struct PeerFabric {
     #[serde(deserialize_with = "whole_number")]
     pub max_delegation_depth: u64,
     pub max_chain: String,
+    pub callers: Vec<String>,
     pub blast_radius: BTreeMap<String, String>,
 }
 
@@ -396,6 +397,7 @@ impl Default for PeerFabric {
             max_blast_radius: None,
             max_delegation_depth: 0,
             max_chain: format!("{}s", limits::PEER_CHAIN.as_secs()),
+            callers: Vec::new(),
             blast_radius: BTreeMap::new(),
         }
     }

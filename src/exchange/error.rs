@@ -56,6 +56,9 @@ pub enum Error {
     /// More than [`crate::limits::VIA_MAX`] peer fabrics.
     #[error("subject and actor came through too many fabrics")]
     TooManyFabrics,
+    /// A workload of this peer fabric presents nothing that came from it.
+    #[error("a caller of the peer fabric {0} exchanges only credentials that came from it")]
+    CallerOfPeer(String),
     /// The caller is blocked, whatever credential it presents.
     #[error("the caller is blocked")]
     CallerBlocked,
@@ -102,7 +105,7 @@ impl Error {
             Self::ActorToken(_) => "actor_token",
             Self::IssuerUnavailable => "issuer_unavailable",
             Self::Peer(Refused::Unjudged { .. }) => "peer_unjudged",
-            Self::Peer(_) => "peer",
+            Self::Peer(_) | Self::CallerOfPeer(_) => "peer",
             Self::ActorNotNamed | Self::ActorLoop | Self::DelegationDepthExhausted | Self::ChainTooLong => {
                 "delegation"
             }

@@ -44,7 +44,7 @@ use crate::token::{self, CertificateDigest, lineage};
 pub struct Exchange {
     /// Verifies our own tokens, presented as credentials.
     pub own_tokens: OwnTokens,
-    /// Verifies and judges credentials that came from peer fabrics.
+    /// Verifies tokens of peer fabrics.
     pub peer_tokens: PeerTokens,
     /// Trust domain of our agents.
     pub trust_domain: TrustDomain,
@@ -122,6 +122,7 @@ impl Exchange {
         let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
         let confirmation = requested.or(caller.certificate.filter(|_| is_bound));
         let pair = pair(subject, actor)?;
+        self.check_caller_of_peer(caller, &pair)?;
         let permit = self.decide(&pair, request, caller)?;
         let grant = narrow(permit, pair, &request.scope, &self.containment)?;
 
@@ -201,16 +202,24 @@ impl Exchange {
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
         let credential = foreign::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
-        // An agent without a record would have no ancestors, no expiry and no revocation.
+        // An agent without a record would have no ancestors, no expiry and no revocation. One of a peer has them there, and
+        // comes with the peer's token.
         let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
         let actors = chain.filter_map(|act| act.sub.parse::<WorkloadId>().ok());
-        if actors.chain([credential.sub().clone()]).any(|id| id.is_agent_of(&self.trust_domain)) {
+        if actors.chain([credential.sub().clone()]).any(|id| self.is_agent(&id)) {
             return Err(token::Error::SubjectReserved.into());
         }
         if self.state.revokes(fresh, credential.lineage(), None, credential.iat()) {
             return Err(token::Error::Revoked.into());
         }
         Ok(credential)
+    }
+
+    /// Whether it names an agent of this fabric or of a peer.
+    fn is_agent(&self, id: &WorkloadId) -> bool {
+        let domain = id.trust_domain();
+        id.is_agent_of(domain)
+            && (*domain == self.trust_domain || self.peer_tokens.of_domain(domain).is_some())
     }
 
     /// A token of this fabric or of a peer. The unverified `iss` chooses the keys that verify it.
@@ -226,9 +235,17 @@ impl Exchange {
             self.state.check_clock_for_foreign(fresh)?;
             return Ok(self.peer_tokens.verify(fresh, (token, peer, role), certificate, now)?);
         }
-        let credential = self.own_tokens.verify_chained(fresh, token, certificate, now)?;
-        self.peer_tokens.judge_through(fresh, &credential)?;
-        Ok(credential)
+        Ok(self.own_tokens.verify_chained(fresh, (token, role), certificate, now)?)
+    }
+
+    /// A token that a peer's workload obtains is judged by that peer's ledger, which also has the blocks on that workload.
+    fn check_caller_of_peer(&self, caller: &CallContext, pair: &DelegationPair) -> Result<(), Error> {
+        let id: Option<WorkloadId> = caller.id().and_then(|id| id.parse().ok());
+        let peer = id.and_then(|id| self.peer_tokens.of_domain(id.trust_domain()));
+        match peer {
+            Some(peer) if !pair.via().contains(&peer.issuer) => Err(Error::CallerOfPeer(peer.name.clone())),
+            _ => Ok(()),
+        }
     }
 
     fn decide(
@@ -243,8 +260,8 @@ impl Exchange {
         let actor_act = pair.actor().map(actors).unwrap_or_default();
         let execution = request.execution_scope.as_ref();
         let decision = policy.decide_exchange(&PolicyInput {
-            subject: party(pair.subject(), &subject_act),
-            actor: pair.actor().map(|actor| party(actor, &actor_act)),
+            subject: self.party(pair.subject(), &subject_act),
+            actor: pair.actor().map(|actor| self.party(actor, &actor_act)),
             request: RequestedGrant {
                 audience: request.audience.as_deref(),
                 scope: &request.scope,
@@ -257,6 +274,31 @@ impl Exchange {
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
         self.metrics.policy_decision(Point::Exchange.as_str(), result);
         decision.map_err(Error::from)
+    }
+
+    fn party<'a>(&'a self, credential: &'a Credential, act: &'a [String]) -> Party<'a> {
+        let kubernetes = credential.kubernetes();
+        Party {
+            id: credential.sub().as_str(),
+            trust_domain: credential.sub().trust_domain().as_str(),
+            issuer: credential.iss(),
+            fabric: self.peer_tokens.peer(credential.iss()).map(|peer| peer.name.as_str()),
+            via: self.peer_tokens.labels(credential),
+            kind: match credential.kind() {
+                Kind::Jwt => "jwt",
+                Kind::SpiffeSvid => "spiffe-svid",
+                Kind::AgentA2a => "agent-a2a",
+            },
+            original_sub: credential.original_sub(),
+            email: credential.email(),
+            namespace: kubernetes.map(|kubernetes| kubernetes.namespace.as_str()),
+            service_account: kubernetes.map(|kubernetes| kubernetes.service_account.as_str()),
+            capabilities: credential.capabilities(),
+            scope: credential.scope(),
+            blast_radius: credential.blast_radius(),
+            delegation_depth: credential.delegation_depth(),
+            act,
+        }
     }
 
     /// With an execution scope: spends the nonce, once per subject in the whole cluster, and records the minted `jti`
@@ -380,27 +422,4 @@ impl Unverified {
 fn actors(credential: &Credential) -> Vec<String> {
     let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
     chain.map(|act| act.sub.clone()).take(limits::ACT_DEPTH_MAX).collect()
-}
-
-fn party<'a>(credential: &'a Credential, act: &'a [String]) -> Party<'a> {
-    let kubernetes = credential.kubernetes();
-    Party {
-        id: credential.sub().as_str(),
-        trust_domain: credential.sub().trust_domain().as_str(),
-        issuer: credential.iss(),
-        kind: match credential.kind() {
-            Kind::Jwt => "jwt",
-            Kind::SpiffeSvid => "spiffe-svid",
-            Kind::AgentA2a => "agent-a2a",
-        },
-        original_sub: credential.original_sub(),
-        email: credential.email(),
-        namespace: kubernetes.map(|kubernetes| kubernetes.namespace.as_str()),
-        service_account: kubernetes.map(|kubernetes| kubernetes.service_account.as_str()),
-        capabilities: credential.capabilities(),
-        scope: credential.scope(),
-        blast_radius: credential.blast_radius(),
-        delegation_depth: credential.delegation_depth(),
-        act,
-    }
 }

@@ -38,6 +38,8 @@ pub struct Peer {
     pub disclose: Disclosure,
     /// Limits of its tokens here.
     pub ceiling: Ceiling,
+    /// SPIFFE IDs of its workloads that may call our exchange.
+    pub callers: BTreeSet<WorkloadId>,
 }
 
 /// The source of a peer's X.509 roots.
@@ -119,7 +121,14 @@ impl Peers {
         self.0.as_ref()?.by_id.get(id)
     }
 
-    /// Whether workloads of this trust domain are a peer's: their certificates name callers of federation routes only.
+    /// Whether a peer's workload may call our exchange.
+    #[must_use]
+    pub fn may_exchange(&self, id: &WorkloadId) -> bool {
+        self.iter().any(|peer| peer.callers.contains(id))
+    }
+
+    /// Whether workloads of this trust domain are a peer's: their certificates name callers of federation routes, and of the
+    /// exchange, only.
     #[must_use]
     pub fn have(&self, trust_domain: &TrustDomain) -> bool {
         self.0.as_ref().is_some_and(|tables| tables.trust_domains.contains(trust_domain))

@@ -376,6 +376,7 @@ fn is_digest_of(id: Digest128, kind: &str, issuer: &str, value: &str) -> bool {
         "client" => id == lineage::client(issuer, value),
         lineage::TOKEN => id == lineage::token(issuer, value) || id == lineage::family(issuer, value),
         "key" => id == lineage::signing_key(issuer, value),
+        lineage::FABRIC => id == lineage::fabric(value),
         _ => false,
     }
 }

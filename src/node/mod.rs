@@ -50,6 +50,7 @@ use crate::keyring::{self, GenerateSetKey, Keyring};
 use crate::outbound::client::{self, Client};
 use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
+use crate::peer_tokens::PeerTokens;
 use crate::policy::Source;
 use crate::revocation::Revocations;
 use crate::state::{self, State};
@@ -252,8 +253,8 @@ async fn assemble(
 
     let outbound = outbound(&config, &clock, metrics, replica)?;
     let signatures = SignatureCache::default();
-    let own_tokens = own_tokens(&config, &keyring, &state, &signatures);
     let peer_tokens = peer_tokens(&config, &state, &signatures);
+    let own_tokens = own_tokens(&config, &keyring, &state, (&signatures, &peer_tokens));
     let exchange = Exchange {
         own_tokens: own_tokens.clone(),
         peer_tokens: peer_tokens.clone(),
@@ -273,7 +274,7 @@ async fn assemble(
         clock: clock.clone(),
         metrics: metrics.clone(),
     };
-    let verifier = verifier(&config, (&own_tokens, peer_tokens), &state, &audit, (&clock, metrics));
+    let verifier = verifier(&config, &own_tokens, &state, &audit, (&clock, metrics));
     let registry = Registry {
         state: state.clone(),
         audit: audit.clone(),
@@ -298,7 +299,7 @@ async fn assemble(
         exchange,
         audit,
         identity,
-        revocations: revocations(&config, &keyring, &state, &clock),
+        revocations: revocations(&config, &keyring, peer_tokens, (&state, &clock)),
         federation: federation(&config, tls, reports, (&state, &clock), stop),
         receiver,
         streams: streams(&config, &state, &clock),
@@ -371,11 +372,17 @@ fn identity(
     }
 }
 
-fn revocations(config: &Config, keyring: &Keyring, state: &State, clock: &Clock) -> Revocations {
+fn revocations(
+    config: &Config,
+    keyring: &Keyring,
+    peer_tokens: PeerTokens,
+    (state, clock): (&State, &Clock),
+) -> Revocations {
     Revocations {
         issuer: config.fabric.issuer.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
         keyring: keyring.clone(),
+        peer_tokens,
         state: state.clone(),
         clock: clock.clone(),
         scans: Revocations::scan_permits(),

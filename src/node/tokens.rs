@@ -16,7 +16,7 @@ pub(super) fn own_tokens(
     config: &Config,
     keyring: &Keyring,
     state: &State,
-    signatures: &SignatureCache,
+    (signatures, peer_tokens): (&SignatureCache, &PeerTokens),
 ) -> OwnTokens {
     OwnTokens::new(own_tokens::Parts {
         issuer: config.fabric.issuer.clone(),
@@ -24,6 +24,7 @@ pub(super) fn own_tokens(
         keyring: keyring.clone(),
         state: state.clone(),
         signatures: signatures.clone(),
+        peer_tokens: peer_tokens.clone(),
     })
 }
 
@@ -44,14 +45,13 @@ pub(super) fn peer_tokens(config: &Config, state: &State, signatures: &Signature
 /// The verification of tool calls.
 pub(super) fn verifier(
     config: &Config,
-    (own_tokens, peer_tokens): (&OwnTokens, PeerTokens),
+    own_tokens: &OwnTokens,
     state: &State,
     audit: &Audit,
     (clock, metrics): (&Clock, &Metrics),
 ) -> ToolCallVerifier {
     ToolCallVerifier {
         own_tokens: own_tokens.clone(),
-        peer_tokens,
         state: state.clone(),
         containment: config.blast_radius.clone(),
         audit: audit.clone(),

@@ -243,6 +243,16 @@ async fn unknown_key_is_refused_or_not_read_yet() {
 }
 
 #[tokio::test]
+async fn unknown_key_of_a_retired_incarnation_is_refused() {
+    let relying = Relying::joined(Vec::new()).await;
+    relying.import(1, SECOND, Vec::new()).await;
+    relying.until_leased().await;
+    let refused = relying.verify_as(Role::Subject, "other", &json!({"idx": idx(FIRST, 200)})).await.err();
+    assert_eq!(refused, Some(Refused::Token(token::Error::UnknownKey)));
+    relying.end().await;
+}
+
+#[tokio::test]
 async fn other_incarnation_is_not_judged_and_a_retired_one_refused() {
     let relying = Relying::joined(Vec::new()).await;
     let second = json!({"idx": idx(SECOND, 1)});

@@ -39,6 +39,12 @@ pub struct Party<'a> {
     pub trust_domain: &'a str,
     /// `iss` of the credential.
     pub issuer: &'a str,
+    /// Label of the peer fabric whose token it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<&'a str>,
+    /// Labels of the peer fabrics through which it came, also that of `fabric`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<&'a str>,
     /// `jwt`, `spiffe-svid` or `agent-a2a`.
     pub kind: &'a str,
     /// `sub` as in the credential.

@@ -19,10 +19,11 @@ use crate::cluster::Corrupt;
 use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::keyring::Keyring;
 use crate::limits;
+use crate::peer_tokens::PeerTokens;
 use crate::state::{
     self, BlockId, CallContext, IssuedAgent, LinearizableRead, SecurityEvent, State, SubjectBlock, command,
 };
-use crate::token::lineage::{Fact, SUBJECT, TOKEN, canonical_name};
+use crate::token::lineage::{FABRIC, Fact, SUBJECT, TOKEN, canonical_name};
 
 /// Why nothing was revoked, or no dry run was possible.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +32,7 @@ pub enum Error {
     #[error("{field}: {rule}")]
     Invalid { field: &'static str, rule: String },
     /// No fact, or several, are named.
-    #[error("body: must name exactly one of subject, email, agent, client, jti, key")]
+    #[error("body: must name exactly one of subject, email, agent, client, jti, key, fabric")]
     NotOne,
     /// Unknown agent.
     #[error("there is no agent with this agent_id")]
@@ -62,6 +63,8 @@ pub struct Revocations {
     /// Trust domain of every agent.
     pub trust_domain: TrustDomain,
     pub keyring: Keyring,
+    /// Knows the peers whose tokens are accepted.
+    pub peer_tokens: PeerTokens,
     pub state: State,
     pub clock: Clock,
     /// Permits for agent scans.
@@ -87,8 +90,8 @@ impl Revocations {
     /// Revokes. The steps are ordered so that a retry with the same
     /// `Idempotency-Key` completes an interrupted request:
     ///
-    /// 1. the log entry: an agent or signing key of ours must exist; our key stops signing; a foreign key is blocked,
-    ///    as is every fact for which a block was requested
+    /// 1. the log entry: an agent or signing key of ours must exist; our key stops signing; a foreign key and a fact of a
+    ///    peer fabric are blocked, as is every fact for which a block was requested
     /// 2. a successor for a signing key of this node
     /// 3. the count of covered agents
     ///
@@ -98,6 +101,7 @@ impl Revocations {
         request: &RevocationRequest,
         caller: &CallContext,
     ) -> Result<RevocationMade, Error> {
+        self.check_fabric(request.fact())?;
         let (fact, taints) = (request.fact(), self.is_own_key(request.fact()));
         let blocks = self.blocks_fact(request);
         if blocks && caller.facts.contain(&fact.digest()) {
@@ -195,8 +199,18 @@ impl Revocations {
         Ok(())
     }
 
+    /// Of a misspelled fabric nothing would be revoked.
+    fn check_fabric(&self, fact: &Fact) -> Result<(), Error> {
+        if fact.kind() == FABRIC && self.peer_tokens.peer(fact.value()).is_none() {
+            let rule = "must be the issuer of a peer whose tokens are accepted".to_owned();
+            return Err(Error::Invalid { field: "fabric", rule });
+        }
+        Ok(())
+    }
+
     fn check_exists(&self, request: &RevocationRequest) -> Result<(), Error> {
         let fact = request.fact();
+        self.check_fabric(fact)?;
         if request.names_agent() && self.state.agent(fact.value())?.is_none() {
             return Err(Error::UnknownAgent);
         }
@@ -207,10 +221,11 @@ impl Revocations {
     }
 
     /// Whether a request also blocks. The taint of our own key already refuses everything the key signed. The thief of
-    /// another issuer's key chooses `iat` freely, so that a watermark alone would cover nothing.
+    /// another issuer's key chooses `iat` freely, so that a watermark alone would cover nothing. A peer's tokens are of its
+    /// clock, and it goes on minting them from what it does not know to be revoked here.
     fn blocks_fact(&self, request: &RevocationRequest) -> bool {
         let fact = request.fact();
-        !self.is_own_key(fact) && (request.block() || fact.kind() == KEY)
+        !self.is_own_key(fact) && (request.block() || fact.kind() == KEY || self.peer_tokens.states(fact))
     }
 
     /// Credentials that a revocation does not cover, for the operator to handle; none of a block.

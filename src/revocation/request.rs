@@ -8,7 +8,7 @@ use crate::id::{TrustDomain, WorkloadId};
 use crate::token::lineage::{Fact, canonical_name};
 use crate::{limits, text};
 
-/// A revocation of exactly one of `subject`, `email`, `agent`, `client`, `jti` and `key`.
+/// A revocation of exactly one of `subject`, `email`, `agent`, `client`, `jti`, `key` and `fabric`.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schema(as = RevocationRequest)]
@@ -25,12 +25,15 @@ pub struct RevocationInput {
     pub jti: Option<String>,
     /// The `kid` of a signing key of `issuer`. One of this fabric is tainted.
     pub key: Option<String>,
-    /// The issuer of the value: required with `email`, not allowed with `agent`; the default is this fabric.
+    /// The issuer of a peer fabric: everything that came from it.
+    pub fabric: Option<String>,
+    /// The issuer of the value: required with `email`, not allowed with `agent` and `fabric`; the default is this fabric.
     pub issuer: Option<String>,
     /// The reason: at most 256 printable ASCII characters.
     pub reason: Option<String>,
     /// Whether to block it as well: credentials issued later and client certificates are refused until
-    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted in any case, one of another issuer is blocked.
+    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted in any case; one of another issuer is blocked, as is
+    /// everything of a peer fabric.
     pub block: bool,
 }
 
@@ -46,8 +49,8 @@ pub struct RevocationRequest {
 impl RevocationInput {
     /// Validates. `own_issuer` is our `iss`, `trust_domain` that of our agents.
     pub fn validate(self, own_issuer: &str, trust_domain: &TrustDomain) -> Result<RevocationRequest, Error> {
-        let Self { subject, email, agent, client, jti, key, issuer, reason, block } = self;
-        let named = [&subject, &email, &agent, &client, &jti, &key];
+        let Self { subject, email, agent, client, jti, key, fabric, issuer, reason, block } = self;
+        let named = [&subject, &email, &agent, &client, &jti, &key, &fabric];
         if named.iter().filter(|field| field.is_some()).count() != 1 {
             return Err(Error::NotOne);
         }
@@ -63,13 +66,16 @@ impl RevocationInput {
         }
         let names_agent = agent.is_some();
         let iss = issuer.as_deref().unwrap_or(own_issuer);
-        let fact = match (subject, email, agent, client, jti, key) {
+        let fact = match (subject, email, agent, client, jti, key, fabric) {
             (Some(subject), ..) => of_subject(&subject, issuer.as_deref(), own_issuer)?,
             (_, Some(email), ..) => of_email(&email, issuer.as_deref())?,
             (_, _, Some(agent), ..) => of_agent(&agent, issuer.is_some(), trust_domain)?,
             (_, _, _, Some(client), ..) => of_client(&client, iss, iss == own_issuer, trust_domain)?,
-            (.., Some(jti), _) => of_token(iss, bounded("jti", &jti, limits::OPAQUE_BYTES_MAX)?, own_issuer),
-            (.., Some(key)) => Fact::signing_key(iss, bounded("key", &key, limits::KID_BYTES_MAX)?),
+            (.., Some(jti), _, _) => {
+                of_token(iss, bounded("jti", &jti, limits::OPAQUE_BYTES_MAX)?, own_issuer)
+            }
+            (.., Some(key), _) => Fact::signing_key(iss, bounded("key", &key, limits::KID_BYTES_MAX)?),
+            (.., Some(fabric)) => of_fabric(&fabric, issuer.is_some())?,
             _ => return Err(Error::NotOne),
         };
         if block && names_fabric(fact.value(), own_issuer, trust_domain) {
@@ -142,6 +148,13 @@ fn of_agent(agent: &str, has_issuer: bool, trust_domain: &TrustDomain) -> Result
     }
 }
 
+fn of_fabric(fabric: &str, has_issuer: bool) -> Result<Fact, Error> {
+    if has_issuer {
+        return Err(invalid("issuer", "must not be given with fabric"));
+    }
+    Ok(Fact::fabric(bounded("fabric", fabric, limits::URI_BYTES_MAX)?))
+}
+
 fn of_token(iss: &str, jti: &str, own_issuer: &str) -> Fact {
     if iss == own_issuer { Fact::own_token(iss, jti) } else { Fact::token(iss, jti) }
 }
@@ -186,6 +199,7 @@ mod tests {
                 "client" => &mut input.client,
                 "jti" => &mut input.jti,
                 "key" => &mut input.key,
+                "fabric" => &mut input.fabric,
                 "issuer" => &mut input.issuer,
                 "block" => {
                     input.block = true;
@@ -224,6 +238,7 @@ mod tests {
             (&[("jti", "f.1"), ("issuer", THEIRS)], Fact::token(THEIRS, "f.1")),
             (&[("key", "k")], Fact::signing_key(OURS, "k")),
             (&[("key", "k"), ("issuer", THEIRS)], Fact::signing_key(THEIRS, "k")),
+            (&[("fabric", THEIRS)], Fact::fabric(THEIRS)),
         ] {
             let request = parse(fields).expect("well formed");
             assert_eq!(request.fact(), &fact, "{fields:?}");
@@ -233,7 +248,7 @@ mod tests {
 
     #[test]
     fn exactly_one_fact_is_required() {
-        let fields = ["subject", "email", "agent", "client", "jti", "key"];
+        let fields = ["subject", "email", "agent", "client", "jti", "key", "fabric"];
         refused(&[], "exactly one of");
         refused(&[("issuer", OURS), ("reason", "r")], "exactly one of");
         for one in fields {
@@ -251,6 +266,8 @@ mod tests {
         refused(&[("email", "a@x.example")], "issuer: is required with email");
         refused(&[("email", "a"), ("issuer", THEIRS)], "email: must be an email address");
         refused(&[("agent", AGENT), ("issuer", OURS)], "issuer: must not be given with agent");
+        refused(&[("fabric", THEIRS), ("issuer", OURS)], "issuer: must not be given with fabric");
+        refused(&[("fabric", "a\nb")], "fabric: must be 1 to");
         refused(&[("client", AGENT)], "client: names an agent");
         for agent in ["", "planner", "wimse://a.example/ns/x", "wimse://b.example/agent/mcp/x"] {
             refused(&[("agent", agent)], "there is no agent");

@@ -32,7 +32,7 @@ texts! {
     DeliveryMethod: "push", "poll";
     DeliveryMethodUrn: "urn:ietf:rfc:8935", "urn:ietf:rfc:8936";
     EncryptionKeyStatus: "active";
-    FactKind: "subject", "agent", "email", "client", "token", "key";
+    FactKind: "subject", "agent", "email", "client", "token", "key", "fabric";
     GrantType: "urn:ietf:params:oauth:grant-type:token-exchange";
     HealthStatus: "pass", "warn", "fail";
     IssuedTokenType: "urn:ietf:params:oauth:token-type:jwt";

@@ -15,6 +15,9 @@ pub const SUBJECT: &str = "subject";
 /// Kind of a token, and of a token family.
 pub const TOKEN: &str = "token";
 
+/// Kind of a fabric.
+pub const FABRIC: &str = "fabric";
+
 /// The canonical spelling of a subject or client: a SPIFFE ID and the WIMSE identifier with the same trust domain and
 /// path name one workload.
 #[must_use]
@@ -94,6 +97,12 @@ impl Fact {
         Self::new(DigestKind::SigningKey, iss, kid)
     }
 
+    /// As [`fabric`].
+    #[must_use]
+    pub fn fabric(iss: &str) -> Self {
+        Self::new(DigestKind::Fabric, "", iss)
+    }
+
     fn new(kind: DigestKind, issuer: &str, value: &str) -> Self {
         Self { kind, issuer: issuer.to_owned(), value: value.to_owned() }
     }
@@ -107,7 +116,7 @@ impl Fact {
         }
     }
 
-    /// `subject`, `email`, `client`, `token` or `key`.
+    /// `subject`, `email`, `client`, `token`, `key` or `fabric`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self.kind {
@@ -115,17 +124,18 @@ impl Fact {
             DigestKind::Client => "client",
             DigestKind::Token | DigestKind::TokenFamily => TOKEN,
             DigestKind::SigningKey => "key",
+            DigestKind::Fabric => FABRIC,
             _ => SUBJECT,
         }
     }
 
-    /// The issuer; empty for a workload identifier.
+    /// The issuer; empty for a workload identifier and a fabric.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// The subject, the address, the `client_id`, the `jti` or the `kid`.
+    /// The subject, the address, the `client_id`, the `jti`, the `kid`, or the fabric's issuer.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value

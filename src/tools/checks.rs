@@ -138,6 +138,8 @@ pub struct ToolCall<'c> {
     pub protocol: &'c str,
     /// SHA-256 of the body, if the tool server states it.
     pub request_body_hash: Option<&'c BodyHash>,
+    /// Whether the token is meant for a peer fabric.
+    pub is_for_peer: bool,
 }
 
 /// Proof of check 1: the claims may be read.
@@ -218,6 +220,7 @@ pub fn verify(
             Check::Token => PASS,
             Check::Revocation => revocation(status),
             Check::Protocol => protocol(call.protocol, tool),
+            Check::Audience if call.is_for_peer => Err("token is meant for a peer fabric".to_owned()),
             Check::Audience => audience(&credential, tool),
             Check::Capabilities => capabilities(&credential, tool),
             Check::BlastRadius => blast_radius(&credential, tool, containment),

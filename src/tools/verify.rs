@@ -10,7 +10,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, WorkloadId};
 use crate::limits;
 use crate::own_tokens::OwnTokens;
-use crate::peer_tokens::{PeerTokens, Refused};
+use crate::peer_tokens::Refused;
 use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
 use crate::state::{self, CallContext, LeaseProof, State};
@@ -23,8 +23,6 @@ use crate::token::{BodyHash, CertificateDigest};
 pub struct ToolCallVerifier {
     /// Verifies our own tokens.
     pub own_tokens: OwnTokens,
-    /// Judges those that came through peer fabrics.
-    pub peer_tokens: PeerTokens,
     pub state: State,
     /// Order of blast radii.
     pub containment: Containment,
@@ -240,7 +238,9 @@ impl ToolCallVerifier {
         let authentic = authentic.map_err(Error::Failed)?;
         let execution = execution(authentic.credential());
         let status = self.status(fresh, authentic.credential(), execution, caller)?;
-        let call = ToolCall { protocol: request.protocol, request_body_hash: request.body.as_ref() };
+        let is_for_peer = self.own_tokens.is_for_peer(authentic.credential());
+        let call =
+            ToolCall { protocol: request.protocol, request_body_hash: request.body.as_ref(), is_for_peer };
         let verified =
             checks::verify(authentic, status, call, tool, &self.containment).map_err(Error::Failed)?;
         // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log entry": of
@@ -264,21 +264,13 @@ impl ToolCallVerifier {
     ) -> Result<RevocationStatus, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
-        let is_revoked = self.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat())
-            || self.is_refused_by_peer(fresh, credential)?;
+        let is_revoked = match self.own_tokens.judge(fresh, credential) {
+            Ok(()) => false,
+            Err(refused @ Refused::Unjudged { .. }) => return Err(Error::Peer(refused)),
+            // Revoked here or by a peer, or a peer through which it came is paused or not accepted.
+            Err(_) => true,
+        };
         Ok(RevocationStatus { is_revoked, is_spent: is_spent.unwrap_or(false) })
-    }
-
-    /// Whether a peer through which the token came refuses it: by its ledger, or because it is paused or not accepted.
-    ///
-    /// # Errors
-    /// [`Error::Peer`] if that cannot be known.
-    fn is_refused_by_peer(&self, fresh: &LeaseProof, credential: &Credential) -> Result<bool, Error> {
-        match self.peer_tokens.judge_through(fresh, credential) {
-            Ok(()) => Ok(false),
-            Err(refused @ Refused::Unjudged { .. }) => Err(Error::Peer(refused)),
-            Err(_) => Ok(true),
-        }
     }
 
     fn count(&self, outcome: &Result<Verified, Error>) {

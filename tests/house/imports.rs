@@ -78,6 +78,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["check_result", "listener"],
             &["error"],
             &[
+                "authorization_header",
                 "body",
                 "cache_control",
                 "etag",

@@ -60,7 +60,7 @@ impl Fabric {
         Self { directory, trust_domain: trust_domain.to_owned(), made }
     }
 
-    fn caller(&self, at: usize) -> &pki::IssuedCertificate {
+    pub fn caller(&self, at: usize) -> &pki::IssuedCertificate {
         &self.made.callers[at].1
     }
 
@@ -156,7 +156,7 @@ async fn certificate_of_a_peer_is_a_caller_of_no_other_route() {
             if is_open || need == "metrics" {
                 assert_eq!(answer.status, without.status, "{name}: {}", answer.body);
             } else {
-                answer.is_refused(403, "access_denied", "federation routes only");
+                answer.is_refused(403, "access_denied", "federation routes");
                 refused += 1;
             }
         }

@@ -65,7 +65,8 @@ impl Error {
             | E::DelegationDepthExhausted
             | E::ChainTooLong
             | E::LineageTooLong
-            | E::TooManyFabrics => Code::InvalidRequest,
+            | E::TooManyFabrics
+            | E::CallerOfPeer(_) => Code::InvalidRequest,
             E::Denied(_) | E::BlastRadius => Code::AccessDenied,
             E::Peer(peer_tokens::Refused::Paused(_) | peer_tokens::Refused::AboveCeiling { .. }) => {
                 Code::AccessDenied
@@ -214,7 +215,7 @@ impl Refused for peer_tokens::Refused {
     fn refusal(&self) -> Refusal {
         match self {
             Self::Token(_) => Refusal::Invalid,
-            Self::Unjudged { .. } => Refusal::Unavailable,
+            Self::Unjudged { .. } => Refusal::PeerUnjudged,
             Self::Paused(_) | Self::AboveCeiling { .. } => Refusal::Denied,
         }
     }
@@ -237,6 +238,7 @@ impl Refused for exchange::Error {
             | Self::ChainTooLong
             | Self::LineageTooLong
             | Self::TooManyFabrics
+            | Self::CallerOfPeer(_)
             | Self::CallerBlocked
             | Self::Denied(_)
             | Self::NothingGranted

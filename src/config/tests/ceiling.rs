@@ -24,9 +24,13 @@ fn ceiling_of_a_peer_is_read() {
         ("max_blast_radius", r#""namespace:shared""#),
         ("max_delegation_depth", "2"),
         ("max_chain", r#""1h""#),
+        ("callers", r#"["spiffe://eu.example.com/gateway"]"#),
         ("blast_radius", r#"{ "region:eu" = "namespace:eu" }"#),
     ])));
     let federation = config.federation.expect("federation");
+    let [gateway, other] =
+        ["gateway", "gateway2"].map(|name| format!("spiffe://eu.example.com/{name}").parse().expect("an id"));
+    assert!(federation.peers.may_exchange(&gateway) && !federation.peers.may_exchange(&other));
     let ceiling = &federation.peers.by_name("eu").expect("eu").ceiling;
     assert_eq!(ceiling.roles, [Role::Subject, Role::Actor].into());
     assert_eq!(ceiling.capabilities, ["db.read".to_owned()].into());
@@ -51,13 +55,16 @@ fn ceiling_that_breaks_a_rule_is_refused() {
         ("max_delegation_depth", "11", "must be 0 to 10"),
         ("max_chain", r#""59s""#, "must be 1m to 1day"),
         ("max_chain", r#""25h""#, "must be 1m to 1day"),
+        ("callers", r#"["gateway"]"#, "SPIFFE ID"),
+        ("callers", r#"["spiffe://trust.example.com/gateway"]"#, "must be of the trust domain of ids"),
     ] {
         let (setting, found) = refused(&peer(&[(name, value)]));
         assert_eq!(setting, format!("federation.peers[0].{name}"));
         assert!(found.contains(rule), "{name} = {value}: {found}");
     }
-    let unread = peer(&[("accept", "false"), ("as", r#"["subject"]"#)]);
-    let (setting, found) = refused(&unread);
-    assert_eq!(setting, "federation.peers[0].as");
-    assert!(found.contains("needs accept = true"), "{found}");
+    for (name, value) in [("as", r#"["subject"]"#), ("callers", r#"["spiffe://eu.example.com/gateway"]"#)] {
+        let (setting, found) = refused(&peer(&[("accept", "false"), (name, value)]));
+        assert_eq!(setting, format!("federation.peers[0].{name}"));
+        assert!(found.contains("needs accept = true"), "{found}");
+    }
 }

@@ -185,7 +185,7 @@ fn peer_that_claims_the_name_of_another_is_refused() {
     let caller = "[[callers]]\nid = \"spiffe://eu.example.com/ci\"\ncapabilities = [\"exchange\"]\n";
     let (setting, found) = refused(&format!("{caller}{}", peer(&[])));
     assert_eq!(setting, "callers[0].id");
-    assert!(found.contains("callers of federation only"), "{found}");
+    assert!(found.contains("whose workloads call the exchange only"), "{found}");
 }
 
 #[test]

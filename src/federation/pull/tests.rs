@@ -40,6 +40,7 @@ fn peer() -> Peer {
         approve_incarnation: false,
         disclose: Disclosure::Own,
         ceiling: Ceiling::default(),
+        callers: BTreeSet::new(),
     }
 }
 

@@ -226,11 +226,15 @@ impl State {
         judge::judge_token(self.proven_copy(proof).as_ref(), idx, lineage)
     }
 
-    /// Whether every key that the peer had published at `idx` is known by the copy that the proof is about.
+    /// Whether every key that the peer had published at `idx` is known by the copy that the proof is about, or no token of
+    /// that time is accepted.
     #[must_use]
     pub fn has_peer_keys_of(&self, proof: &SourceProof, idx: LogPosition) -> bool {
         let copy = self.proven_copy(proof);
-        copy.is_some_and(|copy| copy.incarnation == Some(idx.incarnation) && copy.row.position >= idx.index)
+        copy.is_some_and(|copy| {
+            let is_read = copy.incarnation == Some(idx.incarnation) && copy.row.position >= idx.index;
+            is_read || copy.has_retired(&idx.incarnation)
+        })
     }
 
     /// The same about a token of this fabric, with this log index in its `idx`, that came from a credential of the peer.
