@@ -435,6 +435,9 @@ pub const PEER_STALE_AFTER: Duration = Duration::from_secs(60);
 pub const PEER_STALE_AFTER_MIN: Duration = Duration::from_secs(2);
 /// Maximum of that time.
 pub const PEER_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
+/// Time without a response of a peer fabric after which its credentials are refused, with `honour_lease`. A fabric that waits
+/// for the lease of a peer waits for that time.
+pub const PEER_LEASE: Duration = Duration::from_secs(5);
 /// Time after which a chain that came from a peer fabric must return to it, unless it is configured.
 pub const PEER_CHAIN: Duration = Duration::from_secs(900);
 /// Minimum of that time.

@@ -62,6 +62,10 @@ pub struct Serving {
     /// The log position up to which it has our ledger; absent: it had none of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<String>,
+    /// The log position up to which no node of it accepts what our ledger revokes, as it states; only of a peer that
+    /// honours our lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enforced: Option<String>,
     /// Milliseconds since the call.
     asked_ms_ago: u64,
 }
@@ -140,6 +144,7 @@ fn peer_of(status: PeerStatus) -> Peer {
         error: report.and_then(|report| report.error),
         serving: asked.map(|(call, ago)| Serving {
             position: call.since.map(|since| since.to_string()),
+            enforced: call.enforced.map(|enforced| enforced.to_string()),
             asked_ms_ago: millis(ago),
         }),
     }

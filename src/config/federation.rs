@@ -145,6 +145,9 @@ impl Row<'_> {
         if !row.accept && !row.serve {
             checker.keep(&self.name, Err::<(), _>("needs accept = true or serve = true"));
         }
+        if row.honour_lease && !row.accept {
+            self.keep("honour_lease", Err::<(), _>("needs accept = true"), checker);
+        }
         let (shortest, longest) = (limits::PEER_STALE_AFTER_MIN, limits::PEER_STALE_AFTER_MAX);
         let stale_after = self.keep("stale_after", duration(&row.stale_after, shortest, longest), checker);
         let max_entries = self.keep("max_entries", self.max_entries(), checker);
@@ -161,6 +164,7 @@ impl Row<'_> {
             accept: row.accept,
             serve: row.serve,
             stale_after: stale_after?,
+            honours_lease: row.honour_lease,
             max_entries: max_entries?,
             approve_incarnation: row.approve_incarnation,
             disclose: disclose?,

@@ -359,6 +359,8 @@ pub(super) struct PeerFabric {
     #[serde(deserialize_with = "yes_or_no")]
     pub serve: bool,
     pub stale_after: String,
+    #[serde(deserialize_with = "yes_or_no")]
+    pub honour_lease: bool,
     #[serde(deserialize_with = "stated_whole_number")]
     pub max_entries: Option<u64>,
     #[serde(deserialize_with = "yes_or_no")]
@@ -389,6 +391,7 @@ impl Default for PeerFabric {
             accept: false,
             serve: false,
             stale_after: format!("{}s", limits::PEER_STALE_AFTER.as_secs()),
+            honour_lease: false,
             max_entries: None,
             approve_incarnation: false,
             disclose: Disclose::Word("own".to_owned()),

@@ -152,7 +152,7 @@ impl Federation {
 }
 
 fn state_of(peer: &Peer, copy: Option<&PeerCopy>, heard_ago: Option<Duration>) -> PeerState {
-    let is_heard = heard_ago.is_some_and(|ago| ago < peer.stale_after);
+    let is_heard = heard_ago.is_some_and(|ago| ago < peer.lease());
     match copy {
         Some(copy) if copy.is_paused => PeerState::Paused,
         _ if !peer.accept => PeerState::NotRead,

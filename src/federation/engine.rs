@@ -166,14 +166,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The calls to a peer with this number of endpoints, whose credentials are accepted for `stale_after` after a call.
+    /// The calls to a peer with this number of endpoints, whose credentials are accepted for `lease` after a call.
     #[must_use]
-    pub fn new(issuer: String, endpoints: usize, stale_after: Duration, now: Duration) -> Self {
+    pub fn new(issuer: String, endpoints: usize, lease: Duration, now: Duration) -> Self {
         Self {
             issuer,
             endpoints: endpoints.max(1),
             // A lease is renewed several times before it ends.
-            hold: (stale_after / 4).min(limits::SYNC_HOLD_MAX),
+            hold: (lease / 4).min(limits::SYNC_HOLD_MAX),
             endpoint: 0,
             failures: 0,
             page: None,
@@ -207,6 +207,8 @@ impl Engine {
             limit: Some(limits::SYNC_ENTRIES_MAX as u64),
             keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
             cursor: cursor.clone(),
+            honours_lease: false,
+            enforced: None,
         };
         let expected =
             Expected { issuer: self.issuer.clone(), since, cursor, limit: limits::SYNC_ENTRIES_MAX };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::{TrustDomain, WorkloadId};
+use crate::limits;
 use crate::outbound::peers::Endpoint;
 use crate::token::fabric_peers::Ceiling;
 
@@ -30,6 +31,8 @@ pub struct Peer {
     pub serve: bool,
     /// Time without a response after which its credentials are refused.
     pub stale_after: Duration,
+    /// Whether that time is at most [`limits::PEER_LEASE`], and the peer learns what is enforced here.
+    pub honours_lease: bool,
     /// Maximum entries of its ledger.
     pub max_entries: u32,
     /// Whether a new incarnation of it waits for an operator.
@@ -40,6 +43,21 @@ pub struct Peer {
     pub ceiling: Ceiling,
     /// SPIFFE IDs of its workloads that may call our exchange.
     pub callers: BTreeSet<WorkloadId>,
+}
+
+impl Peer {
+    /// Time since a call for which its credentials may be accepted, if its response allows as much.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        if self.honours_lease { self.stale_after.min(limits::PEER_LEASE) } else { self.stale_after }
+    }
+
+    /// As [`Self::lease`], after a response that names `named`. Only a lease that is honoured may be named.
+    #[must_use]
+    pub fn lease_of(&self, named: Option<Duration>) -> Duration {
+        let named = named.filter(|_| self.honours_lease);
+        named.map_or(self.lease(), |named| named.min(self.lease()))
+    }
 }
 
 /// The source of a peer's X.509 roots.

@@ -4,16 +4,20 @@
 //! Two nodes that take themselves for the leader are harmless: an import names the copy and the position that it
 //! continues.
 
+mod acknowledge;
+
 use std::sync::Arc;
 
 use futures::future::join_all;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
+use self::acknowledge::{Imported, acknowledge};
 use super::engine::{self, Call, Engine, Failure, Known, Next, Outcome};
 use super::peers::Peer;
 use super::report::Reports;
 use super::wire::{Answer, Malformed};
 use crate::clock::Clock;
+use crate::id::LogPosition;
 use crate::limits;
 use crate::outbound::peers::{Endpoint, PeerClient};
 use crate::state::command::ImportLedger;
@@ -74,14 +78,22 @@ impl Puller {
         join_all(self.origins.iter().map(|origin| self.follow(origin))).await;
     }
 
-    /// Calls a peer for ever.
+    /// Calls a peer for ever, and acknowledges what is enforced here.
     async fn follow(&self, origin: &Origin) {
+        let (has, had) = watch::channel(None);
+        let barrier = || async { self.state.barrier().await.is_ok() };
+        let acknowledged = acknowledge(had, barrier, |has| self.send_enforced(origin, has));
+        tokio::join!(self.read(origin, &has), acknowledged);
+    }
+
+    /// Calls a peer for ever. `has` is what is imported of its ledger.
+    async fn read(&self, origin: &Origin, has: &watch::Sender<Option<Imported>>) {
         let Origin { peer, .. } = origin;
         let mut engine =
-            Engine::new(peer.issuer.clone(), peer.endpoints.len(), peer.stale_after, self.clock.boot());
+            Engine::new(peer.issuer.clone(), peer.endpoints.len(), peer.lease(), self.clock.boot());
         loop {
             let began = self.clock.boot();
-            let pause = match self.call(origin, &mut engine).await {
+            let pause = match self.call(origin, &mut engine, has).await {
                 Ok(outcome) => {
                     self.succeeded(peer, outcome);
                     engine.succeeded(outcome, self.clock.boot().saturating_sub(began))
@@ -96,13 +108,19 @@ impl Puller {
     }
 
     /// One call, and the import of its response.
-    async fn call(&self, origin: &Origin, engine: &mut Engine) -> Result<Outcome, Failure> {
+    async fn call(
+        &self,
+        origin: &Origin,
+        engine: &mut Engine,
+        has: &watch::Sender<Option<Imported>>,
+    ) -> Result<Outcome, Failure> {
         let Origin { peer, client } = origin;
         // Before the call is sent.
         let begun = self.state.begin_source_call();
         let begun = begun.ok_or_else(|| Failure::NotImported("this node does not lead".to_owned()))?;
         let known = self.state.peer_copy(&peer.issuer).map_err(not_imported)?;
-        let call = engine.call(known.as_ref().map(known_of).unwrap_or_default());
+        let mut call = engine.call(known.as_ref().map(known_of).unwrap_or_default());
+        call.request.honours_lease = peer.honours_lease;
         let endpoint = peer.endpoints.get(call.endpoint);
         let endpoint = endpoint.ok_or_else(|| Failure::Unanswered("it has no endpoint".to_owned()))?;
         let answer = self.ask(client, endpoint, engine, &call).await;
@@ -119,7 +137,7 @@ impl Puller {
         let is_equal = self.is_equal(&call, &answer);
         match engine.answered(&call, &answer, is_equal, self.clock.boot()) {
             Next::Nothing => {
-                self.record(peer, begun, &answer, known.as_ref());
+                self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, has));
                 Ok(Outcome::NothingNew)
             }
             Next::Import(import) => {
@@ -127,7 +145,7 @@ impl Puller {
                 let copy = self.import(peer, *import).await?;
                 let took = self.clock.boot().saturating_sub(answered);
                 self.metrics.federation_import_took(&peer.name, took);
-                self.record(peer, begun, &answer, copy.as_ref());
+                self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, has));
                 if let Some(copy) = &copy {
                     engine.imported(&answer, &known_of(copy));
                 }
@@ -185,14 +203,25 @@ impl Puller {
     }
 
     /// Records that everything in a response is applied here, which begins leases of all nodes.
-    fn record(&self, peer: &Peer, begun: SourceCall, answer: &Answer, copy: Option<&PeerCopy>) {
+    fn record(
+        &self,
+        peer: &Peer,
+        begun: SourceCall,
+        answer: &Answer,
+        copy: Option<&PeerCopy>,
+        (endpoint, has): (usize, &watch::Sender<Option<Imported>>),
+    ) {
         let is_current = |copy: &&PeerCopy| {
             copy.fault.is_none() && copy.is_complete && copy.incarnation == Some(answer.incarnation)
         };
         let Some(copy) = copy.filter(is_current).filter(|_| answer.is_whole()) else { return };
         let source = Source { id: peer_key(&peer.issuer), generation: copy.generation };
-        if !self.state.record_source(begun, source, peer.stale_after) {
+        if !self.state.record_source(begun, source, peer.lease_of(answer.lease)) {
             tracing::debug!(peer = peer.name, "a call to a peer fabric is not recorded");
+        }
+        if peer.honours_lease {
+            let to = LogPosition { incarnation: answer.incarnation, index: copy.position };
+            has.send_replace(Some(Imported { generation: copy.generation, to, endpoint }));
         }
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Calls {
 pub struct LastCall {
     /// The position that it named.
     pub since: Option<LogPosition>,
+    /// The position up to which it enforces our ledger, as this or an earlier call stated.
+    pub enforced: Option<LogPosition>,
     /// Boot time of its arrival.
     pub at: Duration,
 }
@@ -57,8 +59,9 @@ impl Default for Calls {
 }
 
 impl Calls {
-    fn record(&self, issuer: &str, call: LastCall) {
+    fn record(&self, issuer: &str, mut call: LastCall) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        call.enforced = call.enforced.or_else(|| last.get(issuer).and_then(|before| before.enforced));
         last.insert(issuer.to_owned(), call);
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner).remove(issuer);
     }
@@ -84,6 +87,8 @@ struct Call {
     hold: Duration,
     limit: usize,
     keys: Option<String>,
+    honours_lease: bool,
+    enforced: Option<LogPosition>,
 }
 
 /// Whether the caller learns anything from a response but that nothing has changed.
@@ -110,7 +115,8 @@ impl Federation {
         let permit = self.calls.held.try_acquire(Some(peer.issuer.clone()));
         let _permit = permit.map_err(|_| Error::TooManyCalls)?;
         let call = self.call(peer, request)?;
-        self.calls.record(&peer.issuer, LastCall { since: call.position, at: self.parts.clock.boot() });
+        let at = self.parts.clock.boot();
+        self.calls.record(&peer.issuer, LastCall { since: call.position, enforced: call.enforced, at });
         let mut held = pin!(tokio::time::sleep(call.hold));
         let mut changes = self.parts.state.ledger_changes();
         let mut is_over = call.hold.is_zero();
@@ -145,7 +151,8 @@ impl Federation {
     }
 
     fn call(&self, peer: &Peer, request: SyncRequest) -> Result<Call, Error> {
-        let SyncRequest { version, since, floor, hold_ms, limit, keys, cursor } = request;
+        let SyncRequest { version, since, floor, hold_ms, limit, keys, cursor, honours_lease, enforced } =
+            request;
         if version != VERSION {
             return Err(invalid("version", format_args!("must be {VERSION}")));
         }
@@ -167,11 +174,12 @@ impl Federation {
         if since.is_some_and(|since| since > here.index) {
             return Err(self.ahead(peer, here.index));
         }
+        let enforced = enforced.map(|index| enforced_to(index, position, honours_lease)).transpose()?;
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
         // runs while this fabric is down.
         let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
         let cursor = cursor.map(|text| self.read_cursor(&text)).transpose()?;
-        Ok(Call { since, position, cursor, floor, hold, limit, keys })
+        Ok(Call { since, position, cursor, floor, hold, limit, keys, honours_lease, enforced })
     }
 
     /// The position of a call is in a part of our log that does not exist. Logged once until the peer calls validly.
@@ -236,6 +244,7 @@ impl Federation {
             epoch,
             floor_epoch: sums.complete_from,
             reset: is_reset,
+            lease_ms: call.honours_lease.then(lease_ms),
             time: self.parts.state.not_before_log(self.parts.clock.now()).to_rfc3339(),
             root: root.map(|root| URL_SAFE_NO_PAD.encode(root)),
             count: sums.count(floor),
@@ -325,6 +334,20 @@ impl Federation {
     }
 }
 
+/// The position that a caller states to be enforced.
+fn enforced_to(index: u64, since: Option<LogPosition>, honours_lease: bool) -> Result<LogPosition, Error> {
+    if !honours_lease {
+        return Err(invalid("enforced", "needs honours_lease"));
+    }
+    let has_it = |since: &LogPosition| index <= since.index;
+    let since = since.filter(has_it).ok_or_else(|| invalid("enforced", "must not be after since"))?;
+    Ok(LogPosition { index, ..since })
+}
+
+fn lease_ms() -> u64 {
+    u64::try_from(limits::PEER_LEASE.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Upper bound of the length of an entry in JSON, which is therefore written only once.
 fn bytes_max(entry: &SyncEntry) -> usize {
     let escaped = |byte: u8| match byte {
@@ -374,7 +397,7 @@ mod tests {
         let calls = Calls::default();
         assert!(calls.is_first_ahead("https://eu.example") && calls.is_first_ahead("https://us.example"));
         assert!(!calls.is_first_ahead("https://eu.example"));
-        calls.record("https://eu.example", LastCall { since: None, at: Duration::ZERO });
+        calls.record("https://eu.example", LastCall { since: None, enforced: None, at: Duration::ZERO });
         assert!(calls.is_first_ahead("https://eu.example"), "after a valid call");
         assert!(!calls.is_first_ahead("https://us.example"));
     }

@@ -4,6 +4,7 @@
 //! a malformed response has an effect. Unknown fields are ignored: a newer peer stays readable.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -45,6 +46,19 @@ pub struct SyncRequest {
     /// `next` of the previous response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// Whether the caller accepts our credentials for `lease_ms` after the call at most, if it takes a lease from the
+    /// response at all.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub honours_lease: bool,
+    /// Log index, not after `since`: no node of the caller serves a request from a state without an entry up to it. Only
+    /// with `honours_lease`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforced: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// The entries after a position.
@@ -72,6 +86,9 @@ pub struct SyncResponse {
     /// Whether the ledger is read from its beginning, because entries after `since` are forgotten, or `since` is absent
     /// or of another incarnation. The caller deletes the blocks that it had before.
     pub reset: bool,
+    /// With `honours_lease`: time in milliseconds after the call for which the caller may accept our credentials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
     /// Time of the response. RFC 3339, UTC.
     pub time: String,
     /// Hash over the entries of epochs from the higher of `floor_epoch` and the requested `floor` on, and the blocks in
@@ -176,6 +193,8 @@ pub struct Answer {
     pub floor_epoch: u32,
     /// Whether the ledger is read from its beginning, and earlier blocks are no longer in force.
     pub is_reset: bool,
+    /// Time after the call for which the peer allows its credentials to be accepted.
+    pub lease: Option<Duration>,
     /// The peer's clock.
     pub at: Timestamp,
     /// Root of the peer's ledger.
@@ -261,6 +280,7 @@ impl Expected {
             epoch: response.epoch,
             floor_epoch: response.floor_epoch,
             is_reset,
+            lease: response.lease_ms.map(Duration::from_millis),
             at: Timestamp::from_rfc3339(&response.time)
                 .ok_or_else(|| malformed("time", "must be RFC 3339"))?,
             root: response.root.filter(|_| is_whole).map(|root| hash(&root)).transpose()?,

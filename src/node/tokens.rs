@@ -35,7 +35,7 @@ pub(super) fn peer_tokens(config: &Config, state: &State, signatures: &Signature
         name: peer.name.clone(),
         issuer: peer.issuer.clone(),
         trust_domains: peer.trust_domains.clone(),
-        stale_after: peer.stale_after,
+        stale_after: peer.lease(),
         ceiling: peer.ceiling.clone(),
     });
     let (issuer, containment) = (config.fabric.issuer.clone(), config.blast_radius.clone());

@@ -182,12 +182,38 @@ async fn call_that_breaks_a_rule_is_refused() {
         ("since", json!(ahead), 409),
         ("since", json!(other), 200),
         ("later", json!({"member": true}), 200),
+        ("honours_lease", json!(true), 200),
+        ("honours_lease", json!(1), 400),
+        ("enforced", json!(0), 400),
+        ("enforced", json!(-1), 400),
     ] {
         let (got, answer) = served.sync(&with(&valid, name, value.clone())).await;
         assert_eq!(got, status, "{name} {value}: {answer}");
         let text = answer["error_description"].as_str().unwrap_or(name);
         assert!(status == 413 || text.contains(name), "names the field: {answer}");
     }
+}
+
+/// Attack: a peer acknowledges what it cannot have, or without the lease that makes its acknowledgement worth something.
+#[tokio::test]
+async fn acknowledgement_is_of_what_the_caller_has() {
+    let served = Served::start("").await;
+    let first = served.answered(&json!({"version": 1})).await;
+    assert_eq!(first["lease_ms"], Value::Null, "only for a caller that honours it");
+    let valid = with(&after(&first), "honours_lease", json!(true));
+    let through = first["through"].as_u64().expect("an index");
+    let (status, refused) = served.sync(&with(&valid, "enforced", json!(through + 1))).await;
+    let text = refused["error_description"].as_str().expect("a text");
+    assert_eq!((status, text.contains("enforced: must not be after since")), (400, true), "{refused}");
+    let (status, _) = served.sync(&json!({"version": 1, "honours_lease": true, "enforced": 0})).await;
+    assert_eq!(status, 400, "without since");
+    let answer = served.answered(&valid).await;
+    assert_eq!(answer["lease_ms"], 5000);
+    assert_eq!(served.eu.peer("us").await["serving"].get("enforced"), None);
+    served.answered(&with(&valid, "enforced", json!(through))).await;
+    served.answered(&valid).await;
+    let serving = served.eu.peer("us").await["serving"].clone();
+    assert_eq!(serving["enforced"], valid["since"], "later calls without one leave it");
 }
 
 /// The operator decides what a peer learns in clear; the digests are the same in any case.

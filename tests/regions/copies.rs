@@ -32,6 +32,41 @@ async fn copy_follows_and_survives_that_its_origin_is_down() {
     assert_eq!(us.get("/v1/sys/health").await["status"], "pass");
 }
 
+/// The index up to which `us` acknowledges to enforce the ledger of `eu`.
+async fn enforced(eu: &Fabric) -> Option<u64> {
+    let serving = eu.peer("us").await["serving"].clone();
+    serving["enforced"].as_str()?.split_once('-')?.1.parse().ok()
+}
+
+/// The acknowledgement is a call of its own while another one is held, also of a leader that imported nothing itself.
+#[tokio::test]
+async fn reader_that_honours_the_lease_acknowledges_each_entry() {
+    let (eu, mut us) = eu_read_by_us().await;
+    us.stop().await;
+    us.peers = us.peers.replace("accept = true", "accept = true\nhonour_lease = true");
+    us.start().await;
+    for name in ["ada", "bob"] {
+        let index = eu.revoke(name).await;
+        until("acknowledged", || async { (enforced(&eu).await? >= index).then_some(()) }).await;
+    }
+    let before = enforced(&eu).await;
+    us.stop().await;
+    us.start().await;
+    let index = eu.revoke("eve").await;
+    until("acknowledged", || async { (enforced(&eu).await? >= index).then_some(()) }).await;
+    assert!(enforced(&eu).await > before);
+    us.until_peer("eu", "live", 6).await;
+    assert_is_copy(&us, &eu).await;
+}
+
+#[tokio::test]
+async fn reader_that_honours_no_lease_acknowledges_nothing() {
+    let (eu, us) = eu_read_by_us().await;
+    eu.revoke("ada").await;
+    us.until_peer("eu", "live", 2).await;
+    assert_eq!(enforced(&eu).await, None);
+}
+
 /// A block that is lifted, and a subject that is revoked again, have one entry each, at the latest position.
 #[tokio::test]
 async fn copy_follows_lifts_and_repeated_revocations() {

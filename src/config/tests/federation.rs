@@ -69,6 +69,7 @@ fn peer_has_documented_defaults() {
 fn values_of_a_peer_are_read() {
     let more = [
         ("stale_after", r#""5m""#),
+        ("honour_lease", "true"),
         ("max_entries", "7"),
         ("approve_incarnation", "true"),
         ("disclose", r#"["https://k8s.example.com"]"#),
@@ -81,11 +82,13 @@ fn values_of_a_peer_are_read() {
     assert_eq!(federation.certificate.certificate, Path::new("own.pem"));
     let eu = federation.peers.by_name("eu").expect("eu");
     assert_eq!((eu.stale_after.as_secs(), eu.max_entries, eu.approve_incarnation), (300, 7, true));
+    assert!(eu.honours_lease);
     let issuers = ["https://k8s.example.com".to_owned()].into();
     assert_eq!(eu.disclose, Disclosure::Issuers(issuers));
     assert_eq!(eu.roots.crl.as_deref(), Some(Path::new("eu-crl.pem")));
     assert!(eu.roots.endpoint.is_some());
     let ap = federation.peers.by_issuer("https://ap.example.com").expect("ap");
+    assert!(!ap.honours_lease);
     assert_eq!(ap.max_entries, limits::FEDERATED_ENTRIES_MAX / 2, "an equal share");
 }
 
@@ -136,6 +139,11 @@ fn peer_that_breaks_a_rule_is_refused() {
     let (setting, found) = refused(&peer(&[("trust_domains", two), ("ids", ids)]));
     assert_eq!(setting, "federation.peers[0].ids");
     assert!(found.contains("whose roots the bundle has"), "{found}");
+    let unread = peer(&[("accept", "false"), ("serve", "true"), ("honour_lease", "true")]);
+    assert_eq!(
+        refused(&unread),
+        ("federation.peers[0].honour_lease".to_owned(), "needs accept = true".to_owned())
+    );
     let neither = peer(&[("accept", "false"), ("serve", "false")]);
     assert_eq!(refused(&neither).0, "federation.peers[0]");
     good(&with(&peer(&[("accept", "false"), ("endpoints", "")])));

@@ -38,6 +38,7 @@ fn empty(call: &Call, through: u64) -> Answer {
         epoch: 3000,
         floor_epoch: 2800,
         is_reset: false,
+        lease: None,
         at: Timestamp::from_secs(1_800_000_000),
         root: Some([7; 32]),
         count: 3,

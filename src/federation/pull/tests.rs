@@ -36,6 +36,7 @@ fn peer() -> Peer {
         accept: true,
         serve: true,
         stale_after: Duration::from_secs(60),
+        honours_lease: false,
         max_entries: 1000,
         approve_incarnation: false,
         disclose: Disclosure::Own,
@@ -228,6 +229,56 @@ fn set_of_keys_takes_every_permit_of_imports() {
     assert_eq!(permits_of(&ImportLedger::default()), 1);
     let most = permits_of(&ImportLedger { keys, ..ImportLedger::default() });
     assert_eq!(most as usize, limits::IMPORTS_UNDER_WAY_MAX);
+}
+
+/// The lease of the copy on which `honours_lease` of this fabric and `lease_ms` of the peer are in force, and how long after
+/// the call it ends on a node that allows `own`.
+async fn lease_ends(honours_lease: bool, named: Option<u64>, own: Duration) -> (Duration, Duration) {
+    let mut pair = Pair::start().await;
+    pair.revoke(1, true).await;
+    let peer = Peer { honours_lease, ..peer() };
+    let begun = pair.reader.state.begin_source_call().expect("it leads");
+    let (call, mut answer) = pair.ask(5000).await;
+    assert!(pair.take(&call, &answer).await);
+    answer.lease = named.map(Duration::from_millis);
+    let copy = pair.reader.state.peer_copy(ISSUER).expect("a row").expect("a copy");
+    let (has, _had) = watch::channel(None);
+    pair.puller.record(&peer, begun, &answer, Some(&copy), (0, &has));
+    let acknowledged = has.borrow().map(|has| has.to.index);
+    assert_eq!(acknowledged, honours_lease.then_some(answer.through), "only a lease that is honoured");
+    let source = Source { id: peer_key(ISSUER), generation: copy.generation };
+    let holds = async || {
+        let fresh = pair.reader.state.fresh().await.expect("a lease of the fabric");
+        pair.reader.state.source_lease(&fresh, source, own).is_ok()
+    };
+    while !holds().await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut held = Duration::ZERO;
+    let step = Duration::from_millis(250);
+    while holds().await {
+        pair.reader.clock.advance(step);
+        held += step;
+    }
+    pair.end().await;
+    (held.saturating_sub(step), held)
+}
+
+/// Rule `LeaderNamesTheLength` of the model: a node that still allows more takes no more than the leader does.
+#[tokio::test]
+async fn lease_that_is_honoured_is_short_on_every_node() {
+    let minute = Duration::from_secs(60);
+    for (honours, named, own, most) in [
+        (true, None, minute, 5),
+        (true, Some(2000), minute, 2),
+        (true, Some(60_000), minute, 5),
+        (false, None, limits::PEER_LEASE, 5),
+        (false, Some(2000), minute, 60),
+    ] {
+        let (least, ended) = lease_ends(honours, named, own).await;
+        let most = Duration::from_secs(most);
+        assert!(least <= most && ended >= most * 4 / 5, "{honours} {named:?}: {least:?} to {ended:?}");
+    }
 }
 
 /// A call of a reader that has everything.

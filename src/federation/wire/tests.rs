@@ -80,11 +80,13 @@ fn response_and_request_are_read_as_written() {
         limit: Some(5),
         keys: Some("etag".to_owned()),
         cursor: None,
+        honours_lease: true,
+        enforced: Some(6),
     };
     let text = serde_json::to_vec(&request).expect("JSON");
     assert_eq!(json::read(&text), Ok(request));
     let least: SyncRequest = json::read(br#"{"version": 1, "later": true}"#).expect("a request");
-    assert_eq!((least.since, least.hold_ms), (None, 0));
+    assert_eq!((least.since, least.hold_ms, least.honours_lease, least.enforced), (None, 0, false, None));
 }
 
 /// Attack: a response that another fabric, or another request, would explain.

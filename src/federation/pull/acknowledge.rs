@@ -1,0 +1,89 @@
+//! Acknowledgements to a peer that may wait for them: no node of this fabric serves a request from a state without an entry
+//! up to a position of the peer's log.
+//!
+//! They are calls of their own, because the call that reads the ledger is held. What such a call is answered is not used,
+//! so it gives no lease.
+
+use std::future::Future;
+
+use tokio::sync::watch;
+
+use super::super::wire::{SyncRequest, VERSION};
+use super::{Origin, PATH, Puller};
+use crate::id::LogPosition;
+use crate::limits;
+
+/// Everything up to a position of the peer's log that is imported, and applied on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Imported {
+    /// Number of the copy. Another one may have forgotten what was enforced by the one before.
+    pub(super) generation: u64,
+    pub(super) to: LogPosition,
+    /// Number of the endpoint that answered last.
+    pub(super) endpoint: usize,
+}
+
+/// Sends an acknowledgement of each position once, after the barrier: until then a node of this fabric may serve a request
+/// from a state without its entries. One that failed is sent again after the next response of the peer, which names a node
+/// of it that answers. Ends when nothing is imported any more.
+pub(super) async fn acknowledge<B, S>(
+    mut imported: watch::Receiver<Option<Imported>>,
+    barrier: impl Fn() -> B,
+    send: impl Fn(Imported) -> S,
+) where
+    B: Future<Output = bool>,
+    S: Future<Output = bool>,
+{
+    let mut acknowledged = None;
+    while imported.changed().await.is_ok() {
+        let Some(now) = *imported.borrow_and_update() else { continue };
+        let place = Some((now.generation, now.to));
+        // The position is read first: the barrier is that of a state which has it.
+        if place != acknowledged && barrier().await && send(now).await {
+            acknowledged = place;
+        }
+    }
+}
+
+impl Puller {
+    /// Whether the peer has received the acknowledgement.
+    pub(super) async fn send_enforced(&self, origin: &Origin, imported: Imported) -> bool {
+        let Origin { peer, client } = origin;
+        let request = enforced(imported.to);
+        let (Some(endpoint), Ok(body)) =
+            (peer.endpoints.get(imported.endpoint), serde_json::to_vec(&request))
+        else {
+            return false;
+        };
+        let (patience, most) = (limits::SYNC_ANSWER_WAIT, limits::SYNC_ANSWER_BYTES_MAX);
+        match client.post(endpoint, PATH, body.into(), patience, most).await {
+            Ok(response) if response.status == 200 => true,
+            Ok(response) => {
+                tracing::debug!(peer = peer.name, status = response.status, "acknowledgement refused");
+                false
+            }
+            Err(error) => {
+                tracing::debug!(peer = peer.name, %error, "acknowledgement not received");
+                false
+            }
+        }
+    }
+}
+
+fn enforced(to: LogPosition) -> SyncRequest {
+    SyncRequest {
+        version: VERSION,
+        since: Some(to.to_string()),
+        floor: None,
+        hold_ms: 0,
+        // Nothing of the response is used.
+        limit: Some(1),
+        keys: None,
+        cursor: None,
+        honours_lease: true,
+        enforced: Some(to.index),
+    }
+}
+
+#[cfg(test)]
+mod tests;

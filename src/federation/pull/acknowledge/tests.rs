@@ -1,0 +1,86 @@
+use std::cell::{Cell, RefCell};
+use std::future::ready;
+
+use futures::FutureExt as _;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::id::Incarnation;
+
+fn imported(generation: u64, index: u64, endpoint: usize) -> Option<Imported> {
+    let to = LogPosition { incarnation: Incarnation::from_bytes([1; 16]), index };
+    Some(Imported { generation, to, endpoint })
+}
+
+/// Without this rule of the model (`AcknowledgesAfterBarrier`), the origin fabric would end its wait while a node here
+/// answers from a state of before.
+#[test]
+fn acknowledgement_waits_for_the_barrier() {
+    let (has, had) = watch::channel(None);
+    let (passed, sent) = (Notify::new(), Cell::new(0));
+    let barrier = || passed.notified().map(|()| true);
+    let send = |_| {
+        sent.set(sent.get() + 1);
+        ready(true)
+    };
+    let mut acknowledged = Box::pin(acknowledge(had, barrier, send));
+    has.send_replace(imported(1, 7, 0));
+    assert!(acknowledged.as_mut().now_or_never().is_none());
+    assert_eq!(sent.get(), 0, "the barrier has not ended");
+    passed.notify_one();
+    assert!(acknowledged.as_mut().now_or_never().is_none());
+    assert_eq!(sent.get(), 1);
+}
+
+#[test]
+fn acknowledgement_without_a_barrier_is_not_sent() {
+    let (has, had) = watch::channel(None);
+    let (is_ended, sent) = (Cell::new(false), RefCell::new(Vec::new()));
+    let send = |imported: Imported| {
+        sent.borrow_mut().push(imported.to.index);
+        ready(true)
+    };
+    let mut acknowledged = Box::pin(acknowledge(had, || ready(is_ended.get()), send));
+    has.send_replace(imported(1, 7, 0));
+    assert!(acknowledged.as_mut().now_or_never().is_none() && sent.borrow().is_empty());
+    is_ended.set(true);
+    has.send_replace(imported(1, 7, 0));
+    assert!(acknowledged.as_mut().now_or_never().is_none());
+    assert_eq!(*sent.borrow(), [7], "after the next response");
+}
+
+#[test]
+fn position_is_acknowledged_until_it_is_received() {
+    let (has, had) = watch::channel(None);
+    let (is_there, sent) = (Cell::new(false), RefCell::new(Vec::new()));
+    let send = |imported: Imported| {
+        sent.borrow_mut().push((imported.generation, imported.to.index, imported.endpoint));
+        ready(is_there.get())
+    };
+    let mut acknowledged = Box::pin(acknowledge(had, || ready(true), send));
+    let mut expected = Vec::new();
+    for (response, receives, is_new) in [
+        (imported(1, 7, 0), false, true),
+        (imported(1, 7, 1), true, true),
+        (imported(1, 7, 1), true, false),
+        (imported(1, 9, 1), true, true),
+        (imported(2, 9, 1), true, true),
+    ] {
+        is_there.set(receives);
+        has.send_replace(response);
+        assert!(acknowledged.as_mut().now_or_never().is_none());
+        let Imported { generation, to, endpoint } = response.expect("imported");
+        expected.extend(is_new.then_some((generation, to.index, endpoint)));
+        assert_eq!(*sent.borrow(), expected);
+    }
+    drop(has);
+    assert!(acknowledged.now_or_never().is_some(), "it ends with the calls");
+}
+
+#[test]
+fn acknowledgement_names_what_it_has_and_is_not_held() {
+    let to = imported(1, 7, 0).expect("imported").to;
+    let request = enforced(to);
+    assert_eq!((request.since, request.enforced), (Some(to.to_string()), Some(7)));
+    assert!(request.honours_lease && request.hold_ms == 0);
+}
