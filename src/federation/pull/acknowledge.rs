@@ -8,8 +8,8 @@ use std::future::Future;
 
 use tokio::sync::watch;
 
-use super::super::wire::{SyncRequest, VERSION};
 use super::{Origin, PATH, Puller};
+use crate::federation::wire::{SyncRequest, VERSION};
 use crate::id::LogPosition;
 use crate::limits;
 
