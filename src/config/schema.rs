@@ -345,6 +345,7 @@ pub(super) struct FederationSection {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct PeerFabric {
     pub name: Option<String>,
     pub issuer: Option<String>,

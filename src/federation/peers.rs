@@ -12,6 +12,7 @@ use crate::token::fabric_peers::Ceiling;
 
 /// A peer fabric. Its identity is its issuer; its nodes are recognized by their SPIFFE IDs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "settings that are independent of each other")]
 pub struct Peer {
     /// Label in logs, metrics and paths.
     pub name: String,

@@ -7,9 +7,9 @@ use tokio::sync::Notify;
 use super::*;
 use crate::id::Incarnation;
 
-fn imported(generation: u64, index: u64, endpoint: usize) -> Option<Imported> {
+fn imported(generation: u64, index: u64, endpoint: usize) -> Imported {
     let to = LogPosition { incarnation: Incarnation::from_bytes([1; 16]), index };
-    Some(Imported { generation, to, endpoint })
+    Imported { generation, to, endpoint }
 }
 
 /// Without this rule of the model (`AcknowledgesAfterBarrier`), the origin fabric would end its wait while a node here
@@ -24,7 +24,7 @@ fn acknowledgement_waits_for_the_barrier() {
         ready(true)
     };
     let mut acknowledged = Box::pin(acknowledge(had, barrier, send));
-    has.send_replace(imported(1, 7, 0));
+    has.send_replace(Some(imported(1, 7, 0)));
     assert!(acknowledged.as_mut().now_or_never().is_none());
     assert_eq!(sent.get(), 0, "the barrier has not ended");
     passed.notify_one();
@@ -41,10 +41,10 @@ fn acknowledgement_without_a_barrier_is_not_sent() {
         ready(true)
     };
     let mut acknowledged = Box::pin(acknowledge(had, || ready(is_ended.get()), send));
-    has.send_replace(imported(1, 7, 0));
+    has.send_replace(Some(imported(1, 7, 0)));
     assert!(acknowledged.as_mut().now_or_never().is_none() && sent.borrow().is_empty());
     is_ended.set(true);
-    has.send_replace(imported(1, 7, 0));
+    has.send_replace(Some(imported(1, 7, 0)));
     assert!(acknowledged.as_mut().now_or_never().is_none());
     assert_eq!(*sent.borrow(), [7], "after the next response");
 }
@@ -67,9 +67,9 @@ fn position_is_acknowledged_until_it_is_received() {
         (imported(2, 9, 1), true, true),
     ] {
         is_there.set(receives);
-        has.send_replace(response);
+        has.send_replace(Some(response));
         assert!(acknowledged.as_mut().now_or_never().is_none());
-        let Imported { generation, to, endpoint } = response.expect("imported");
+        let Imported { generation, to, endpoint } = response;
         expected.extend(is_new.then_some((generation, to.index, endpoint)));
         assert_eq!(*sent.borrow(), expected);
     }
@@ -79,7 +79,7 @@ fn position_is_acknowledged_until_it_is_received() {
 
 #[test]
 fn acknowledgement_names_what_it_has_and_is_not_held() {
-    let to = imported(1, 7, 0).expect("imported").to;
+    let to = imported(1, 7, 0).to;
     let request = enforced(to);
     assert_eq!((request.since, request.enforced), (Some(to.to_string()), Some(7)));
     assert!(request.honours_lease && request.hold_ms == 0);
