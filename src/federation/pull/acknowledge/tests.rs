@@ -1,3 +1,5 @@
+//! Acknowledgements without a network: the barrier and the calls are arguments.
+
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 
