@@ -3,16 +3,14 @@
 
     tests/two_regions.py [--delay-ms 75] [--revocations 50]
 
-Every revocation of eu arrives at every node of us, in its order, also while the leader of either region is killed. The
-peer is stale while the link is cut, and live again once it heals, without a missing entry: both regions state the same
-hash. Prints the time between a 202 of eu and the last node of us that has the entry. Needs only Python; removes the nodes
-and their data.
+An agent of eu is exchanged into us and calls a tool there; it is revoked in eu and refused by every node of us, also
+while the leader of either region is killed. While the link is cut, us answers 503 to every token that came from eu, and
+its own tokens are not affected; once the link heals, the agents that were revoked meanwhile are refused and the others
+are accepted again. No entry is missing: both regions state the same hash. Prints the time between a 202 of eu and the
+last node of us that has the entry, or refuses the agent. Needs only Python; removes the nodes and their data.
 """
 
 import argparse
-import asyncio
-import http.client
-import os
 import shutil
 import statistics
 import sys
@@ -23,186 +21,42 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent / "faults"))
 
-from cluster import Cluster, Fabric, compile_preload, free_port  # noqa: E402
-from fabrics import policies  # noqa: E402
-from nodes import leader, run, say, until  # noqa: E402
+from nodes import leader, say, until  # noqa: E402
+from region import STALE_AFTER_SECS, UNREACHABLE  # noqa: E402
+from region_processes import Processes  # noqa: E402
 
-UNREACHABLE = (OSError, http.client.HTTPException)
-
-# How long us accepts credentials of eu after the last answer.
-STALE_AFTER_SECS = 3
+PATIENCE_SECS = 60
 
 
-class Link:
-    """A TCP proxy for each target port, which delays every byte by half a round trip, and cuts all connections."""
+class Scenario:
+    """What the clients of both regions do, and the number of entries that the ledger of eu has."""
 
-    def __init__(self, targets, delay_secs):
-        self.delay_secs, self.is_cut = delay_secs, False
-        self.ports = {target: free_port() for target in targets}
-        self.writers = set()
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        asyncio.run_coroutine_threadsafe(self.listen(), self.loop).result(10)
-
-    async def listen(self):
-        for target, port in self.ports.items():
-            await asyncio.start_server(lambda r, w, target=target: self.relay(r, w, target), "127.0.0.1", port)
-
-    async def relay(self, reader, writer, target):
-        if self.is_cut:
-            writer.close()
-            return
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
-        except OSError:
-            writer.close()
-            return
-        self.writers |= {writer, far_writer}
-        await asyncio.gather(self.pass_on(reader, far_writer), self.pass_on(far_reader, writer))
-        self.writers -= {writer, far_writer}
-
-    async def pass_on(self, reader, writer):
-        """Each chunk leaves `delay_secs` after it arrived, in order."""
-        chunks = asyncio.Queue(maxsize=1000)
-
-        async def send():
-            while (item := await chunks.get()) is not None:
-                due, data = item
-                await asyncio.sleep(max(0, due - self.loop.time()))
-                writer.write(data)
-                await writer.drain()
-
-        sender = asyncio.ensure_future(send())
-        try:
-            while data := await reader.read(65536):
-                await chunks.put((self.loop.time() + self.delay_secs, data))
-            await chunks.put(None)
-            await sender
-        except OSError:
-            sender.cancel()
-        finally:
-            writer.close()
-
-    def cut(self):
-        def close():
-            self.is_cut = True
-            for writer in self.writers:
-                writer.transport.abort()
-
-        self.loop.call_soon_threadsafe(close)
-
-    def heal(self):
-        self.is_cut = False
-
-
-class Region:
-    """Three nodes with a trust domain, an issuer and a CA of their own."""
-
-    def __init__(self, name, directory, program, library):
-        self.name, self.trust_domain, self.program = name, f"{name}.example", program
-        fabric = Fabric(trust_domain=self.trust_domain, issuer=f"https://{name}.example")
-        fabric.policies = policies(directory / f"{name}-policies", self.trust_domain, fabric.issuer)
-        self.cluster = Cluster(directory / name, program, library, fabric=fabric)
-        self.operator = self.cluster.clients["operator"]
-        run(program, "pki", "--dir", self.cluster.pki, "--trust-domain", self.trust_domain, "--caller", "federation")
-        self.bundle = directory / f"{name}-bundle.json"
-        self.bundle.write_text(run(program, "federation", "bundle", self.cluster.pki / "ca.pem"))
-
-    @property
-    def nodes(self):
-        return list(self.cluster.nodes)
-
-    def ports(self):
-        return [node.https for node in self.cluster.nodes.values()]
-
-    def knows(self, other, ports, settings):
-        """`other` is a peer, whose nodes are reached at these ports."""
-        endpoints = [f"https://127.0.0.1:{port}" for port in ports]
-        self.cluster.fabric.settings = f"""[outbound]
-allowed_networks = ["127.0.0.0/8"]
-[federation]
-certificate = "{self.cluster.pki}/federation.pem"
-private_key = "{self.cluster.pki}/federation-key.pem"
-[[federation.peers]]
-name = "{other.name}"
-issuer = "{other.cluster.fabric.issuer}"
-trust_domains = ["{other.trust_domain}"]
-endpoints = {endpoints!r}
-ids = ["spiffe://{other.trust_domain}/node", "spiffe://{other.trust_domain}/federation"]
-bundle_file = "{other.bundle}"
-stale_after = "{STALE_AFTER_SECS}s"
-{settings}
-"""
-        for node in self.cluster.nodes.values():
-            self.cluster.write_config(node)
-
-    def get(self, node, path):
-        status, answer = self.operator.call(node, "GET", path)
-        assert status == 200, (self.name, node, path, status, answer)
-        return answer
-
-    def peer(self, node):
-        [peer] = self.get(node, "/v1/federation/peers")
-        return peer
-
-    def hash(self, node, origin=None):
-        return self.get(node, "/v1/federation/revocation-hash" + (f"?origin={origin}" if origin else ""))
-
-    def revoke(self, name):
-        """Revokes a workload of this region on any node; the time of the response, and the log index."""
-        body = {"subject": f"wimse://{self.trust_domain}/ns/demo/sa/{name}", "reason": "two regions"}
-        begun = time.monotonic()
-        while time.monotonic() < begun + 60:
-            for node in self.nodes:
-                try:
-                    status, answer = self.operator.call(node, "POST", "/v1/revocations", body, timeout_secs=5)
-                except UNREACHABLE:
-                    continue
-                if status == 202:
-                    return time.monotonic()
-                assert status == 503, (status, answer)
-            time.sleep(0.05)
-        raise SystemExit(f"{self.name} did not revoke {name}")
-
-
-class Regions:
-    """eu, whose ledger us reads over a link."""
-
-    def __init__(self, directory, program, library, delay_secs):
-        self.eu, self.us = Region("eu", directory, program, library), Region("us", directory, program, library)
-        self.link = Link(self.eu.ports(), delay_secs)
-        self.us.knows(self.eu, self.link.ports.values(), "accept = true")
-        self.eu.knows(self.us, [], "serve = true")
+    def __init__(self, regions):
+        self.eu, self.us, self.link = regions.eu, regions.us, regions.link
         self.revoked = 0
-
-    def start(self):
-        for region in (self.eu, self.us):
-            region.cluster.start()
-        return self.until_states("live")
 
     def until_states(self, state):
         """Waits until each node of us that runs has this view of eu; the seconds."""
         def is_so():
-            states = [self.us.peer(node)["state"] for node in self.running(self.us)]
+            states = [self.us.peer(node)["state"] for node in self.us.running()]
             assert set(states) == {state}, states
             return True
 
         return until(f"eu is {state} in us", is_so)
 
-    @staticmethod
-    def running(region):
-        return [node.id for node in region.cluster.nodes.values() if node.is_running()]
-
-    def revoke(self):
-        """Revokes a workload of eu; the seconds from the response until every running node of us has the entry."""
+    def revoke(self, subject=None):
+        """Revokes a subject of eu; the time of the response."""
         self.revoked += 1
-        answered = self.eu.revoke(f"w{self.revoked}")
-        missing = set(self.running(self.us))
+        return self.eu.revoke(subject or f"wimse://{self.eu.trust_domain}/ns/demo/sa/w{self.revoked}")
+
+    def until_on_each_node(self, answered, what, is_there):
+        """The seconds from the response of eu until every running node of us fulfils the condition."""
+        missing = set(self.us.running())
         while missing:
-            assert time.monotonic() < answered + 60, f"entry {self.revoked} did not arrive at {missing} within a minute"
+            assert time.monotonic() < answered + PATIENCE_SECS, f"{what}: not on {missing} within {PATIENCE_SECS} s"
             for node in list(missing):
                 try:
-                    if self.us.peer(node)["entries"] >= self.revoked:
+                    if is_there(node):
                         missing.discard(node)
                 except (*UNREACHABLE, AssertionError):
                     # No leader at present.
@@ -210,16 +64,92 @@ class Regions:
             time.sleep(0.005)
         return time.monotonic() - answered
 
+    def revocation_arrives(self):
+        answered, count = self.revoke(), self.revoked
+        return self.until_on_each_node(answered, f"entry {count}", lambda node: self.us.peer(node)["entries"] >= count)
+
+    def traveller(self):
+        """An agent of eu: its identifier, its token of eu for us, and the token that us minted from that one."""
+        agent, identity = self.eu.agent()
+        crossing = self.eu.exchange(identity, self.us.issuer)
+        return agent, crossing, self.us.exchange(crossing, self.us.tool)
+
+    def accepted_on_each_node(self, token):
+        for node in self.us.running():
+            def is_accepted(node=node):
+                status, answer = self.us.verify_on(node, token)
+                assert status == 200 and answer["verified"] is True, (node, status, answer)
+                return True
+
+            until(f"the token is accepted on node {node}", is_accepted)
+
+    def refused_on_each_node(self, answered, crossing, token):
+        """Waits until every running node of us refuses both tokens as revoked, also once more later; the seconds."""
+        def is_refused(node):
+            status, answer = self.us.verify_on(node, token)
+            return status == 403 and answer.get("check") == "revocation"
+
+        took = self.until_on_each_node(answered, "a refusal", is_refused)
+        for node in self.us.running():
+            assert self.us.verify_on(node, token)[0] in (403, 503), f"node {node} accepts it again"
+            self.until_on_each_node(answered, "no exchange", lambda node: self.us.exchange_on(node, crossing)[0] == 400)
+        return took
+
+    def agent_ends(self):
+        """An agent of eu calls a tool of us, is revoked in eu, and is refused on every node of us; the seconds."""
+        agent, crossing, token = self.traveller()
+        self.accepted_on_each_node(token)
+        return self.refused_on_each_node(self.revoke(agent), crossing, token)
+
     def until_equal(self):
-        """Waits until every node of both regions has the same ledger of eu; the seconds, and the number of entries."""
+        """Waits until every node of both regions has the same ledger of eu."""
         def is_equal():
             hashes = [self.eu.hash(node) for node in self.eu.nodes]
-            hashes += [self.us.hash(node, self.eu.cluster.fabric.issuer) for node in self.us.nodes]
+            hashes += [self.us.hash(node, self.eu.issuer) for node in self.us.nodes]
             found = {(one["hash"], one["count"]) for one in hashes}
             assert len(found) == 1 and hashes[0]["count"] == self.revoked, (self.revoked, found)
             return True
 
-        return until("equal hashes", is_equal)
+        until("equal hashes", is_equal)
+        say(f"both regions state the same hash over {self.revoked} entries")
+
+    def unavailable_on_each_node(self, crossing, token):
+        """Waits until us answers 503 to both tokens of eu on each node; the seconds."""
+        def is_unavailable():
+            for node in self.us.nodes:
+                for status, answer in (self.us.verify_on(node, token), self.us.exchange_on(node, crossing)):
+                    assert status == 503 and "peer fabric eu" in str(answer), (node, status, answer)
+            return True
+
+        return until("503 to the tokens of eu", is_unavailable)
+
+
+class Steady:
+    """Calls the tool with a token that us issued to its own agent, on each node in turn; every answer must be 200."""
+
+    def __init__(self, us):
+        self.us, self.answers, self.wrong, self.is_over = us, 0, [], threading.Event()
+        self.token = us.exchange(us.agent()[1], us.tool)
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.call, daemon=True)
+        self.thread.start()
+        return self
+
+    def call(self):
+        while not self.is_over.wait(0.02):
+            node = self.us.nodes[self.answers % len(self.us.nodes)]
+            self.answers += 1
+            try:
+                status, answer = self.us.verify_on(node, self.token)
+            except UNREACHABLE as error:
+                status, answer = None, repr(error)
+            if status != 200:
+                self.wrong.append((node, status, answer))
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        self.thread.join()
 
 
 def figures(name, secs):
@@ -228,28 +158,51 @@ def figures(name, secs):
     say(f"{name}: {len(millis)} revocations, p50 {statistics.median(millis):.0f} ms, p99 {p99:.0f} ms, max {millis[-1]:.0f} ms")
 
 
-def check(regions, revocations):
-    say(f"eu is live on each node of us {regions.start():.1f} s after both were ready")
-    figures("from the 202 of eu to the last node of us", [regions.revoke() for _ in range(revocations)])
-    for region in (regions.us, regions.eu):
-        led = leader(region.operator, region.nodes)
-        region.cluster.nodes[led].kill()
-        figures(f"the leader of {region.name}, node {led}, was killed", [regions.revoke() for _ in range(5)])
-        region.cluster.mend()
-    regions.until_states("live")
-    regions.until_equal()
-    say(f"both regions state the same hash over {regions.revoked} entries")
+def cut(scenario, revocations):
+    """The link is cut while an agent that us has accepted is revoked in eu, and another one is not."""
+    agent, crossing, token = scenario.traveller()
+    _, _, other = scenario.traveller()
+    scenario.accepted_on_each_node(token)
+    scenario.accepted_on_each_node(other)
+    with Steady(scenario.us) as steady:
+        scenario.link.cut()
+        took = scenario.unavailable_on_each_node(crossing, token)
+        assert took < STALE_AFTER_SECS + 2, took
+        say(f"the link is cut: each node of us answers 503 to the tokens of eu after {took:.1f} s")
+        scenario.until_states("stale")
+        answered = scenario.revoke(agent)
+        for _ in range(revocations):
+            scenario.revoke()
+        scenario.unavailable_on_each_node(crossing, other)
+        scenario.link.heal()
+        say(f"the link heals after {revocations + 1} more revocations: live again after {scenario.until_states('live'):.1f} s")
+        scenario.refused_on_each_node(answered, crossing, token)
+        scenario.accepted_on_each_node(other)
+    assert not steady.wrong, steady.wrong[:3]
+    say(f"the agent that was revoked meanwhile is refused and the other accepted; {steady.answers} calls of us's own were all 200")
 
-    regions.link.cut()
-    say(f"the link is cut: eu is stale on each node of us after {regions.until_states('stale'):.1f} s")
-    for _ in range(revocations):
-        regions.revoked += 1
-        regions.eu.revoke(f"w{regions.revoked}")
-    regions.link.heal()
-    secs = regions.until_states("live")
-    say(f"the link heals after {revocations} more revocations: live again after {secs:.1f} s")
-    regions.until_equal()
-    say(f"both regions state the same hash over {regions.revoked} entries")
+
+def check(regions, revocations):
+    regions.start()
+    scenario = Scenario(regions)
+    say(f"eu is live on each node of us {scenario.until_states('live'):.1f} s after both were ready")
+    scenario.us.register_tool()
+    figures("from the 202 of eu to the last node of us", [scenario.revocation_arrives() for _ in range(revocations)])
+    figures("until the last node of us refuses an agent of eu", [scenario.agent_ends() for _ in range(10)])
+    for region in (scenario.us, scenario.eu):
+        agent, crossing, token = scenario.traveller()
+        scenario.accepted_on_each_node(token)
+        led = leader(region.clients["operator"], region.nodes)
+        region.kill(led)
+        took = scenario.refused_on_each_node(scenario.revoke(agent), crossing, token)
+        say(f"the leader of {region.name}, node {led}, was killed: the agent is refused on the rest of us after {took * 1000:.0f} ms")
+        figures("and then", [scenario.revocation_arrives() for _ in range(5)])
+        region.mend()
+        scenario.refused_on_each_node(time.monotonic(), crossing, token)
+    scenario.until_states("live")
+    scenario.until_equal()
+    cut(scenario, revocations)
+    scenario.until_equal()
 
 
 def main():
@@ -257,19 +210,16 @@ def main():
     parser.add_argument("--delay-ms", type=float, default=75, help="round trip between the regions (default: 75)")
     parser.add_argument("--revocations", type=int, default=50, help="revocations in each part (default: 50)")
     arguments = parser.parse_args()
-    program = Path(os.environ["CARGO_TARGET_DIR"]).resolve() / "release/trust-fabric"
     scratch = Path(tempfile.mkdtemp())
-    regions = Regions(scratch, program, compile_preload(scratch), arguments.delay_ms / 2000)
+    regions = Processes(scratch, arguments.delay_ms / 2000)
     passed = False
     try:
         check(regions, arguments.revocations)
         passed = True
     finally:
-        for region in (regions.eu, regions.us):
-            region.cluster.close()
-            for node in region.cluster.nodes.values():
-                if not passed and node.log.exists():
-                    sys.stderr.write(f"--- {region.name}, {node.name}\n{node.log.read_text()[-4000:]}\n")
+        logs = regions.stop()
+        if not passed:
+            sys.stderr.write(logs)
         shutil.rmtree(scratch)
     say("all of it held")
 
