@@ -59,11 +59,11 @@ pub fn client(directory: &Path, identity: Option<&Identity>, protocol: &[u8]) ->
     Ok(Arc::new(config))
 }
 
-/// The peer certificate of node `id` and its key: `<name>.pem` and `<name>-key.pem`.
-pub fn write_peer(directory: &Path, name: &str, id: u64) -> Result<()> {
+/// The peer certificate of node `id` of this trust domain and its key: `<name>.pem` and `<name>-key.pem`.
+pub fn write_peer(directory: &Path, name: &str, (trust_domain, id): (&str, u64)) -> Result<()> {
     let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
     let ca = Issuer::from_ca_cert_pem(&fs::read_to_string(directory.join("ca.pem"))?, ca_key)?;
-    let mut params = leaf(&[&format!("spiffe://{TRUST_DOMAIN}/node/{id}")])?;
+    let mut params = leaf(&[&format!("spiffe://{trust_domain}/node/{id}")])?;
     params.serial_number = Some(SerialNumber::from(1000 + id));
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

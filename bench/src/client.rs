@@ -58,7 +58,7 @@ impl Client {
         }
         let body = entry.to_string();
         let request = wire::request_with("POST", "/v1/tools", "localhost", "", body.as_bytes());
-        self.until(&self.gateway, &request, &[200, 201]).await.map(drop)
+        until(&self.gateway, &request, &[200, 201]).await.map(drop)
     }
 
     fn tool(&self) -> String {
@@ -110,7 +110,7 @@ impl Client {
         }
         let body = body.to_string();
         let request = wire::request_with("POST", "/v1/exchange/token", "localhost", "", body.as_bytes());
-        self.until(&self.workload, &request, good).await
+        until(&self.workload, &request, good).await
     }
 
     /// Revokes a workload by a signal to one of `nodes` and waits for the acknowledgement.
@@ -127,7 +127,7 @@ impl Client {
         .to_string();
         let request = wire::request_with("POST", "/v1/signals/events", "localhost", "", body.as_bytes());
         let targets: Vec<_> = nodes.iter().filter_map(|node| self.transmitter.get(*node).cloned()).collect();
-        self.until(&targets, &request, &[202]).await.map(drop)
+        until(&targets, &request, &[202]).await.map(drop)
     }
 
     /// A verification whose body hash depends on the number; with `key`, one that may be retried.
@@ -160,27 +160,28 @@ impl Client {
         }
         bail!("node {} did not answer a verification in {PATIENCE:?}", node + 1)
     }
+}
 
-    async fn until(&self, targets: &[Target], request: &[u8], good: &[u16]) -> Result<Response> {
-        let begun = Instant::now();
-        let mut last = String::from("no answer");
-        while begun.elapsed() < PATIENCE {
-            for target in targets {
-                match timeout(TRY_MAX, once(target, request)).await {
-                    Ok(Ok(answer)) if good.contains(&answer.status) => return Ok(answer),
-                    Ok(Ok(answer)) => {
-                        last = format!("{} {}", answer.status, String::from_utf8_lossy(answer.body()));
-                        if !matches!(answer.status, 429 | 503) {
-                            bail!("a good request is answered {last}");
-                        }
+/// Sends a request to the targets in turn, until one gives one of these statuses.
+pub async fn until(targets: &[Target], request: &[u8], good: &[u16]) -> Result<Response> {
+    let begun = Instant::now();
+    let mut last = String::from("no answer");
+    while begun.elapsed() < PATIENCE {
+        for target in targets {
+            match timeout(TRY_MAX, once(target, request)).await {
+                Ok(Ok(answer)) if good.contains(&answer.status) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    last = format!("{} {}", answer.status, String::from_utf8_lossy(answer.body()));
+                    if !matches!(answer.status, 429 | 503) {
+                        bail!("a good request is answered {last}");
                     }
-                    _ => {}
                 }
+                _ => {}
             }
-            sleep(PAUSE).await;
         }
-        bail!("no node answers well in {PATIENCE:?}; the last answer: {last}")
+        sleep(PAUSE).await;
     }
+    bail!("no node answers well in {PATIENCE:?}; the last answer: {last}")
 }
 
 fn minted(answer: &Response) -> Result<String> {
@@ -188,7 +189,8 @@ fn minted(answer: &Response) -> Result<String> {
     Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
 }
 
-async fn once(target: &Target, request: &[u8]) -> std::io::Result<Response> {
+/// Sends a request over a connection of its own.
+pub async fn once(target: &Target, request: &[u8]) -> std::io::Result<Response> {
     target.connect().await?.call(request).await
 }
 

@@ -12,6 +12,7 @@ mod credentials;
 mod etcd;
 mod exchange;
 mod failover;
+mod federation;
 mod feed;
 mod good_client;
 mod handover;
@@ -245,6 +246,18 @@ enum Command {
         #[command(flatten)]
         plan: race::Plan,
     },
+    /// Two or three regions: agents of the first work in the others, are revoked at home, and are refused there
+    ///
+    /// The other regions read the ledger of the first over a TCP proxy of the bench, which delays and cuts. A part
+    /// runs if its option is given. The time of a revocation counts from its 202 until the last running node of the
+    /// other regions refuses the agent's token, and from the due time of the request. Exits with 1 if a node accepts
+    /// a token after it has refused it.
+    Federation {
+        #[command(flatten)]
+        place: members::ClusterArgs,
+        #[command(flatten)]
+        plan: federation::Plan,
+    },
     /// Durable writes per second at 1, 64 and 1024 clients, beside three members of etcd, in turns
     Writes {
         #[command(flatten)]
@@ -311,6 +324,9 @@ fn run(command: &Command) -> Result<bool> {
         Command::Resume { place, plan } => clients()?.block_on(uninterrupted(resume::run(place, plan))),
         Command::Together { place, plan } => clients()?.block_on(uninterrupted(together::run(place, plan))),
         Command::Race { place, plan } => clients()?.block_on(uninterrupted(race::run(place, plan))),
+        Command::Federation { place, plan } => {
+            clients()?.block_on(uninterrupted(federation::run(place, plan)))
+        }
         Command::Writes { place, plan } => clients()?.block_on(uninterrupted(writes::run(place, plan))),
         Command::Scaling { place, plan } => clients()?.block_on(uninterrupted(scaling::run(place, plan))),
     }

@@ -19,7 +19,7 @@ use crate::certificates::{self, Identity};
 use crate::credentials::Issuer;
 use crate::hosts::Hosts;
 use crate::node::make_certificates;
-use crate::settings::{Membership, Settings, peer_name};
+use crate::settings::{Membership, Names, Settings, peer_name};
 use crate::wire::Target;
 
 /// Ports for listeners, below those of outgoing connections: otherwise the port of a stopped node could be
@@ -67,6 +67,9 @@ pub struct ClusterArgs {
     /// Maximum size of the log of each node
     #[arg(skip)]
     pub log_bytes_max: Option<u64>,
+    /// Names of the fabric
+    #[arg(skip)]
+    pub names: Names,
 }
 
 /// A cluster. Its started processes are killed when this is dropped.
@@ -130,7 +133,7 @@ impl ClusterArgs {
     fn start(&self, program: &Path, dir: &Path, members: &mut Members) -> Result<()> {
         let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
         if !members.pki.join("ca.pem").exists() {
-            make_certificates(program, &members.pki)?;
+            make_certificates(program, &members.pki, &self.names.trust_domain, &[])?;
         }
         if self.keep {
             return self.start_again(program, dir, members);
@@ -158,9 +161,10 @@ impl ClusterArgs {
                 log_bytes_max: self.log_bytes_max,
             });
             if membership.is_some() && !members.pki.join(format!("{}.pem", peer_name(id))).exists() {
-                certificates::write_peer(&members.pki, &peer_name(id), id)?;
+                certificates::write_peer(&members.pki, &peer_name(id), (&self.names.trust_domain, id))?;
             }
             let settings = Settings {
+                names: &self.names,
                 policies: &policies,
                 pki: Some(members.pki.clone()),
                 issuer_keys: &issuer_keys,
@@ -248,6 +252,11 @@ impl Members {
             .iter()
             .map(|node| Target { tls: Some(Arc::clone(&tls)), ..node.https.clone() })
             .collect())
+    }
+
+    /// Address of the TLS listener of a node.
+    pub fn https_address(&mut self, node: usize) -> Result<SocketAddr> {
+        Ok(self.node(node)?.https.address)
     }
 
     /// Kills a node without waiting for its exit.
@@ -496,6 +505,7 @@ mod tests {
             hosts: false,
             joiners: 0,
             log_bytes_max: None,
+            names: Names::default(),
         };
         let docker = dir.join("docker.sh");
         fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", dir.display())).expect("written");

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::task::JoinSet;
 
-use crate::certificates::{self, Identity, TRUST_DOMAIN};
+use crate::certificates::{self, Identity};
 use crate::credentials::Issuer;
-use crate::settings::{CALLERS, Settings};
+use crate::settings::{CALLERS, Names, Settings};
 use crate::wire::{self, Response, Target};
 
 /// Maximum wait for the node to become ready.
@@ -85,14 +85,16 @@ impl Start {
         fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
         let place = self.dir.canonicalize()?;
         let program = self.program.canonicalize().with_context(|| self.program.display().to_string())?;
+        let names = Names::default();
         if !self.plain && !place.join("pki/ca.pem").exists() {
-            make_certificates(&program, &place.join("pki"))?;
+            make_certificates(&program, &place.join("pki"), &names.trust_domain, &[])?;
         }
         let issuer = Issuer::new("bench")?;
         fs::write(place.join("issuer.jwks"), issuer.key_set().to_string())?;
         let (http, https) = (free_address()?, free_address()?);
         let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
         let settings = Settings {
+            names: &names,
             policies: &policies,
             pki: (!self.plain).then(|| place.join("pki")),
             issuer_keys: &place.join("issuer.jwks"),
@@ -313,11 +315,16 @@ pub fn bytes_below(directory: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Creates a CA, the certificate of nodes and those of the callers.
-pub fn make_certificates(program: &Path, directory: &Path) -> Result<()> {
+/// Creates a CA of the trust domain, the certificate of nodes and those of the callers, and of more callers.
+pub fn make_certificates(
+    program: &Path,
+    directory: &Path,
+    trust_domain: &str,
+    more_callers: &[&str],
+) -> Result<()> {
     let mut command = Command::new(program);
-    command.arg("pki").arg("--dir").arg(directory).arg("--trust-domain").arg(TRUST_DOMAIN);
-    for (name, _) in CALLERS {
+    command.arg("pki").arg("--dir").arg(directory).arg("--trust-domain").arg(trust_domain);
+    for name in CALLERS.iter().map(|(name, _)| name).chain(more_callers) {
         command.arg("--caller").arg(name);
     }
     let output = command.output()?;

@@ -27,8 +27,24 @@ pub const SIGNAL_ISSUER: &str = "https://events.example";
 /// leave room for those of the load.
 pub const BULK_ISSUER: &str = "https://archive.example";
 
-/// Paths and addresses of one node.
+/// Names of the fabric of a node, and more of its configuration.
+#[derive(Clone)]
+pub struct Names {
+    pub trust_domain: String,
+    pub issuer: String,
+    /// Further sections.
+    pub more: String,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { trust_domain: TRUST_DOMAIN.to_owned(), issuer: FABRIC.to_owned(), more: String::new() }
+    }
+}
+
+/// Names, paths and addresses of one node.
 pub struct Settings<'a> {
+    pub names: &'a Names,
     pub policies: &'a Path,
     /// Directory of certificates; `None`: development mode, without TLS.
     pub pki: Option<PathBuf>,
@@ -73,8 +89,8 @@ mode = "{mode}"
 [listen]
 http = "{http}"
 {https}[fabric]
-issuer = "{FABRIC}"
-trust_domain = "{TRUST_DOMAIN}"
+issuer = "{fabric}"
+trust_domain = "{domain}"
 [policy]
 directory = "{policies}"
 [limits]
@@ -86,8 +102,11 @@ issuer = "{ISSUER}"
 subject = "kubernetes"
 keys_file = "{keys}"
 algorithms = ["ES256"]
-trust_domains = ["{TRUST_DOMAIN}"]
-{callers}"#,
+trust_domains = ["{domain}"]
+{callers}{more}"#,
+            fabric = self.names.issuer,
+            domain = self.names.trust_domain,
+            more = self.names.more,
             data = self.data.display(),
             http = self.http,
             policies = self.policies.display(),
@@ -122,6 +141,7 @@ trust_domains = ["{TRUST_DOMAIN}"]
 
     fn callers(&self) -> String {
         let Some(pki) = &self.pki else { return String::new() };
+        let own = &self.names.trust_domain;
         let file = |name: &str| pki.join(name).display().to_string();
         let mut text = format!(
             "[transmitter]\nbase_url = \"https://{https}\"\nallow_loopback_push = true\n\
@@ -131,8 +151,8 @@ trust_domains = ["{TRUST_DOMAIN}"]
             key = file("node-key.pem"),
             ca = file("ca.pem"),
         );
-        if self.member.is_none() {
-            // Its routes are attacked too. There is no peer.
+        if self.member.is_none() && self.names.more.is_empty() {
+            // Its routes are attacked too. There is no peer. A region has its own section.
             let (certificate, key) = (file("steady.pem"), file("steady-key.pem"));
             // Writing to a string does not fail.
             let _ = write!(text, "[federation]\ncertificate = \"{certificate}\"\nprivate_key = \"{key}\"\n");
@@ -143,8 +163,8 @@ trust_domains = ["{TRUST_DOMAIN}"]
                 text,
                 "[[issuers]]\nissuer = \"{issuer}\"\nsubject = \"opaque\"\nkeys_url = \"{issuer}/keys\"\n\
                  trust_domains = [\"{domain}\"]\n\
-                 [[signals]]\nissuer = \"{issuer}\"\ncallers = [\"spiffe://{TRUST_DOMAIN}/{TRANSMITTER}\"]\n\
-                 trust_domains = [\"{TRUST_DOMAIN}\"]\nrevocations_per_minute = 1000000\n",
+                 [[signals]]\nissuer = \"{issuer}\"\ncallers = [\"spiffe://{own}/{TRANSMITTER}\"]\n\
+                 trust_domains = [\"{own}\"]\nrevocations_per_minute = 1000000\n",
                 domain = issuer.trim_start_matches("https://"),
             );
         }
@@ -152,7 +172,7 @@ trust_domains = ["{TRUST_DOMAIN}"]
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                "[[callers]]\nid = \"spiffe://{TRUST_DOMAIN}/{name}\"\ncapabilities = [{capabilities}]\n"
+                "[[callers]]\nid = \"spiffe://{own}/{name}\"\ncapabilities = [{capabilities}]\n"
             );
         }
         text
