@@ -482,6 +482,8 @@ pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time beyond the requested hold within which a peer must have answered a call.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
 pub const SYNC_ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// The same of a peer with a short lease, at least.
+pub const SYNC_ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Minimum wait before a failed call to a peer is repeated, after a response without news that was not held, and after the
 /// import of one without entries.
 pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);

@@ -62,8 +62,8 @@ pub struct Serving {
     /// The log position up to which it has our ledger; absent: it had none of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<String>,
-    /// The log position up to which no node of it accepts what our ledger revokes, as it states; only of a peer that
-    /// honours our lease.
+    /// The log position from before which no node of it serves a request any more, as it states; only of a peer that honours
+    /// our lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     enforced: Option<String>,
     /// Milliseconds since the call.

@@ -154,6 +154,8 @@ pub struct Engine {
     endpoints: usize,
     hold: Duration,
     endpoint: usize,
+    /// Whether the last call was answered: the next one may be held. Until then, the lease runs out.
+    is_answered: bool,
     failures: u32,
     page: Option<Page>,
     read_to: Option<ReadTo>,
@@ -175,6 +177,7 @@ impl Engine {
             // A lease is renewed several times before it ends.
             hold: (lease / 4).min(limits::SYNC_HOLD_MAX),
             endpoint: 0,
+            is_answered: false,
             failures: 0,
             page: None,
             read_to: None,
@@ -184,10 +187,17 @@ impl Engine {
         }
     }
 
-    /// Time for which a response may be awaited.
+    /// Time for which a response may be awaited. A node that does not answer leaves time to call another one before the lease
+    /// ends.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.hold + limits::SYNC_ANSWER_WAIT
+        let answer = self.hold.clamp(limits::SYNC_ANSWER_WAIT_MIN, limits::SYNC_ANSWER_WAIT);
+        self.wait() + answer
+    }
+
+    /// Time for which the peer may hold the next call.
+    fn wait(&self) -> Duration {
+        if self.is_answered { self.hold } else { Duration::ZERO }
     }
 
     /// The next call.
@@ -203,7 +213,7 @@ impl Engine {
             version: VERSION,
             since: since.map(|since| since.to_string()),
             floor: since.map(|_| known.complete_from),
-            hold_ms: u64::try_from(self.hold.as_millis()).unwrap_or_default(),
+            hold_ms: u64::try_from(self.wait().as_millis()).unwrap_or_default(),
             limit: Some(limits::SYNC_ENTRIES_MAX as u64),
             keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
             cursor: cursor.clone(),
@@ -304,14 +314,15 @@ impl Engine {
     /// Time until the next call after a response. A peer that answers at once although there is nothing new is not
     /// called in a tight loop, nor is one that an operator has to decide about, or that makes us write for nothing.
     pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
-        self.failures = 0;
+        let wait = self.wait();
+        (self.failures, self.is_answered) = (0, true);
         match outcome {
             Outcome::Held => {
                 // Not all of the page is imported.
                 self.page = None;
                 limits::PEER_RETRY_MAX.max(self.pause)
             }
-            Outcome::NothingNew if took < self.hold => limits::PEER_RETRY_MIN,
+            Outcome::NothingNew if took < wait || wait.is_zero() => limits::PEER_RETRY_MIN,
             Outcome::NothingNew => Duration::ZERO,
             Outcome::Imported => self.pause,
         }
@@ -322,6 +333,7 @@ impl Engine {
         self.page = None;
         self.endpoint = (self.endpoint + 1) % self.endpoints;
         self.failures = self.failures.saturating_add(1);
+        self.is_answered = false;
         if failure.is_lasting() {
             return limits::PEER_RETRY_LASTING;
         }

@@ -53,7 +53,7 @@ impl Peer {
         if self.honours_lease { self.stale_after.min(limits::PEER_LEASE) } else { self.stale_after }
     }
 
-    /// As [`Self::lease`], after a response that names `named`. Only a lease that is honoured may be named.
+    /// As [`Self::lease`], after a response that names `named`, which counts only with `honours_lease`.
     #[must_use]
     pub fn lease_of(&self, named: Option<Duration>) -> Duration {
         let named = named.filter(|_| self.honours_lease);

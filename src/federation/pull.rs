@@ -81,7 +81,8 @@ impl Puller {
     /// Calls a peer for ever, and acknowledges what is enforced here.
     async fn follow(&self, origin: &Origin) {
         let (has, had) = watch::channel(None);
-        let barrier = || async { self.state.barrier().await.is_ok() };
+        // A row is there a moment before its log index counts as applied. The read waits for the index.
+        let barrier = || async { self.state.current().await.is_ok() && self.state.barrier().await.is_ok() };
         let acknowledged = acknowledge(had, barrier, |has| self.send_enforced(origin, has));
         tokio::join!(self.read(origin, &has), acknowledged);
     }

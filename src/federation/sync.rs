@@ -61,7 +61,13 @@ impl Default for Calls {
 impl Calls {
     fn record(&self, issuer: &str, mut call: LastCall) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        call.enforced = call.enforced.or_else(|| last.get(issuer).and_then(|before| before.enforced));
+        let before = last.get(issuer).and_then(|before| before.enforced);
+        // A call of a deposed leader may arrive late.
+        let is_older = |stated: &LogPosition| {
+            before
+                .is_some_and(|before| before.incarnation == stated.incarnation && before.index > stated.index)
+        };
+        call.enforced = call.enforced.filter(|stated| !is_older(stated)).or(before);
         last.insert(issuer.to_owned(), call);
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner).remove(issuer);
     }
@@ -174,7 +180,8 @@ impl Federation {
         if since.is_some_and(|since| since > here.index) {
             return Err(self.ahead(peer, here.index));
         }
-        let enforced = enforced.map(|index| enforced_to(index, position, honours_lease)).transpose()?;
+        let ours = position.filter(|_| since.is_some());
+        let enforced = enforced.map(|index| enforced_to(index, ours, honours_lease)).transpose()?;
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
         // runs while this fabric is down.
         let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
@@ -334,13 +341,15 @@ impl Federation {
     }
 }
 
-/// The position that a caller states to be enforced.
+/// The position that a caller states to be enforced; `since` is of this incarnation.
 fn enforced_to(index: u64, since: Option<LogPosition>, honours_lease: bool) -> Result<LogPosition, Error> {
     if !honours_lease {
         return Err(invalid("enforced", "needs honours_lease"));
     }
     let has_it = |since: &LogPosition| index <= since.index;
-    let since = since.filter(has_it).ok_or_else(|| invalid("enforced", "must not be after since"))?;
+    let since = since
+        .filter(has_it)
+        .ok_or_else(|| invalid("enforced", "must not be after since, of this incarnation"))?;
     Ok(LogPosition { index, ..since })
 }
 

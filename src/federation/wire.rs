@@ -280,7 +280,7 @@ impl Expected {
             epoch: response.epoch,
             floor_epoch: response.floor_epoch,
             is_reset,
-            lease: response.lease_ms.map(Duration::from_millis),
+            lease: response.lease_ms.map(lease).transpose()?,
             at: Timestamp::from_rfc3339(&response.time)
                 .ok_or_else(|| malformed("time", "must be RFC 3339"))?,
             root: response.root.filter(|_| is_whole).map(|root| hash(&root)).transpose()?,
@@ -289,6 +289,13 @@ impl Expected {
             entries: entries(&bounds, response.entries)?,
         })
     }
+}
+
+/// A shorter one would end before the next call.
+fn lease(millis: u64) -> Result<Duration, Malformed> {
+    let lease = Duration::from_millis(millis);
+    check(lease >= limits::PEER_STALE_AFTER_MIN, "lease_ms", "must be at least 2000")?;
+    Ok(lease)
 }
 
 fn incarnation(text: &str) -> Result<Incarnation, Malformed> {

@@ -70,9 +70,23 @@ fn first_call_asks_for_everything() {
     let call = engine().call(known());
     assert_eq!(since(&call), Some(format!("{HERE}-100")));
     assert_eq!((call.request.floor, call.request.keys.as_deref()), (Some(2900), Some("keys")));
-    assert_eq!(call.request.hold_ms, 10_000);
-    let hasty = Engine::new(PEER.to_owned(), 1, Duration::from_secs(2), START).call(known());
-    assert_eq!(hasty.request.hold_ms, 500, "a lease is renewed before it ends");
+}
+
+/// A lease is renewed before it ends, also if the first node that is called after a failure does not answer.
+#[test]
+fn call_is_held_only_after_one_that_was_answered() {
+    for (lease_secs, hold, answer) in [(60, 10_000, 2000), (5, 1250, 1250), (2, 500, 1000)] {
+        let mut engine = Engine::new(PEER.to_owned(), 1, Duration::from_secs(lease_secs), START);
+        let waits = |engine: &mut Engine, hold: u64| {
+            assert_eq!(engine.call(known()).request.hold_ms, hold);
+            assert_eq!(engine.patience(), Duration::from_millis(hold + answer));
+        };
+        waits(&mut engine, 0);
+        engine.succeeded(Outcome::NothingNew, Duration::ZERO);
+        waits(&mut engine, hold);
+        engine.failed(&Failure::OverQuota, 0);
+        waits(&mut engine, 0);
+    }
 }
 
 /// Attack on the log: 300 idle peers, each with a new position at every call.

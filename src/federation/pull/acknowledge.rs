@@ -38,7 +38,7 @@ pub(super) async fn acknowledge<B, S>(
     while imported.changed().await.is_ok() {
         let Some(now) = *imported.borrow_and_update() else { continue };
         let place = Some((now.generation, now.to));
-        // The position is read first: the barrier is that of a state which has it.
+        // The position is read first: the barrier is then that of a state which has it.
         if place != acknowledged && barrier().await && send(now).await {
             acknowledged = place;
         }

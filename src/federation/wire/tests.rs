@@ -55,6 +55,9 @@ fn with(pointer: &str, fields: &Value) -> Value {
 #[test]
 fn response_of_a_peer_is_read() {
     let answer = read(&with("", &json!({"lease_ms": 5000}))).expect("unknown fields are ignored");
+    assert_eq!(answer.lease, Some(Duration::from_secs(5)));
+    let short = read(&with("", &json!({"lease_ms": 1999}))).expect_err("it would end before the next call");
+    assert_eq!(short.field, "lease_ms");
     assert_eq!((answer.incarnation, answer.from, answer.through), (HERE, SINCE, 131));
     assert_eq!((answer.floor, answer.epoch, answer.floor_epoch, answer.count), (90, 3021, 2877, 3));
     assert_eq!((answer.root, answer.is_reset, answer.is_whole()), (Some([7; 32]), false, true));

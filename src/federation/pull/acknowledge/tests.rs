@@ -19,19 +19,23 @@ fn imported(generation: u64, index: u64, endpoint: usize) -> Imported {
 #[test]
 fn acknowledgement_waits_for_the_barrier() {
     let (has, had) = watch::channel(None);
-    let (passed, sent) = (Notify::new(), Cell::new(0));
+    let (passed, sent) = (Notify::new(), RefCell::new(Vec::new()));
     let barrier = || passed.notified().map(|()| true);
-    let send = |_| {
-        sent.set(sent.get() + 1);
+    let send = |imported: Imported| {
+        sent.borrow_mut().push(imported.to.index);
         ready(true)
     };
     let mut acknowledged = Box::pin(acknowledge(had, barrier, send));
     has.send_replace(Some(imported(1, 7, 0)));
     assert!(acknowledged.as_mut().now_or_never().is_none());
-    assert_eq!(sent.get(), 0, "the barrier has not ended");
-    passed.notify_one();
-    assert!(acknowledged.as_mut().now_or_never().is_none());
-    assert_eq!(sent.get(), 1);
+    assert!(sent.borrow().is_empty(), "the barrier has not ended");
+    // It is no barrier of an import that came after it had begun.
+    has.send_replace(Some(imported(1, 9, 0)));
+    for expected in [vec![7], vec![7, 9]] {
+        passed.notify_one();
+        assert!(acknowledged.as_mut().now_or_never().is_none());
+        assert_eq!(*sent.borrow(), expected);
+    }
 }
 
 #[test]
