@@ -143,6 +143,7 @@ impl OwnTokens {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use super::*;
@@ -166,7 +167,7 @@ mod tests {
             signatures: SignatureCache::default(),
             peer_tokens: PeerTokens::new(
                 FABRIC.to_owned(),
-                [],
+                ([], BTreeSet::new()),
                 node.state.clone(),
                 SignatureCache::default(),
                 Containment::default(),
@@ -192,6 +193,7 @@ mod tests {
             may_act: None,
             lineage: Vec::new(),
             via: Vec::new(),
+            root_iat: START.secs(),
             root_exp: end.secs(),
             execution: None,
             agent: None,

@@ -4,7 +4,7 @@
 //! Both are judged by the copy of the peer's ledger, under a lease on it that is taken after the request has arrived and
 //! before anything of the copy is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,23 +72,25 @@ struct Parts {
     /// Our `iss`.
     issuer: String,
     peers: BTreeMap<String, AcceptedPeer>,
+    /// `iss` of every peer, also of those whose tokens are not accepted.
+    configured: BTreeSet<String>,
     state: State,
     signatures: SignatureCache,
     containment: Containment,
 }
 
 impl PeerTokens {
-    /// `issuer` is ours; no two peers have the same.
+    /// `issuer` is ours, `configured` the issuers of all peers; no two peers have the same.
     #[must_use]
     pub fn new(
         issuer: String,
-        peers: impl IntoIterator<Item = AcceptedPeer>,
+        (accepted, configured): (impl IntoIterator<Item = AcceptedPeer>, BTreeSet<String>),
         state: State,
         signatures: SignatureCache,
         containment: Containment,
     ) -> Self {
-        let peers = peers.into_iter().map(|peer| (peer.issuer.clone(), peer)).collect();
-        Self(Arc::new(Parts { issuer, peers, state, signatures, containment }))
+        let peers = accepted.into_iter().map(|peer| (peer.issuer.clone(), peer)).collect();
+        Self(Arc::new(Parts { issuer, peers, configured, state, signatures, containment }))
     }
 
     /// The accepted peer with this `iss`.
@@ -130,7 +132,8 @@ impl PeerTokens {
         let key = self.key(&lease, peer, token)?;
         let fabric = Fabric { iss: &peer.issuer, trust_domains: &peer.trust_domains };
         let verified = verify_of_peer(token, issuer, fabric, &key, signatures, certificate, now)?;
-        if state.revokes(fresh, verified.lineage(), None, verified.iat()) {
+        // The peer may not know of our revocations, and mints later tokens from a credential of before.
+        if state.revokes(fresh, verified.lineage(), None, verified.root_iat()) {
             return Err(token::Error::Revoked.into());
         }
         refused_by(peer, state.judge_peer_token(&lease, verified.at(), verified.lineage()))?;
@@ -169,7 +172,7 @@ impl PeerTokens {
     /// Whether a token is meant for one of the peers, which could use it elsewhere.
     #[must_use]
     pub fn are_meant_by(&self, credential: &Credential) -> bool {
-        credential.aud().iter().any(|aud| self.peer(aud).is_some())
+        credential.aud().iter().any(|aud| self.0.configured.contains(aud))
     }
 
     /// Labels of the peers through which a credential came, its own issuer among them.

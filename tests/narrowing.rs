@@ -201,6 +201,7 @@ fn credential(stated: &StatedClaims) -> Option<Credential> {
     set("act", act);
     let now = Timestamp::from_secs(NOW_SECS);
     if stated.own {
+        set("root_iat", Some(json!(NOW_SECS - stated.root_secs)));
         set("root_exp", Some(json!(NOW_SECS + stated.root_secs)));
         set("lineage", Some(json!([lineage::subject(ISS, stated.name).to_string()])));
         set("idx", Some(json!("000102030405060708090a0b0c0d0e0f-1")));
@@ -300,6 +301,8 @@ fn check(
     for party in parties {
         let root = if party.own { party.root_secs } else { party.lifetime_secs.min(3600) };
         prop_assert!(grant.pair().root_exp().secs() <= NOW_SECS + root, "{party:?}");
+        let begun = if party.own { NOW_SECS - party.root_secs } else { NOW_SECS };
+        prop_assert!(grant.pair().root_iat().secs() <= begun, "{party:?}");
     }
     Ok(())
 }

@@ -113,6 +113,7 @@ pub async fn post(
         request_id = super::request_id::current(),
         jti = minted.jti,
         sub = minted.sub,
+        via = (!minted.via.is_empty()).then(|| minted.via.join(" ")),
         "token minted"
     );
     let answer = ExchangeResponse {

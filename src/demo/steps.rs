@@ -274,7 +274,7 @@ const CREDENTIAL_REMARKS: [(&str, &str); 4] = [
     ("exp", "in ten minutes"),
 ];
 
-const TOKEN_REMARKS: [(&str, &str); 14] = [
+const TOKEN_REMARKS: [(&str, &str); 15] = [
     ("iss", "this broker"),
     ("sub", "the workload's identifier in the fabric"),
     ("aud", "one tool; any other refuses it"),
@@ -284,6 +284,7 @@ const TOKEN_REMARKS: [(&str, &str); 14] = [
     ("delegation_depth", "remaining delegations"),
     ("exp", "five minutes after iat"),
     ("iat", ""),
+    ("root_iat", "issue of the chain's oldest credential"),
     ("root_exp", "end of the exchange chain"),
     ("lineage", "digests of all facts it derives from"),
     ("policy", "digest of the deciding policy"),

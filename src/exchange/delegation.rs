@@ -57,6 +57,13 @@ impl DelegationPair {
         &self.via
     }
 
+    /// Issue of the oldest credential of the chain: the earlier of both `root_iat`.
+    #[must_use]
+    pub fn root_iat(&self) -> Timestamp {
+        let subject = self.subject.root_iat();
+        self.actor.as_ref().map_or(subject, |actor| subject.min(actor.root_iat()))
+    }
+
     /// End of the chain: the earlier of both `root_exp`.
     #[must_use]
     pub fn root_exp(&self) -> Timestamp {

@@ -68,6 +68,7 @@ pub fn claims(
         may_act: subject.may_act().cloned(),
         lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
         via: grant.pair().via().to_vec(),
+        root_iat: grant.pair().root_iat().secs().min(iat),
         root_exp: grant.pair().root_exp().secs(),
         execution,
         agent: None,

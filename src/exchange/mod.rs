@@ -86,6 +86,8 @@ pub struct Minted {
     pub jti: String,
     /// Its subject, for the log.
     pub sub: String,
+    /// Issuers of the peer fabrics through which it came, for the log.
+    pub via: Vec<String>,
 }
 
 impl Exchange {
@@ -148,6 +150,7 @@ impl Exchange {
             aud: claims.aud,
             jti: claims.jti,
             sub: claims.sub,
+            via: claims.via,
         })
     }
 

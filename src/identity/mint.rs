@@ -78,7 +78,8 @@ pub(super) fn claims(
         may_act: None,
         lineage: derives_from.iter().map(ToString::to_string).collect(),
         via: Vec::new(),
-        // An exchange chain ends with its identity token.
+        // An agent is revoked with what it was issued to; an exchange chain ends with its identity token.
+        root_iat: issued.issued_at.secs().min(iat),
         root_exp: exp,
         execution: None,
         agent: Some(AgentClaims {

@@ -28,10 +28,11 @@ pub(super) fn own_tokens(
     })
 }
 
-/// The peers whose ledgers are read.
+/// The tokens of the peers whose ledgers are read.
 pub(super) fn peer_tokens(config: &Config, state: &State, signatures: &SignatureCache) -> PeerTokens {
-    let peers = config.federation.iter().flat_map(|federation| federation.peers.iter());
-    let accepted = peers.filter(|peer| peer.accept).map(|peer| AcceptedPeer {
+    let peers: Vec<_> = config.federation.iter().flat_map(|federation| federation.peers.iter()).collect();
+    let configured = peers.iter().map(|peer| peer.issuer.clone()).collect();
+    let accepted = peers.iter().filter(|peer| peer.accept).map(|peer| AcceptedPeer {
         name: peer.name.clone(),
         issuer: peer.issuer.clone(),
         trust_domains: peer.trust_domains.clone(),
@@ -39,7 +40,7 @@ pub(super) fn peer_tokens(config: &Config, state: &State, signatures: &Signature
         ceiling: peer.ceiling.clone(),
     });
     let (issuer, containment) = (config.fabric.issuer.clone(), config.blast_radius.clone());
-    PeerTokens::new(issuer, accepted, state.clone(), signatures.clone(), containment)
+    PeerTokens::new(issuer, (accepted, configured), state.clone(), signatures.clone(), containment)
 }
 
 /// The verification of tool calls.

@@ -55,7 +55,7 @@ impl Relying {
         let node = TestNode::start(now()).await;
         let peer_tokens = PeerTokens::new(
             OURS.to_owned(),
-            [accepted()],
+            ([accepted()], BTreeSet::new()),
             node.state.clone(),
             SignatureCache::default(),
             Containment::default(),
@@ -134,7 +134,7 @@ impl Relying {
 fn claims(changes: &Value) -> Value {
     let claims = json!({
         "iss": PEER, "sub": AGENT, "aud": OURS, "jti": "t-1", "iat": NOW_SECS - 10, "exp": NOW_SECS + 290,
-        "root_exp": NOW_SECS + 5000, "lineage": [], "idx": idx(FIRST, 50), "capabilities": ["db.read"]
+        "root_iat": NOW_SECS - 70, "root_exp": NOW_SECS + 5000, "lineage": [], "idx": idx(FIRST, 50), "capabilities": ["db.read"]
     });
     with(&claims, changes)
 }
@@ -240,6 +240,26 @@ async fn unknown_key_is_refused_or_not_read_yet() {
     let refused = stranger.verify(&json!({})).await.err();
     assert_eq!(refused, Some(Refused::Token(token::Error::SignatureInvalid)));
     stranger.end().await;
+}
+
+/// The key set comes with the last part.
+#[tokio::test]
+async fn unknown_key_between_two_parts_is_not_read_yet() {
+    let relying = Relying::joined(Vec::new()).await;
+    let part = ImportLedger {
+        issuer: PEER.to_owned(),
+        generation: 1,
+        incarnation: Bytes::copy_from_slice(&FIRST),
+        from: 100,
+        through: 200,
+        epoch: 10,
+        entries_max: 1000,
+        ..ImportLedger::default()
+    };
+    assert!(relying.node.state.import_ledger(part).await.expect("imported").changed);
+    let new = relying.verify_as(Role::Subject, "new", &json!({"idx": idx(FIRST, 150)})).await;
+    assert_unjudged(new, "the key of the token is not known yet");
+    relying.end().await;
 }
 
 #[tokio::test]

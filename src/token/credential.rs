@@ -50,6 +50,7 @@ pub struct Credential {
     pub(super) aud: Vec<String>,
     pub(super) iat: Timestamp,
     pub(super) exp: Timestamp,
+    pub(super) root_iat: Timestamp,
     pub(super) root_exp: Timestamp,
     pub(super) capabilities: Option<Vec<String>>,
     pub(super) scope: Option<Vec<String>>,
@@ -124,6 +125,12 @@ impl Credential {
     #[must_use]
     pub fn exp(&self) -> Timestamp {
         self.exp
+    }
+
+    /// Issue of the oldest credential of the chain that this credential starts or continues (`root_iat`).
+    #[must_use]
+    pub fn root_iat(&self) -> Timestamp {
+        self.root_iat
     }
 
     /// End of the chain that this credential starts or continues (contract §3, `root_exp`).
@@ -228,12 +235,12 @@ impl Credential {
     }
 }
 
-/// Reads the claims that all kinds share.
+/// Reads the claims that all kinds share. The chain began at `root_iat` and ends at `root_exp`.
 pub(super) fn read(
     kind: Kind,
     iss: &str,
     sub: WorkloadId,
-    root_exp: Timestamp,
+    (root_iat, root_exp): (Timestamp, Timestamp),
     key: &VerifyingKey,
     claims: &Claims,
 ) -> Result<Credential, Error> {
@@ -248,6 +255,7 @@ pub(super) fn read(
         aud: claims.aud.clone(),
         iat: claims.iat,
         exp: claims.exp,
+        root_iat,
         root_exp,
         capabilities: claims.words("capabilities")?,
         scope: claims.scope()?,

@@ -42,10 +42,10 @@ impl PeerToken {
         self.credential.sub()
     }
 
-    /// Time of issue, by the peer's clock.
+    /// Issue of the oldest credential of its chain, by its issuer's clock.
     #[must_use]
-    pub fn iat(&self) -> Timestamp {
-        self.credential.iat()
+    pub fn root_iat(&self) -> Timestamp {
+        self.credential.root_iat()
     }
 }
 

@@ -69,7 +69,7 @@ pub fn verify_foreign(
     let email = if issuer.verified_email { verified_email(&claims)? } else { None };
     // Contract §3, `root_exp`: the expiry of the first credential, capped by the issuer's age limit.
     let root_exp = claims.exp.min(claims.iat.plus(issuer.max_credential_age));
-    let mut credential = credential::read(kind, &issuer.iss, sub, root_exp, key, &claims)?;
+    let mut credential = credential::read(kind, &issuer.iss, sub, (claims.iat, root_exp), key, &claims)?;
     credential.kubernetes = kubernetes;
     credential.is_bound = is_bound;
     credential.lineage.push(lineage::subject(&issuer.iss, &claims.sub));
@@ -175,7 +175,7 @@ mod tests {
         let lineage: Vec<String> = vec![lineage::subject(ISS, "origin").to_string()];
         json!({
             "iss": FABRIC, "sub": ID, "aud": FABRIC, "jti": "t-1", "iat": NOW_SECS - 10, "nbf": NOW_SECS - 10,
-            "exp": NOW_SECS + 290, "root_exp": NOW_SECS + 5000, "client_id": ID, "txn": "x-1",
+            "exp": NOW_SECS + 290, "root_iat": NOW_SECS - 70, "root_exp": NOW_SECS + 5000, "client_id": ID, "txn": "x-1",
             "lineage": lineage, "idx": "000102030405060708090a0b0c0d0e0f-42", "policy": "p",
             "capabilities": ["read"], "scope": "read", "delegation_depth": 2
         })
@@ -574,7 +574,7 @@ mod tests {
         assert_eq!(own_refusal(&json!({"sub": "wimse://other.example/a"})), Error::TrustDomainNotAllowed);
         assert_eq!(own_refusal(&json!({"htm": "POST"})), Error::ExecutionScoped);
         assert_eq!(own_refusal(&json!({"htm": 1})), Error::ExecutionScoped);
-        for name in ["jti", "root_exp", "lineage", "idx"] {
+        for name in ["jti", "root_iat", "root_exp", "lineage", "idx"] {
             assert_eq!(own_refusal(&json!({ name: null })), Error::ClaimMissing(name));
         }
         let nameless = with(&own_header(), &json!({"kid": null}));
@@ -712,6 +712,7 @@ mod tests {
             may_act: None,
             lineage: vec![lineage::subject(ISS, "origin").to_string()],
             via: vec!["https://peer.example".to_owned()],
+            root_iat: NOW_SECS - 1000,
             root_exp: NOW_SECS + 1000,
             execution: None,
             agent: None,

@@ -136,7 +136,8 @@ pub(super) fn read(
     if claims.jti.is_none() {
         return Err(Error::ClaimMissing("jti"));
     }
-    let mut credential = credential::read(Kind::AgentA2a, fabric.iss, sub, root_exp(claims)?, key, claims)?;
+    let chain = (root_iat(claims)?, root_exp(claims)?);
+    let mut credential = credential::read(Kind::AgentA2a, fabric.iss, sub, chain, key, claims)?;
     credential.lineage = carried_lineage(claims)?;
     // Minted into identity tokens only.
     credential.is_agent_identity = claims.others.contains_key(PLATFORM);
@@ -146,6 +147,12 @@ pub(super) fn read(
     let idx = claims.text("idx", limits::OPAQUE_BYTES_MAX)?.ok_or(Error::ClaimMissing("idx"))?;
     credential.idx = Some(idx.parse().map_err(|_| Error::ClaimMalformed("idx"))?);
     Ok(credential.with_own_lineage())
+}
+
+/// No later than `iat`, whatever the token states.
+fn root_iat(claims: &Claims) -> Result<Timestamp, Error> {
+    let stated = claims.numeric_date("root_iat")?.ok_or(Error::ClaimMissing("root_iat"))?;
+    Ok(stated.min(claims.iat))
 }
 
 pub(super) fn root_exp(claims: &Claims) -> Result<Timestamp, Error> {

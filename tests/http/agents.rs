@@ -124,7 +124,7 @@ async fn an_identity_token_has_exactly_its_claims() {
         with(claims, &json!({"jti": null, "txn": null, "idx": null, "policy": null})),
         json!({
             "iss": FABRIC, "sub": agent.id, "client_id": agent.id, "aud": FABRIC,
-            "iat": now, "nbf": now, "exp": now + 3600, "root_exp": now + 3600,
+            "iat": now, "nbf": now, "exp": now + 3600, "root_iat": now, "root_exp": now + 3600,
             "scope": "db.read db.write", "capabilities": ["db.read", "db.write"],
             "blast_radius": "namespace:demo", "delegation_depth": 3, "lineage": [family(&agent.minted)],
             "platform": "mcp", "agent_name": "planner",

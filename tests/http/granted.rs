@@ -53,7 +53,7 @@ async fn kubernetes_token_of_each_algorithm_yields_every_claim() {
                 "iss": FABRIC, "sub": REPORTER, "aud": TOOL, "iat": NOW_SECS, "nbf": NOW_SECS,
                 "exp": NOW_SECS + 300, "client_id": REPORTER, "scope": "db.read db.write offline",
                 "capabilities": ["db.read", "db.write"], "blast_radius": "namespace:demo",
-                "delegation_depth": 2, "root_exp": NOW_SECS + 3607, "policy": policy,
+                "delegation_depth": 2, "root_iat": NOW_SECS, "root_exp": NOW_SECS + 3607, "policy": policy,
             })
         );
     }
@@ -81,7 +81,7 @@ async fn own_token_is_exchanged_with_its_chain_and_txn() {
     let first = node.own_token("demo", "reporter").await;
     node.advance_secs(60);
     let second = node.granted(&credential(&first.token, OWN)).await;
-    for name in ["sub", "txn", "root_exp", "delegation_depth", "blast_radius"] {
+    for name in ["sub", "txn", "root_iat", "root_exp", "delegation_depth", "blast_radius"] {
         assert_eq!(second.claims[name], first.claims[name], "{name}");
     }
     assert_ne!(second.claims["jti"], first.claims["jti"]);
@@ -99,7 +99,7 @@ async fn own_token_presented_as_jwt_is_exchanged() {
     let node = Node::start().await;
     let first = node.own_token("demo", "reporter").await;
     let second = node.granted(&credential(&first.token, JWT)).await;
-    for name in ["sub", "txn", "root_exp"] {
+    for name in ["sub", "txn", "root_iat", "root_exp"] {
         assert_eq!(second.claims[name], first.claims[name], "{name}");
     }
     // A token presented as JWT is verified like one presented as our own: not for a tool, not changed.

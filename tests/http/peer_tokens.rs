@@ -98,7 +98,7 @@ fn token(node: &Node, changes: &Value) -> String {
     let now = node.now_secs();
     let idx = format!("{}-40", Incarnation::from_bytes(INCARNATION));
     let claims = json!({
-        "iss": PEER, "sub": AGENT, "aud": FABRIC, "jti": "t", "iat": now, "exp": now + 300, "root_exp": now + 3600,
+        "iss": PEER, "sub": AGENT, "aud": FABRIC, "jti": "t", "iat": now, "exp": now + 300, "root_iat": now, "root_exp": now + 3600,
         "client_id": AGENT, "lineage": [], "idx": idx, "capabilities": ["db.read", "db.write"],
     });
     let key = &node.issuers.es256;
@@ -331,18 +331,20 @@ async fn agent_of_a_peer_from_another_issuer_is_refused() {
     node.exchange(&of(AGENT)).await.is_refused(400, "invalid_request", BAD_SUBJECT);
 }
 
-/// Attack: the peer presents a token that was meant for it at a tool of ours that has no audience of its own.
+/// Attack: a peer presents a token that was meant for it at a tool of ours that has no audience of its own. It may be one
+/// whose own tokens are not accepted here.
 #[tokio::test]
 async fn token_for_a_peer_passes_no_tool() {
-    let (node, _eu) = joined_with(Some(WIDE)).await;
-    tool(&node).await;
-    let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
-    let ours = node.issuers.es256.sign(&with(&node.issuers.service_account("demo", "reporter"), &times));
-    for (audience, status) in [("https://ap.example", 200), (PEER, 403)] {
-        let minted =
-            node.exchange(&with(&credential(&ours, JWT), &json!({"audience": audience}))).await.minted();
-        let answer = verify(&node, &minted.token).await;
-        assert_eq!(answer.status, status, "{}", answer.body);
+    for peer in [CEILING, "serve = true"] {
+        let (node, _eu) = node_with(Some(WIDE), peer).await;
+        tool(&node).await;
+        let times = json!({"iat": node.now_secs(), "nbf": node.now_secs(), "exp": node.now_secs() + 3600});
+        let ours = node.issuers.es256.sign(&with(&node.issuers.service_account("demo", "reporter"), &times));
+        for (audience, status) in [("https://ap.example", 200), (PEER, 403)] {
+            let request = with(&credential(&ours, JWT), &json!({"audience": audience}));
+            let answer = verify(&node, &node.exchange(&request).await.minted().token).await;
+            assert_eq!(answer.status, status, "{peer}: {}", answer.body);
+        }
     }
 }
 
@@ -409,6 +411,26 @@ async fn caller_of_a_peer_exchanges_tokens_of_its_peer_only() {
     verify(&node, &minted.token).await.is_refused(403, "access_denied", "revocation: token revoked");
     let blocked = call_exchange(&node, &eu, 0, &theirs).await.minted();
     verify(&node, &blocked.token).await.is_refused(403, "access_denied", "revocation: token revoked");
+}
+
+/// Attack: a stolen credential of an issuer of both fabrics is exchanged in the peer, which does not know of its revocation.
+#[tokio::test]
+async fn revoked_credential_is_not_laundered_by_a_peer() {
+    let (node, _eu) = joined_with(Some(WIDE)).await;
+    let alice = json!({"subject": "alice", "issuer": "https://idp.example"});
+    let fact = lineage::subject("https://idp.example", "alice").to_string();
+    let of_age = |secs: i64| json!({"lineage": [fact], "root_iat": node.now_secs() - secs});
+    assert_eq!(exchange(&node, &of_age(60)).await.status, 200);
+    let made = operate(&node, "POST", "/v1/revocations", &alice).await;
+    assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(false)), "{}", made.body);
+    node.advance_secs(30);
+    exchange(&node, &of_age(90)).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+    // Alice has logged in again since, and what derives from it is accepted.
+    let minted = node.exchange(&request(&node, &of_age(15), FABRIC)).await.minted();
+    assert_eq!(minted.claims["root_iat"], node.now_secs() - 15);
+    assert_eq!(again(&node, &minted.token).await.minted().claims["root_iat"], node.now_secs() - 15);
+    let future = exchange(&node, &json!({"root_iat": node.now_secs() + 900})).await.minted();
+    assert_eq!(future.claims["root_iat"], node.now_secs());
 }
 
 /// A clock of the peer that is ahead dates its tokens after our revocation, which must cover them nevertheless.

@@ -138,6 +138,7 @@ class Token:
         issued, ends = date(self.claims.get("iat")), date(self.claims.get("exp"))
         need(ends > issued and issued <= now + 5 and now < ends + exp_leeway and now < issued + 86400)
         need("nbf" not in self.claims or date(self.claims["nbf"]) <= now + 5)
+        date(self.claims.get("root_iat"))
         date(self.claims.get("root_exp"))
 
     def others(self):

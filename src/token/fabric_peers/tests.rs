@@ -36,7 +36,7 @@ fn ceiling() -> Ceiling {
 fn token(changes: &Value) -> PeerToken {
     let claims = json!({
         "iss": PEER, "sub": "wimse://eu.example/a", "aud": OURS, "jti": "t", "iat": NOW_SECS, "exp": NOW_SECS + 300,
-        "root_exp": NOW_SECS + 5000, "lineage": [], "idx": "000102030405060708090a0b0c0d0e0f-42",
+        "root_iat": NOW_SECS - 70, "root_exp": NOW_SECS + 5000, "lineage": [], "idx": "000102030405060708090a0b0c0d0e0f-42",
         "capabilities": ["db.read", "db.write"], "scope": "db.read db.write openid", "delegation_depth": 3,
         "blast_radius": "namespace:prod"
     });

@@ -25,7 +25,7 @@ fn claims() -> Value {
     let lineage: Vec<String> = vec![lineage::email("https://idp.example", "ada@idp.example").to_string()];
     json!({
         "iss": PEER, "sub": AGENT, "aud": OURS, "jti": "t-1", "iat": NOW_SECS - 10, "nbf": NOW_SECS - 10,
-        "exp": NOW_SECS + 290, "root_exp": NOW_SECS + 5000, "client_id": AGENT, "txn": "x-1",
+        "exp": NOW_SECS + 290, "root_iat": NOW_SECS - 70, "root_exp": NOW_SECS + 5000, "client_id": AGENT, "txn": "x-1",
         "lineage": lineage, "idx": "000102030405060708090a0b0c0d0e0f-42", "policy": "p",
         "capabilities": ["db.read"], "scope": "db.read", "delegation_depth": 2,
         "act": {"iss": PEER, "sub": ACTOR}
@@ -61,7 +61,7 @@ fn refusal(changes: &Value) -> Error {
 fn token_of_a_peer_derives_from_the_peer() {
     let token = changed(&json!({})).expect("good");
     assert_eq!((token.at().index, token.sub().as_str()), (42, AGENT));
-    assert_eq!(token.iat(), Timestamp::from_secs(NOW_SECS - 10));
+    assert_eq!(token.root_iat(), Timestamp::from_secs(NOW_SECS - 70));
     for digest in [
         lineage::fabric(PEER),
         lineage::workload(token.sub()),
@@ -172,6 +172,8 @@ fn token_outside_its_times_is_refused() {
         (json!({"nbf": n + 6}), Error::NotYetValid),
         (json!({"root_exp": n}), Error::ChainExpired),
         (json!({"root_exp": n - 1}), Error::ChainExpired),
+        (json!({"root_iat": null}), Error::ClaimMissing("root_iat")),
+        (json!({"root_iat": -1}), Error::ClaimMalformed("root_iat")),
         (json!({"root_exp": null}), Error::ClaimMissing("root_exp")),
         (json!({"root_exp": "1"}), Error::ClaimMalformed("root_exp")),
     ] {

@@ -139,8 +139,8 @@ CLAIMS = {
     "iss": ISS, "sub": SUB, "aud": TOOL, "iat": NOW - 10, "nbf": NOW - 10, "exp": NOW + 290, "jti": "a-token",
     "client_id": GATEWAY, "txn": "8675309", "scope": "db.read db.write", "capabilities": ["db.read", "db.write"],
     "blast_radius": "namespace:prod", "delegation_depth": 1, "act": {"iss": ISS, "sub": AGENT},
-    "lineage": [digest("subject", "https://idp.example", "alice")], "root_exp": NOW + 3600, "idx": f"{HERE}-50",
-    "policy": "p",
+    "lineage": [digest("subject", "https://idp.example", "alice")], "root_iat": NOW - 60, "root_exp": NOW + 3600,
+    "idx": f"{HERE}-50", "policy": "p",
 }
 EXECUTION = {
     "exp": NOW + 20, "htm": "POST", "htu": TOOL, "nonce": "n", "inp_hash": BODY, "exec_act": "POST", "target": TOOL,
@@ -313,7 +313,7 @@ def check_1():
 
     malformed = "token claim {} is malformed".format
     missing = "token lacks the claim {}".format
-    for name in ["iss", "sub", "aud", "exp", "iat", "jti", "lineage", "idx", "root_exp"]:
+    for name in ["iss", "sub", "aud", "exp", "iat", "jti", "lineage", "idx", "root_iat", "root_exp"]:
         refused(f"{name} absent", bound(**{name: None}), missing(name))
     for name, value in [
         ("iss", 1), ("sub", ["x"]), ("aud", ""), ("aud", []), ("aud", [TOOL, 1]), ("exp", str(NOW + 20)), ("exp", NOW + 0.5),

@@ -243,6 +243,9 @@ fn advance(
     let (command, row) = (import.command, &mut peer.row);
     (row.position, row.known_to) = (command.through, row.known_to.max(command.through));
     (row.epoch, row.is_complete) = (row.epoch.max(command.epoch), row.is_complete || command.is_whole);
+    if command.is_whole {
+        row.keys_through = row.keys_through.max(command.through);
+    }
     if let Some(keys) = &command.keys {
         row.keys_etag.clone_from(&keys.etag);
         tables.put(PEER_KEYS, peer.key.as_bytes(), keys.encode_to_vec());

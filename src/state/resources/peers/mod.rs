@@ -232,7 +232,7 @@ impl State {
     pub fn has_peer_keys_of(&self, proof: &SourceProof, idx: LogPosition) -> bool {
         let copy = self.proven_copy(proof);
         copy.is_some_and(|copy| {
-            let is_read = copy.incarnation == Some(idx.incarnation) && copy.row.position >= idx.index;
+            let is_read = copy.incarnation == Some(idx.incarnation) && copy.row.keys_through >= idx.index;
             is_read || copy.has_retired(&idx.incarnation)
         })
     }
