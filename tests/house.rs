@@ -296,6 +296,16 @@ fn test_name_violations(path: &str, text: &str) -> Vec<String> {
     violations
 }
 
+/// Names in the last column of a page's tables are those of functions in `code`.
+fn test_column_violations(page: &str, text: &str, code: &BTreeMap<String, String>) -> Vec<String> {
+    let cells = text.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next());
+    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let names: BTreeSet<&str> = names.filter(|name| name.chars().all(is_word)).collect();
+    let exists = |name: &&str| code.values().any(|text| text.contains(&format!("fn {name}(")));
+    let missing = names.into_iter().filter(|name| !exists(name));
+    missing.map(|name| format!("{page}: no test `{name}`")).collect()
+}
+
 // --- language ----------------------------------------------------------------------------------
 
 /// Paragraphs of the comments in a source file, or of a document.
@@ -1002,6 +1012,20 @@ fn every_path_a_page_names_exists() {
         violations.extend(missing.map(|path| format!("{page}: names {path}, which does not exist")));
     }
     assert_none(&violations);
+}
+
+#[test]
+fn tests_of_the_federation_page_exist() {
+    const PAGE: &str = "docs/proofs/federation.md";
+    let code = ["src", "tests", "models"].into_iter().flat_map(rust_under).collect();
+    assert_none(&test_column_violations(PAGE, &read(PAGE), &code));
+}
+
+#[test]
+fn missing_test_of_a_page_is_reported() {
+    let code = BTreeMap::from([("a.rs".to_owned(), "fn there_is_one() {}".to_owned())]);
+    let page = "| `floor_n` | `there_is_one`, `tests/x.py` |\n| a | not proven, `there_is_none` |";
+    assert_eq!(test_column_violations("p.md", page, &code), ["p.md: no test `there_is_none`"]);
 }
 
 #[test]
