@@ -149,6 +149,7 @@ mod tests {
     use super::*;
     use crate::policy::blast_radius::Containment;
     use crate::state::testing::TestNode;
+    use crate::telemetry::Metrics;
     use crate::token::mint::{self, AccessTokenClaims};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -170,7 +171,7 @@ mod tests {
                 ([], BTreeSet::new()),
                 node.state.clone(),
                 SignatureCache::default(),
-                Containment::default(),
+                (Containment::default(), Metrics::new().expect("metrics")),
             ),
         });
         let end = START.plus(Duration::from_secs(60));

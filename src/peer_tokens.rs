@@ -12,6 +12,7 @@ use crate::clock::Timestamp;
 use crate::id::{TrustDomain, WorkloadId};
 use crate::policy::blast_radius::Containment;
 use crate::state::{LeaseProof, PeerVerdict, Source, SourceProof, State, Unjudged, peer_key};
+use crate::telemetry::Metrics;
 use crate::token::fabric_peers::{AboveCeiling, Ceiling, Role};
 use crate::token::federated::verify_of_peer;
 use crate::token::foreign::Credential;
@@ -77,6 +78,7 @@ struct Parts {
     state: State,
     signatures: SignatureCache,
     containment: Containment,
+    metrics: Metrics,
 }
 
 impl PeerTokens {
@@ -87,10 +89,10 @@ impl PeerTokens {
         (accepted, configured): (impl IntoIterator<Item = AcceptedPeer>, BTreeSet<String>),
         state: State,
         signatures: SignatureCache,
-        containment: Containment,
+        (containment, metrics): (Containment, Metrics),
     ) -> Self {
         let peers = accepted.into_iter().map(|peer| (peer.issuer.clone(), peer)).collect();
-        Self(Arc::new(Parts { issuer, peers, configured, state, signatures, containment }))
+        Self(Arc::new(Parts { issuer, peers, configured, state, signatures, containment, metrics }))
     }
 
     /// The accepted peer with this `iss`.
@@ -136,7 +138,7 @@ impl PeerTokens {
         if state.revokes(fresh, verified.lineage(), None, verified.root_iat()) {
             return Err(token::Error::Revoked.into());
         }
-        refused_by(peer, state.judge_peer_token(&lease, verified.at(), verified.lineage()))?;
+        self.refused_by(peer, state.judge_peer_token(&lease, verified.at(), verified.lineage()))?;
         let limited = peer.ceiling.limit(verified, role, containment, now);
         limited.map_err(|broken| Refused::AboveCeiling { peer: peer.name.clone(), broken })
     }
@@ -151,7 +153,7 @@ impl PeerTokens {
             let peer = self.peer(issuer).ok_or(token::Error::PeerNotAccepted)?;
             let lease = self.lease(fresh, peer)?;
             let idx = credential.idx().ok_or(token::Error::ClaimMissing("idx"))?;
-            refused_by(peer, self.0.state.judge_through_token(&lease, idx.index, credential.lineage()))?;
+            self.refused_by(peer, self.0.state.judge_through_token(&lease, idx.index, credential.lineage()))?;
         }
         Ok(())
     }
@@ -190,7 +192,7 @@ impl PeerTokens {
         let generation = self.0.state.peer_generation(&peer.issuer);
         let source = Source { id: peer_key(&peer.issuer), generation };
         let lease = self.0.state.source_lease(fresh, source, peer.stale_after);
-        lease.map_err(|error| unjudged(peer, error.to_string()))
+        lease.map_err(|error| self.unjudged(peer, error.to_string()))
     }
 
     /// No `kid` causes a fetch: the keys come with the ledger. An unknown key may be new if the ledger is not read up to
@@ -202,7 +204,7 @@ impl PeerTokens {
         token: &Compact<'_>,
     ) -> Result<Arc<VerifyingKey>, Refused> {
         let keys = self.0.state.peer_keys(lease);
-        let keys = keys.ok_or_else(|| unjudged(peer, "its ledger is being replaced".to_owned()))?;
+        let keys = keys.ok_or_else(|| self.unjudged(peer, "its ledger is being replaced".to_owned()))?;
         let kid = token.header().kid.as_deref().ok_or(token::Error::UnknownKey)?;
         match keys.select(Some(kid), Algorithm::Es256) {
             Err(token::Error::UnknownKey) => {
@@ -210,30 +212,31 @@ impl PeerTokens {
                 if self.0.state.has_peer_keys_of(lease, stated) {
                     Err(token::Error::UnknownKey.into())
                 } else {
-                    Err(unjudged(peer, "the key of the token is not known yet".to_owned()))
+                    Err(self.unjudged(peer, "the key of the token is not known yet".to_owned()))
                 }
             }
             key => Ok(key?),
         }
     }
-}
 
-fn unjudged(peer: &AcceptedPeer, reason: String) -> Refused {
-    Refused::Unjudged { peer: peer.name.clone(), reason }
-}
+    fn unjudged(&self, peer: &AcceptedPeer, reason: String) -> Refused {
+        self.0.metrics.federation_unjudged(&peer.name);
+        Refused::Unjudged { peer: peer.name.clone(), reason }
+    }
 
-fn refused_by(peer: &AcceptedPeer, verdict: PeerVerdict) -> Result<(), Refused> {
-    let reason = match verdict {
-        PeerVerdict::Clear => return Ok(()),
-        PeerVerdict::Revoked => return Err(token::Error::Revoked.into()),
-        PeerVerdict::Paused => return Err(Refused::Paused(peer.name.clone())),
-        PeerVerdict::Unjudged(Unjudged::Joining) => "its ledger is not read yet".to_owned(),
-        PeerVerdict::Unjudged(Unjudged::Held(fault)) => format!("held: {}", fault.as_str()),
-        PeerVerdict::Unjudged(Unjudged::UnknownIncarnation) => {
-            "the token is of an incarnation that is not read".to_owned()
-        }
-    };
-    Err(unjudged(peer, reason))
+    fn refused_by(&self, peer: &AcceptedPeer, verdict: PeerVerdict) -> Result<(), Refused> {
+        let reason = match verdict {
+            PeerVerdict::Clear => return Ok(()),
+            PeerVerdict::Revoked => return Err(token::Error::Revoked.into()),
+            PeerVerdict::Paused => return Err(Refused::Paused(peer.name.clone())),
+            PeerVerdict::Unjudged(Unjudged::Joining) => "its ledger is not read yet".to_owned(),
+            PeerVerdict::Unjudged(Unjudged::Held(fault)) => format!("held: {}", fault.as_str()),
+            PeerVerdict::Unjudged(Unjudged::UnknownIncarnation) => {
+                "the token is of an incarnation that is not read".to_owned()
+            }
+        };
+        Err(self.unjudged(peer, reason))
+    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
 #[utoipa::path(
     get, path = "", operation_id = "readEvents",
     params(
-        ("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster"),
+        ("types" = Option<String>, Query, description = "Only these types, separated by commas: exchange, denial, caep, signal, tool, agent, stream, revocation, key, cluster, federation"),
         ("last_event_id" = Option<String>, Query, description = "`Last-Event-ID` for clients that cannot send headers; the header has precedence"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last received id; the stream continues after it"),
     ),

@@ -21,7 +21,7 @@ use crate::id::LogPosition;
 use crate::limits;
 use crate::outbound::peers::{Endpoint, PeerClient};
 use crate::state::command::ImportLedger;
-use crate::state::{self, PeerCopy, Source, SourceCall, State, import_parts, peer_key};
+use crate::state::{self, PeerCopy, PeerFault, Source, SourceCall, State, import_parts, peer_key};
 use crate::telemetry::Metrics;
 
 /// Path of the calls.
@@ -138,12 +138,16 @@ impl Puller {
         let is_equal = self.is_equal(&call, &answer);
         match engine.answered(&call, &answer, is_equal, self.clock.boot()) {
             Next::Nothing => {
+                let audited = if answer.root.is_some() { "equal" } else { "skipped" };
+                self.metrics.federation_audited(&peer.name, audited);
                 self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, has));
                 Ok(Outcome::NothingNew)
             }
             Next::Import(import) => {
                 let answered = self.clock.boot();
+                let floor = Some(import.floor_epoch).filter(|_| !import.root.is_empty());
                 let copy = self.import(peer, *import).await?;
+                self.metrics.federation_audited(&peer.name, audit_of(floor, copy.as_ref()));
                 let took = self.clock.boot().saturating_sub(answered);
                 self.metrics.federation_import_took(&peer.name, took);
                 self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, has));
@@ -245,6 +249,16 @@ impl Puller {
             }
             report.error = Some(error);
         });
+    }
+}
+
+/// Result of the comparison that the import of a response makes, if that has a root over the epochs from `floor` on.
+fn audit_of(floor: Option<u32>, copy: Option<&PeerCopy>) -> &'static str {
+    let (Some(floor), Some(copy)) = (floor, copy) else { return "skipped" };
+    match copy.fault {
+        Some(PeerFault::RootDiffers) => "differs",
+        None if floor >= copy.complete_from => "equal",
+        None | Some(_) => "skipped",
     }
 }
 

@@ -253,7 +253,7 @@ async fn assemble(
 
     let outbound = outbound(&config, &clock, metrics, replica)?;
     let signatures = SignatureCache::default();
-    let peer_tokens = peer_tokens(&config, &state, &signatures);
+    let peer_tokens = peer_tokens(&config, &state, &signatures, metrics);
     let own_tokens = own_tokens(&config, &keyring, &state, (&signatures, &peer_tokens));
     let exchange = Exchange {
         own_tokens: own_tokens.clone(),

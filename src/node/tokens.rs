@@ -29,7 +29,12 @@ pub(super) fn own_tokens(
 }
 
 /// The tokens of the peers whose ledgers are read.
-pub(super) fn peer_tokens(config: &Config, state: &State, signatures: &SignatureCache) -> PeerTokens {
+pub(super) fn peer_tokens(
+    config: &Config,
+    state: &State,
+    signatures: &SignatureCache,
+    metrics: &Metrics,
+) -> PeerTokens {
     let peers: Vec<_> = config.federation.iter().flat_map(|federation| federation.peers.iter()).collect();
     let configured = peers.iter().map(|peer| peer.issuer.clone()).collect();
     let accepted = peers.iter().filter(|peer| peer.accept).map(|peer| AcceptedPeer {
@@ -40,7 +45,13 @@ pub(super) fn peer_tokens(config: &Config, state: &State, signatures: &Signature
         ceiling: peer.ceiling.clone(),
     });
     let (issuer, containment) = (config.fabric.issuer.clone(), config.blast_radius.clone());
-    PeerTokens::new(issuer, (accepted, configured), state.clone(), signatures.clone(), containment)
+    PeerTokens::new(
+        issuer,
+        (accepted, configured),
+        state.clone(),
+        signatures.clone(),
+        (containment, metrics.clone()),
+    )
 }
 
 /// The verification of tool calls.

@@ -13,6 +13,7 @@ use crate::policy::blast_radius::Containment;
 use crate::state::command::{Fact, ImportLedger, PeerEntry, PeerKeys, Revoke};
 use crate::state::testing::TestNode;
 use crate::state::{CallContext, PeerAct};
+use crate::telemetry::Metrics;
 use crate::token::issued::verify_own;
 use crate::token::lineage;
 use crate::token::testing::{NOW_SECS, Signer, now, with};
@@ -46,6 +47,7 @@ fn accepted() -> AcceptedPeer {
 struct Relying {
     node: TestNode,
     peer_tokens: PeerTokens,
+    metrics: Metrics,
     signer: Signer,
 }
 
@@ -53,14 +55,23 @@ impl Relying {
     /// Before anything is imported.
     async fn start() -> Self {
         let node = TestNode::start(now()).await;
+        let metrics = Metrics::new().expect("metrics");
         let peer_tokens = PeerTokens::new(
             OURS.to_owned(),
             ([accepted()], BTreeSet::new()),
             node.state.clone(),
             SignatureCache::default(),
-            Containment::default(),
+            (Containment::default(), metrics.clone()),
         );
-        Self { node, peer_tokens, signer: Signer::es256() }
+        Self { node, peer_tokens, metrics, signer: Signer::es256() }
+    }
+
+    /// Refusals that the metrics count.
+    fn unjudged(&self) -> u64 {
+        let page = self.metrics.render().expect("page");
+        let counted =
+            |line: &str| line.strip_prefix(r#"svc_federation_unjudged_total{peer="eu"} "#)?.parse().ok();
+        page.lines().find_map(counted).expect("a count")
     }
 
     /// One that has read the peer's ledger up to index 100 and holds a lease on it.
@@ -170,6 +181,20 @@ fn assert_unjudged<T: std::fmt::Debug>(refused: Result<T, Refused>, expected: &s
 }
 
 const REVOKED: Refused = Refused::Token(token::Error::Revoked);
+
+#[tokio::test]
+async fn refusals_without_a_judgement_are_counted_by_peer() {
+    let relying = Relying::start().await;
+    assert_unjudged(relying.verify(&json!({})).await, "not heard yet");
+    assert_unjudged(relying.through(&[PEER]).await, "not heard yet");
+    assert_eq!(relying.unjudged(), 2);
+    relying.import(0, FIRST, vec![entry(60, 1)]).await;
+    relying.until_leased().await;
+    let before = relying.unjudged();
+    assert_eq!(relying.verify(&json!({})).await.err(), Some(REVOKED));
+    assert_eq!(relying.unjudged(), before, "it is judged");
+    relying.end().await;
+}
 
 #[tokio::test]
 async fn token_of_a_peer_is_accepted_under_a_lease_only() {

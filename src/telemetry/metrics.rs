@@ -250,6 +250,16 @@ impl Metrics {
         self.families.federation_calls.with_label_values(&[peer, result]).inc();
     }
 
+    /// The root of a peer's response was compared, or not.
+    pub fn federation_audited(&self, peer: &str, result: &'static str) {
+        self.families.federation_audits.with_label_values(&[peer, result]).inc();
+    }
+
+    /// A credential was refused because this peer could not be judged.
+    pub fn federation_unjudged(&self, peer: &str) {
+        self.families.federation_unjudged.with_label_values(&[peer]).inc();
+    }
+
     /// The response of a peer was applied after `duration`.
     pub fn federation_import_took(&self, peer: &str, duration: Duration) {
         self.families.federation_import.with_label_values(&[peer]).observe(duration.as_secs_f64());
@@ -358,6 +368,8 @@ mod tests {
         let metrics = Metrics::new().expect("metrics");
         metrics.federation_call("eu", "imported");
         metrics.federation_import_took("eu", Duration::from_millis(3));
+        metrics.federation_audited("eu", "equal");
+        metrics.federation_unjudged("eu");
         let sample = PeerSample {
             heard_ago: Some(Duration::from_millis(1_500)),
             entries: 4,
@@ -374,6 +386,8 @@ mod tests {
         for line in [
             r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
             r#"svc_federation_import_seconds_bucket{peer="eu",le="0.005"} 1"#,
+            r#"svc_federation_audit_total{peer="eu",result="equal"} 1"#,
+            r#"svc_federation_unjudged_total{peer="eu"} 1"#,
             r#"svc_federation_state{peer="eu",state="live"} 1"#,
             r#"svc_federation_state{peer="eu",state="stale"} 0"#,
             r#"svc_federation_heard_seconds{peer="eu"} 1.5"#,

@@ -20,7 +20,7 @@ pub const SPAN: &[u8] = b"feed";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedEvent {
     pub id: EventId,
-    /// `signal`, `caep`, `revocation`, `tool`, `agent`, `stream`, `key` or `cluster`.
+    /// `signal`, `caep`, `revocation`, `tool`, `agent`, `stream`, `key`, `cluster` or `federation`.
     pub kind: String,
     /// Log time of its entry.
     pub at: Timestamp,

@@ -152,6 +152,10 @@ metrics! {
         "Entries and blocks in the copy of a peer's ledger.";
     federation_clock_offset: GaugeVec = "svc_federation_clock_offset_seconds" ["peer"]
         "Seconds by which a peer's wall clock is ahead of this node's, as its last response states; leader only.";
+    federation_audits: IntCounterVec = "svc_federation_audit_total" ["peer", "result"]
+        "Comparisons of a peer's root with that of its copy, by the leader: `equal`, `differs`, `skipped`.";
+    federation_unjudged: IntCounterVec = "svc_federation_unjudged_total" ["peer"]
+        "Refusals of credentials because a peer through which they came could not be judged.";
     "Cluster";
     raft_applied_index: IntGauge = "svc_raft_applied_index" []
         "Index of the last log entry that this node applied.";

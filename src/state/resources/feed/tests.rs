@@ -18,7 +18,7 @@ const AGENT: &str = "wimse://a.example/agent/mcp/1";
 
 impl StateHarness {
     /// Feed events from `from` on.
-    fn told_from(&self, from: EventId) -> Vec<FeedEvent> {
+    pub fn told_from(&self, from: EventId) -> Vec<FeedEvent> {
         let mut events = Vec::new();
         read(&self.rows, from, &mut |event| {
             events.push(event);

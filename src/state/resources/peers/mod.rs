@@ -167,7 +167,7 @@ pub fn entries_of(command: &Command) -> usize {
 /// Tells those who watch what happened to a peer, by whom.
 #[cfg(not(feature = "level-0"))]
 fn note(tables: &mut Tables<'_>, now: Timestamp, peer: &str, by: &str, detail: &str) -> Result<(), Corrupt> {
-    let event = NewFeedEvent { kind: "cluster", subject: peer, target: by, detail };
+    let event = NewFeedEvent { kind: "federation", subject: peer, target: by, detail };
     feed::append(tables, now, event)
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::state::command::PeerAct;
+use crate::state::resources::events::EventId;
 
 #[test]
 fn pause_refuses_credentials_and_imports_go_on() {
@@ -110,4 +111,36 @@ fn forgotten_log_without_its_end_stays_refused() {
         (relying.token_of(2, 8, &[]), relying.token(99, &[])),
         (PeerVerdict::Clear, PeerVerdict::Revoked)
     );
+}
+
+/// A refused import, also one beyond the quota, changes nothing and has no event.
+#[test]
+fn changes_of_a_peer_are_federation_events_of_the_feed() {
+    let mut relying = Relying::joined(vec![]);
+    let beyond = ImportLedger { entries_max: 1, ..response(10, 12, vec![revoked(11, 1), revoked(12, 2)]) };
+    assert_eq!(relying.import(beyond), Reply::Refused(Refusal::PeerOverQuota));
+    for act in [PeerAct::Pause, PeerAct::Pause, PeerAct::Resume] {
+        relying.set(act);
+    }
+    let other_root = Bytes::from_static(&[9; 32]);
+    assert_eq!(relying.import(ImportLedger { root: other_root, ..response(10, 11, vec![]) }), DONE);
+    assert_eq!(relying.set(PeerAct::Approve), DONE);
+    assert_eq!(relying.set(PeerAct::Forget), DONE);
+    let events =
+        relying.harness.told_from(EventId::default()).into_iter().filter(|event| event.kind != "cluster");
+    let events =
+        events.map(|event| (event.kind, event.subject, event.target, event.detail.unwrap_or_default()));
+    let adopted = format!("peer has incarnation {}", incarnation(1));
+    let expected = [
+        (None, adopted.as_str()),
+        (Some("alice"), "peer is paused"),
+        (Some("alice"), "peer is resumed"),
+        (None, "peer is held: root_differs"),
+        (Some("alice"), "peer is approved"),
+        (Some("alice"), "peer is forgotten"),
+    ];
+    let expected = expected.map(|(by, detail)| {
+        ("federation".to_owned(), PEER.to_owned(), by.map(str::to_owned), detail.to_owned())
+    });
+    assert_eq!(events.collect::<Vec<_>>(), expected);
 }
