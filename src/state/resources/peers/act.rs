@@ -32,7 +32,7 @@ pub fn set(
             None => return Ok(Reply::Refused(Refusal::PeerNotApprovable)),
         },
         PeerAct::Forget => {
-            peer.forget(tables, index)?;
+            forget(tables, &mut peer, index)?;
             true
         }
         PeerAct::Unspecified => return Ok(Reply::Refused(Refusal::Unspecified)),
@@ -63,11 +63,25 @@ fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Optio
             peer.row.fault = PeerFault::Unspecified.into();
             Ok(Some(true))
         }
-        PeerFault::PeerRootDiffers => peer.forget(tables, index).map(|()| Some(true)),
+        PeerFault::PeerRootDiffers => forget(tables, peer, index).map(|()| Some(true)),
         // The peer stays held until the incarnation is adopted.
         PeerFault::PeerAwaitsApproval => {
             let before = std::mem::replace(&mut peer.row.approved, peer.row.awaited.clone());
             Ok(Some(before != peer.row.awaited))
         }
     }
+}
+
+/// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused, and so do the tokens of
+/// the deleted copy's incarnation that it could judge. A log that lost its end has no index that tells those tokens from
+/// later ones, so its incarnation stays refused as a whole.
+fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Corrupt> {
+    let (is_rolled_back, known_to) = (peer.row.is_rolled_back, peer.row.known_to.max(peer.row.floor_n));
+    let incarnation = peer.begin_generation(tables, index)?;
+    if is_rolled_back {
+        peer.retire(incarnation);
+    } else if !incarnation.is_empty() {
+        (peer.row.forgotten, peer.row.forgotten_to) = (incarnation, known_to);
+    }
+    Ok(())
 }

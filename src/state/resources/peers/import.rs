@@ -8,7 +8,6 @@ use prost::Message as _;
 use super::PEER_INDEX_MAX;
 use super::entries::{Entry, Plan, Target};
 use super::rows::Peer;
-use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::Incarnation;
 use crate::limits;
@@ -164,7 +163,7 @@ pub fn import(
         row.complete_from = row.complete_from.max(command.floor_epoch);
     }
     plan.apply(tables, &mut peer, time.elapsed, index)?;
-    advance(tables, time, index, (&mut peer, &import))?;
+    advance(tables, time, &mut peer, &import)?;
     peer.store(tables);
     Ok(Reply::Done { changed: true })
 }
@@ -238,8 +237,8 @@ fn begin_to_read(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result
 fn advance(
     tables: &mut Tables<'_>,
     time: EntryTime,
-    index: u64,
-    (peer, import): (&mut Peer, &Import<'_>),
+    peer: &mut Peer,
+    import: &Import<'_>,
 ) -> Result<(), Corrupt> {
     let (command, row) = (import.command, &mut peer.row);
     (row.position, row.known_to) = (command.through, row.known_to.max(command.through));
@@ -251,21 +250,10 @@ fn advance(
         row.keys_etag.clone_from(&keys.etag);
         tables.put(PEER_KEYS, peer.key.as_bytes(), keys.encode_to_vec());
     }
-    if !differs(tables, peer, import)? {
-        return Ok(());
+    if differs(tables, peer, import)? {
+        note_hold(tables, time, peer, PeerFault::PeerRootDiffers)?;
     }
-    if is_repaired_now(&peer.row, time) {
-        peer.forget(tables, index)?;
-        peer.row.repaired_at = Some(time.elapsed.millis());
-        return super::note(tables, time.now, &command.issuer, "", "peer is read again: root_differs");
-    }
-    note_hold(tables, time, peer, PeerFault::PeerRootDiffers).map(drop)
-}
-
-/// Whether a copy with another root is read again without an operator: not twice within the retention of its entries.
-fn is_repaired_now(row: &PeerRow, time: EntryTime) -> bool {
-    let is_due = |last| time.elapsed >= Timestamp::from_millis(last).plus(limits::FEDERATED_RETENTION);
-    row.fault() == PeerFault::Unspecified && row.repaired_at.is_none_or(is_due)
+    Ok(())
 }
 
 /// Whether the peer states another root than that of the copy, for epochs of which no entry is forgotten here.

@@ -175,24 +175,9 @@ impl Peer {
             void_m: index,
             is_paused: old.is_paused,
             expiring: old.expiring,
-            repaired_at: old.repaired_at,
             ..PeerRow::default()
         };
         Ok(old.incarnation)
-    }
-
-    /// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused, and so do the tokens of
-    /// the deleted copy's incarnation that it could judge. A log that lost its end has no index that tells those tokens from
-    /// later ones, so its incarnation stays refused as a whole.
-    pub fn forget(&mut self, tables: &mut Tables<'_>, index: u64) -> Result<(), Corrupt> {
-        let (is_rolled_back, known_to) = (self.row.is_rolled_back, self.row.known_to.max(self.row.floor_n));
-        let incarnation = self.begin_generation(tables, index)?;
-        if is_rolled_back {
-            self.retire(incarnation);
-        } else if !incarnation.is_empty() {
-            (self.row.forgotten, self.row.forgotten_to) = (incarnation, known_to);
-        }
-        Ok(())
     }
 
     /// Refuses an incarnation, if it is one, from now on. The oldest ones are no longer remembered.
