@@ -69,12 +69,12 @@ class Client:
             connection.close()
 
 
-def exchange_request(credential):
+def exchange_request(credential, kind="urn:ietf:params:oauth:token-type:jwt", audience=TOOL):
     return {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "subject_token": credential,
-        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-        "audience": TOOL,
+        "subject_token_type": kind,
+        "audience": audience,
     }
 
 

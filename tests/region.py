@@ -4,12 +4,13 @@ import http.client
 import shutil
 import time
 
-from nodes import ROOT, until
+from nodes import ROOT, exchange_request, until
 
 UNREACHABLE = (OSError, http.client.HTTPException)
 
 # How long us accepts credentials of eu after the last answer.
 STALE_AFTER_SECS = 3
+TOKEN_OF_A_FABRIC = "urn:svc:token-type:agent-a2a"
 CALLERS = {
     "operator": ["cluster.admin", "metrics.read"],
     "gateway": ["exchange", "identity.issue", "tools.manage", "tools.verify"],
@@ -77,23 +78,15 @@ class Region:
         answer = self.until_answered("gateway", "/v1/identity/agent", body, [200])
         return answer["agent_id"], answer["token"]
 
-    @staticmethod
-    def exchange_of(token, audience):
-        return {
-            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-            "subject_token": token,
-            "subject_token_type": "urn:svc:token-type:agent-a2a",
-            "audience": audience,
-        }
-
     def exchange(self, token, audience):
         """The token that this region mints from a token of a fabric."""
-        request = self.exchange_of(token, audience)
+        request = exchange_request(token, TOKEN_OF_A_FABRIC, audience)
         return self.until_answered("gateway", "/v1/exchange/token", request, [200])["access_token"]
 
     def exchange_on(self, node, token):
         """Status and answer of one node to a token that is exchanged for the tool of this region."""
-        return self.clients["gateway"].call(node, "POST", "/v1/exchange/token", self.exchange_of(token, self.tool))
+        request = exchange_request(token, TOKEN_OF_A_FABRIC, self.tool)
+        return self.clients["gateway"].call(node, "POST", "/v1/exchange/token", request)
 
     def verify_on(self, node, token):
         """Status and answer of one node to a call of the tool with this token."""

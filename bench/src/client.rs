@@ -184,7 +184,8 @@ pub async fn until(targets: &[Target], request: &[u8], good: &[u16]) -> Result<R
     bail!("no node answers well in {PATIENCE:?}; the last answer: {last}")
 }
 
-fn minted(answer: &Response) -> Result<String> {
+/// The token of an exchange.
+pub fn minted(answer: &Response) -> Result<String> {
     let answer: Value = serde_json::from_slice(answer.body())?;
     Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
 }

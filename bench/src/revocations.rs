@@ -13,6 +13,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::client::until;
+use crate::credentials::FABRIC;
 use crate::load::{self, as_f64};
 use crate::node::{Node, Start};
 use crate::overload::Cores;
@@ -70,8 +72,8 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let first = start_timed(&empty, core, false).await?.0;
     let mut filled = start_timed(&full, core, false).await?.0;
     let none = filled.memory_kib()?.0;
-    let callers = (filled.target("operator")?, filled.target("transmitter")?);
-    let took = fill(callers, size.revocations).await?;
+    let (operator, transmitter) = (filled.target("operator")?, filled.target("transmitter")?);
+    let took = fill((&[operator], &[transmitter]), (FABRIC, ""), size.revocations).await?;
     let quiet = filled.until_quiet().await?;
     filled.still_runs()?;
     row(&mut report, "memory before, MiB", [mib(first.memory_kib()?.0), mib(none)]);
@@ -157,24 +159,32 @@ impl Side {
     }
 }
 
-/// Revokes so many subjects. Returns the duration.
-pub async fn fill((operator, target): (Target, Target), revocations: u64) -> Result<Duration> {
-    allow(&operator, revocations).await?;
+/// Revokes so many subjects of a fabric, whose names begin with `run`, by signals to each node in turn. Returns the duration.
+pub async fn fill(
+    (operator, transmitter): (&[Target], &[Target]),
+    (fabric, run): (&str, &str),
+    revocations: u64,
+) -> Result<Duration> {
+    let allowance = json!({"issuer": BULK_ISSUER, "more": revocations}).to_string();
+    let path = "/v1/sys/signals/allowance";
+    let allowance = wire::request_with("POST", path, "localhost", "", allowance.as_bytes());
+    until(operator, &allowance, &[200]).await?;
     let (next, signals) = (Arc::new(AtomicU64::new(0)), revocations.div_ceil(SUBJECTS));
     let mut senders = JoinSet::<Result<()>>::new();
     let begun = Instant::now();
-    for connection in load::open(&target, SENDERS).await? {
-        let (target, next) = (target.clone(), Arc::clone(&next));
+    for target in transmitter.iter().cycle().take(SENDERS).cloned() {
+        let (next, fabric, run) = (Arc::clone(&next), fabric.to_owned(), run.to_owned());
         senders.spawn(async move {
-            let mut connection = Some(connection);
+            let mut connection = None;
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= signals {
                     return Ok(());
                 }
                 let subjects = (number * SUBJECTS..revocations.min((number + 1) * SUBJECTS))
-                    .map(|subject| format!("user-{subject:012}"));
-                let body = signals::session_revoked(BULK_ISSUER, &number.to_string(), subjects);
+                    .map(|subject| format!("user-{run}{subject:012}"));
+                let names = (BULK_ISSUER, fabric.as_str());
+                let body = signals::session_revoked(names, &format!("{run}{number}"), subjects);
                 send(&target, &mut connection, &signals::request(&target.host, &body)).await?;
                 if number > 0 && number.is_multiple_of(PROGRESS_EVERY) {
                     let per_sec = as_f64(number * SUBJECTS) / begun.elapsed().as_secs_f64();
@@ -187,17 +197,6 @@ pub async fn fill((operator, target): (Target, Target), revocations: u64) -> Res
         sender??;
     }
     Ok(begun.elapsed())
-}
-
-/// Raises the quota as an operator.
-async fn allow(target: &Target, more: u64) -> Result<()> {
-    let body = json!({"issuer": BULK_ISSUER, "more": more}).to_string();
-    let request = wire::request_with("POST", "/v1/sys/signals/allowance", &target.host, "", body.as_bytes());
-    let answer = target.call(&request).await?;
-    if answer.status != 200 {
-        bail!("an allowance is answered {}: {}", answer.status, String::from_utf8_lossy(answer.body()));
-    }
-    Ok(())
 }
 
 /// Retries until it is acknowledged: a duplicate counts once.

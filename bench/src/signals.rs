@@ -27,15 +27,19 @@ const SYNCS: usize = 200;
 /// Bytes per sync: one page.
 const SYNC_BYTES: usize = 4096;
 
-/// The body of a signal of this issuer that revokes every session of these of its subjects.
-pub fn session_revoked(issuer: &str, jti: &str, subjects: impl Iterator<Item = String>) -> String {
+/// The body of a signal of this issuer to a fabric that revokes every session of these of its subjects.
+pub fn session_revoked(
+    (issuer, fabric): (&str, &str),
+    jti: &str,
+    subjects: impl Iterator<Item = String>,
+) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let subject = |sub: String| json!({"format": "iss_sub", "iss": issuer, "sub": sub});
     let set = json!({
         "iss": issuer,
         "jti": jti,
         "iat": now,
-        "aud": FABRIC,
+        "aud": fabric,
         "sub_id": {"format": "aliases", "identifiers": subjects.map(subject).collect::<Vec<_>>()},
         "events": {"https://schemas.openid.net/secevent/caep/event-type/session-revoked": {}},
     });
@@ -64,7 +68,7 @@ pub async fn run(start: &Start, cores: Cores, seconds: u64, rate: f64) -> Result
         let host = host.clone();
         let write: Write = Arc::new(move |number, buffer| {
             let subject = [format!("u{round}-{number}")].into_iter();
-            let body = session_revoked(SIGNAL_ISSUER, &format!("{round}-{number}"), subject);
+            let body = session_revoked((SIGNAL_ISSUER, FABRIC), &format!("{round}-{number}"), subject);
             *buffer = request(&host, &body);
         });
         let window =

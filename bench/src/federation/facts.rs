@@ -1,29 +1,15 @@
 //! Many facts in the ledger of the origin: their import, what a few that differ cost, and a cut of the link.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use serde_json::json;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::region::post;
 use super::{Plan, World};
-use crate::client::until;
 use crate::load::as_f64;
 use crate::node::memory_kib;
 use crate::report::{Report, mib};
-use crate::revocations::send;
-use crate::settings::BULK_ISSUER;
-
-/// Senders of signals.
-const SENDERS: u64 = 32;
-/// Subjects of a signal.
-const SUBJECTS: u64 = 16;
-/// Signals between two progress lines.
-const PROGRESS_EVERY: u64 = 5000;
+use crate::revocations;
 
 /// Imports many facts at once, and then a few more.
 pub async fn import(world: &mut World, plan: &Plan, report: &mut Report) -> Result<()> {
@@ -89,47 +75,10 @@ fn memory(world: &World) -> Result<u64> {
 
 /// The origin revokes so many facts, by signals.
 async fn fill(world: &World, facts: u64) -> Result<()> {
-    let allowance = json!({"issuer": BULK_ISSUER, "more": facts + SUBJECTS});
-    until(&world.origin.callers.operator, &post("/v1/sys/signals/allowance", &allowance), &[200]).await?;
+    let (origin, callers) = (&world.origin, &world.origin.callers);
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-    let (next, signals, begun) = (Arc::new(AtomicU64::new(0)), facts.div_ceil(SUBJECTS), Instant::now());
-    let mut senders = JoinSet::<Result<()>>::new();
-    for sender in 0..SENDERS {
-        let targets = &world.origin.callers.transmitter;
-        let index = usize::try_from(sender)? % targets.len().max(1);
-        let Some(target) = targets.get(index).cloned() else { continue };
-        let (next, fabric) = (Arc::clone(&next), world.origin.issuer.clone());
-        senders.spawn(async move {
-            let mut connection = None;
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= signals {
-                    return Ok(());
-                }
-                let subjects = number * SUBJECTS..facts.min((number + 1) * SUBJECTS);
-                let request = signal(&fabric, &format!("{run}-{number}"), subjects);
-                send(&target, &mut connection, &request).await?;
-                if number > 0 && number.is_multiple_of(PROGRESS_EVERY) {
-                    let per_sec = as_f64(number * SUBJECTS) / begun.elapsed().as_secs_f64();
-                    eprintln!("{} facts, {per_sec:.0} in a second", number * SUBJECTS);
-                }
-            }
-        });
-    }
-    while let Some(sender) = senders.join_next().await {
-        sender??;
-    }
-    eprintln!("{facts} facts revoked in {:.1} s", begun.elapsed().as_secs_f64());
+    let nodes = (callers.operator.as_slice(), callers.transmitter.as_slice());
+    let took = revocations::fill(nodes, (&origin.issuer, &format!("{run}-")), facts).await?;
+    eprintln!("{facts} facts revoked in {:.1} s", took.as_secs_f64());
     Ok(())
-}
-
-/// A signal that revokes these subjects of its issuer.
-fn signal(fabric: &str, jti: &str, subjects: std::ops::Range<u64>) -> Vec<u8> {
-    let subject =
-        |number| json!({"format": "iss_sub", "iss": BULK_ISSUER, "sub": format!("user-{jti}-{number}")});
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let set = json!({"iss": BULK_ISSUER, "jti": jti, "iat": now, "aud": fabric,
-        "sub_id": {"format": "aliases", "identifiers": subjects.map(subject).collect::<Vec<_>>()},
-        "events": {"https://schemas.openid.net/secevent/caep/event-type/session-revoked": {}}});
-    post("/v1/signals/events", &set)
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use crate::client::{once, until};
+use crate::client::{minted, once, until};
 use crate::members::{ClusterArgs, Members};
 use crate::node::make_certificates;
 use crate::settings::Names;
@@ -24,6 +24,8 @@ const FEDERATION: &str = "federation";
 const OWN_TYPE: &str = "urn:svc:token-type:agent-a2a";
 /// Interval of polls.
 const POLL: Duration = Duration::from_millis(50);
+/// Maximum wait for a state of a peer.
+const CONNECTED_MAX: Duration = Duration::from_secs(120);
 /// Time since the last answer of the origin after which its tokens are answered 503.
 const STALE_AFTER_SECS: u64 = 10;
 
@@ -178,13 +180,14 @@ impl Region {
     /// Waits until each node sees its only peer in this state.
     pub async fn until_peer_is(&self, state: &str) -> Result<()> {
         for node in 0..self.callers.operator.len() {
-            loop {
-                let peers = self.get(node, "/v1/federation/peers").await.unwrap_or_default();
-                if peers[0]["state"] == state {
-                    break;
+            let is_so = async {
+                while self.get(node, "/v1/federation/peers").await.unwrap_or_default()[0]["state"] != state {
+                    sleep(POLL).await;
                 }
-                sleep(POLL).await;
-            }
+            };
+            let waited = timeout(CONNECTED_MAX, is_so).await;
+            waited
+                .with_context(|| format!("the peer of {} is not {state} in {CONNECTED_MAX:?}", self.name))?;
         }
         Ok(())
     }
@@ -206,8 +209,7 @@ impl Callers {
         let body = json!({"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
             "subject_token_type": OWN_TYPE, "subject_token": token, "audience": audience});
         let answer = until(&self.agents, &post("/v1/exchange/token", &body), &[200]).await?;
-        let answer: Value = serde_json::from_slice(answer.body())?;
-        Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())
+        minted(&answer)
     }
 
     pub async fn revoke(&self, subject: &str) -> Result<()> {

@@ -12,7 +12,8 @@ use super::region::{Callers, Region};
 use super::{Plan, World};
 use crate::client::{once, verdict};
 use crate::registry::write_verification;
-use crate::report::{Report, ms};
+use crate::report::Report;
+use crate::traffic::findings::quantiles;
 use crate::wire::Target;
 
 /// Time before its revocation at which an agent is prepared.
@@ -36,7 +37,7 @@ struct Node {
     is_down: Arc<AtomicBool>,
 }
 
-/// What all tasks share.
+/// Data of all tasks.
 struct Shared {
     origin: Callers,
     /// Callers, issuer and tool of each reading region.
@@ -77,12 +78,11 @@ pub async fn run(world: &mut World, plan: &Plan, report: &mut Report) -> Result<
         ("from the due time to the 202", |one| one.answered),
         ("from the due time until the last running node refuses", |one| one.in_all),
     ] {
-        let mut millis: Vec<_> = outcomes.iter().map(|one| 1000.0 * of(one).as_secs_f64()).collect();
-        millis.sort_by(f64::total_cmp);
-        let at =
-            |percent: usize| millis.get((millis.len() * percent / 100).min(millis.len().saturating_sub(1)));
-        let cell = |percent| ms(at(percent).copied().unwrap_or_default());
-        report.row(&[name.to_owned(), cell(50), cell(99), cell(100)]);
+        let micros = |one: &Outcome| u64::try_from(of(one).as_micros()).unwrap_or(u64::MAX);
+        let mut micros: Vec<_> = outcomes.iter().map(micros).collect();
+        micros.sort_unstable();
+        let [p50, p99, max] = quantiles(&micros);
+        report.row(&[name.to_owned(), p50, p99, max]);
     }
     let wrong = outcomes.iter().map(|one| one.accepts_after_refusal).sum();
     report.line(&format!("\nAccepts after a refusal of the same node: {wrong}."));

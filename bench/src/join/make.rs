@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 
 use super::{Plan, secs};
+use crate::credentials::FABRIC;
 use crate::health::Health;
 use crate::members::ClusterArgs;
 use crate::node::{bytes_below, memory_kib};
@@ -23,11 +24,11 @@ pub async fn backup(report: &mut Report, place: &ClusterArgs, plan: &Plan) -> Re
     let mut load = "an earlier bench did".to_owned();
     if !place.keep {
         let begun = Instant::now();
-        let of = |name: &str| anyhow::Ok(members.targets(name)?.swap_remove(0));
-        let (registrar, callers) = (of(REGISTRAR)?, (of("operator")?, of("transmitter")?));
+        let registrar = members.targets(REGISTRAR)?.swap_remove(0);
+        let (operator, transmitter) = (members.targets("operator")?, members.targets("transmitter")?);
         tokio::try_join!(
             registry::register(&registrar, 0, plan.tools),
-            revocations::fill(callers, plan.revocations),
+            revocations::fill((&operator, &transmitter), (FABRIC, ""), plan.revocations),
         )?;
         load = secs(begun.elapsed());
     }

@@ -1,8 +1,8 @@
 //! Acknowledgements to a peer that may wait for them: no node of this fabric serves a request from a state without an entry
 //! up to a position of the peer's log.
 //!
-//! They are calls of their own, because the call that reads the ledger is held. What such a call is answered is not used,
-//! so it gives no lease.
+//! They are calls of their own, because the call that reads the ledger is held. Their response is not used, so it gives no
+//! lease.
 
 use std::future::Future;
 
