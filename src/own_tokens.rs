@@ -119,7 +119,7 @@ impl OwnTokens {
     /// Whether a token of ours is meant for a peer fabric, whose nodes see it.
     #[must_use]
     pub fn is_for_peer(&self, credential: &Credential) -> bool {
-        self.0.peer_tokens.are_meant_by(credential)
+        self.0.peer_tokens.has_peer_as_audience(credential)
     }
 
     fn is_revoked(&self, fresh: &LeaseProof, credential: &Credential) -> bool {

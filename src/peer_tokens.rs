@@ -110,7 +110,7 @@ impl PeerTokens {
     /// Whether a fact is one of a peer's credentials: named by the peer, a workload of the peer, or the peer itself. Its
     /// tokens are of its clock, so a revocation of ours, which compares times, could miss one.
     #[must_use]
-    pub fn states(&self, fact: &Fact) -> bool {
+    pub fn is_of_peer(&self, fact: &Fact) -> bool {
         let workload = || fact.value().parse().ok().filter(|_| fact.issuer().is_empty());
         self.peer(fact.issuer()).is_some()
             || fact.kind() == lineage::FABRIC
@@ -173,7 +173,7 @@ impl PeerTokens {
 
     /// Whether a token is meant for one of the peers, which could use it elsewhere.
     #[must_use]
-    pub fn are_meant_by(&self, credential: &Credential) -> bool {
+    pub fn has_peer_as_audience(&self, credential: &Credential) -> bool {
         credential.aud().iter().any(|aud| self.0.configured.contains(aud))
     }
 

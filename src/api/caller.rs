@@ -459,7 +459,7 @@ fn of_peer_fabric(peers: &Peers, id: &WorkloadId, access: Access) -> Result<Prin
         return Ok(Principal::CallerOfPeer(id.clone()));
     }
     if !matches!(access, Access::Peer | Access::PeerOrOperator) {
-        let text = "a certificate of a peer fabric is accepted on federation routes, and of its callers for exchange";
+        let text = "a certificate of a peer fabric is accepted on federation routes, and for exchange if `callers` lists it";
         return Err(Error::forbidden(text));
     }
     match peers.by_id(id) {

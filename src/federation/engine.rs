@@ -192,11 +192,11 @@ impl Engine {
     #[must_use]
     pub fn patience(&self) -> Duration {
         let answer = self.hold.clamp(limits::SYNC_ANSWER_WAIT_MIN, limits::SYNC_ANSWER_WAIT);
-        self.wait() + answer
+        self.next_hold() + answer
     }
 
     /// Time for which the peer may hold the next call.
-    fn wait(&self) -> Duration {
+    fn next_hold(&self) -> Duration {
         if self.is_answered { self.hold } else { Duration::ZERO }
     }
 
@@ -213,7 +213,7 @@ impl Engine {
             version: VERSION,
             since: since.map(|since| since.to_string()),
             floor: since.map(|_| known.complete_from),
-            hold_ms: u64::try_from(self.wait().as_millis()).unwrap_or_default(),
+            hold_ms: u64::try_from(self.next_hold().as_millis()).unwrap_or_default(),
             limit: Some(limits::SYNC_ENTRIES_MAX as u64),
             keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
             cursor: cursor.clone(),
@@ -314,7 +314,7 @@ impl Engine {
     /// Time until the next call after a response. A peer that answers at once although there is nothing new is not
     /// called in a tight loop, nor is one that an operator has to decide about, or that makes us write for nothing.
     pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
-        let wait = self.wait();
+        let hold = self.next_hold();
         (self.failures, self.is_answered) = (0, true);
         match outcome {
             Outcome::Held => {
@@ -322,7 +322,7 @@ impl Engine {
                 self.page = None;
                 limits::PEER_RETRY_MAX.max(self.pause)
             }
-            Outcome::NothingNew if took < wait || wait.is_zero() => limits::PEER_RETRY_MIN,
+            Outcome::NothingNew if took < hold || hold.is_zero() => limits::PEER_RETRY_MIN,
             Outcome::NothingNew => Duration::ZERO,
             Outcome::Imported => self.pause,
         }

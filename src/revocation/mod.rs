@@ -225,7 +225,7 @@ impl Revocations {
     /// clock, and it goes on minting them from what it does not know to be revoked here.
     fn blocks_fact(&self, request: &RevocationRequest) -> bool {
         let fact = request.fact();
-        !self.is_own_key(fact) && (request.block() || fact.kind() == KEY || self.peer_tokens.states(fact))
+        !self.is_own_key(fact) && (request.block() || fact.kind() == KEY || self.peer_tokens.is_of_peer(fact))
     }
 
     /// Credentials that a revocation does not cover, for the operator to handle; none of a block.
