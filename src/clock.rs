@@ -154,11 +154,34 @@ impl Clock {
             }
         }
     }
+
+    /// Wall time minus time since boot, in milliseconds. A manual clock that advances meanwhile does not change it.
+    #[must_use]
+    pub fn wall_minus_boot_millis(&self) -> i64 {
+        match &self.source {
+            Source::Manual(_) => self.shifted.load(Ordering::SeqCst),
+            Source::System => {
+                let boot = millis_of(self.boot());
+                self.now().millis().saturating_sub(boot)
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn manual_clock_keeps_wall_and_boot_together_while_it_advances() {
+        let clock = Clock::manual(Timestamp::from_secs(100));
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..100_000).for_each(|_| clock.advance(Duration::from_secs(1))));
+            assert!((0..100_000).all(|_| clock.wall_minus_boot_millis() == 0));
+        });
+        clock.shift(-7);
+        assert_eq!(clock.wall_minus_boot_millis(), -7);
+    }
 
     #[test]
     fn seconds_round_down_also_before_the_epoch() {

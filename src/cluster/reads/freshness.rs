@@ -115,7 +115,7 @@ impl Freshness {
             mode,
             is_disputed,
             started: clock.boot(),
-            ahead: AtomicI64::new(ahead(&clock)),
+            ahead: AtomicI64::new(clock.wall_minus_boot_millis()),
             void_before: AtomicU64::new(0),
             clock,
             until: AtomicU64::new(0),
@@ -143,7 +143,7 @@ impl Freshness {
     /// stands still with its boot clock, and its wall clock is set afterwards. Setting the wall clock forward by hand
     /// costs one renewal.
     fn compare_clocks(&self) {
-        let ahead = ahead(&self.clock);
+        let ahead = self.clock.wall_minus_boot_millis();
         let before = self.ahead.swap(ahead, Ordering::AcqRel);
         let step = u64::try_from(ahead.saturating_sub(before)).map_or(Duration::ZERO, Duration::from_millis);
         if step > limits::FRESHNESS_CLOCK_STEP_MAX {
@@ -322,12 +322,6 @@ impl<M: Machine> Handle<M> {
     pub(crate) fn was_fresh_within(&self, limit: Duration) -> bool {
         self.freshness.was_fresh_within(limit)
     }
-}
-
-/// Wall clock minus boot clock, in milliseconds.
-fn ahead(clock: &Clock) -> i64 {
-    let boot = i64::try_from(clock.boot().as_millis()).unwrap_or(i64::MAX);
-    clock.now().millis().saturating_sub(boot)
 }
 
 fn nanos(boot: Duration) -> u64 {
