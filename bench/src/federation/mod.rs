@@ -1,6 +1,7 @@
 //! `bench federation`: agents of one region that work in others, and the ledger by which those follow its
 //! revocations.
 
+mod cost;
 mod facts;
 mod link;
 mod region;
@@ -54,6 +55,9 @@ pub struct Plan {
     /// Facts by which the ledgers then differ: bytes until they are equal
     #[arg(long, default_value_t = 10)]
     differing: u64,
+    /// Facts that the origin revokes per second while the cost of a local verification elsewhere is measured
+    #[arg(long)]
+    import_rate: Option<u64>,
     /// Also write the result to this file
     #[arg(long)]
     output: Option<PathBuf>,
@@ -78,6 +82,9 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     }
     if plan.entries > 0 {
         facts::import(&mut world, plan, &mut report).await?;
+    }
+    if let Some(facts_per_sec) = plan.import_rate {
+        cost::measure(&world, facts_per_sec, &mut report).await?;
     }
     if let Some(minutes) = plan.cut_minutes {
         facts::cut(&world, (minutes, plan.revocations_during_cut), &mut report).await?;
