@@ -17,6 +17,8 @@ pub(super) struct MintContext<'c> {
     pub lineage: Vec<Digest128>,
     /// Time of the request.
     pub now: Timestamp,
+    /// Issue of the agent's oldest ancestor, or its own.
+    pub root_issued_at: Timestamp,
     /// Last applied log id, read before any lookup.
     pub position: LogPosition,
     /// Family of the token: random at issue, the same after a renewal.
@@ -36,7 +38,7 @@ pub(super) fn claims(
     grant: &Grant,
     context: MintContext<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let MintContext { iss, lineage: carried, now, position, family, number, txn } = context;
+    let MintContext { iss, lineage: carried, now, root_issued_at, position, family, number, txn } = context;
     let agent = &issued.agent;
     let iat = now.secs();
     let exp = Timestamp::from_secs(iat).plus(limits::AGENT_TOKEN_LIFETIME).min(issued.ends_at).secs();
@@ -78,8 +80,8 @@ pub(super) fn claims(
         may_act: None,
         lineage: derives_from.iter().map(ToString::to_string).collect(),
         via: Vec::new(),
-        // An agent is revoked with what it was issued to; an exchange chain ends with its identity token.
-        root_iat: issued.issued_at.secs().min(iat),
+        // An agent is revoked with its ancestors and what they were issued to; an exchange chain ends with its identity token.
+        root_iat: root_issued_at.secs().min(iat),
         root_exp: exp,
         execution: None,
         agent: Some(AgentClaims {

@@ -340,6 +340,7 @@ impl AgentIdentities {
                 iss: &self.issuer,
                 lineage,
                 now: mint_time.now,
+                root_issued_at: self.root_issued_at(issued)?,
                 position: mint_time.position,
                 family,
                 number: uuid::Uuid::new_v4().as_u64_pair().0,
@@ -356,6 +357,13 @@ impl AgentIdentities {
             expires_at: Timestamp::from_secs(claims.exp).to_rfc3339(),
             jti: claims.jti,
         })
+    }
+
+    /// Log time of the issue of the oldest ancestor, or of the agent itself if it has none.
+    fn root_issued_at(&self, issued: &IssuedAgent) -> Result<Timestamp, Error> {
+        let Some(root) = issued.agent.ancestors.last() else { return Ok(issued.issued_at) };
+        // No ancestor expires before its descendants: a missing record means that it was revoked.
+        Ok(self.state.agent(root)?.ok_or(Error::Revoked)?.issued_at)
     }
 }
 

@@ -252,6 +252,25 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
     node.granted(&credential(&node.issuers.changed(&json!({"sub": sub})), JWT)).await;
 }
 
+/// Attack: a peer revokes by time. A child that is issued after the revocation of its ancestor must not begin a new chain.
+#[tokio::test]
+async fn chain_of_an_agent_begins_with_its_oldest_ancestor() {
+    let node = Node::start().await;
+    let root = issue(&node, &root()).await;
+    let begun = node.now_secs();
+    node.advance_secs(60);
+    let child = issue(&node, &with(&child_of(&root), &json!({"delegation_depth": 1}))).await;
+    node.advance_secs(60);
+    let grandchild = issue(&node, &child_of(&child)).await;
+    let renewed = issued(&with_bearer(&node, "POST", RENEW, child.token()).await);
+    for agent in [&root, &child, &grandchild, &renewed] {
+        assert_eq!(agent.minted.claims["root_iat"], begun, "{}", agent.id);
+    }
+    let exchanged = node.granted(&credential(grandchild.token(), OWN)).await;
+    assert_eq!(exchanged.claims["root_iat"], begun);
+    assert_eq!(issue(&node, &planner()).await.minted.claims["root_iat"], begun + 120);
+}
+
 /// Attack: a renewed token did not derive from the token it renewed. One that was forged with a stolen key
 /// became valid under another key and outlived the taint of the stolen one.
 #[tokio::test]
