@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use trust_fabric::api;
 use trust_fabric::id::Incarnation;
@@ -431,6 +433,29 @@ async fn revoked_credential_is_not_laundered_by_a_peer() {
     assert_eq!(again(&node, &minted.token).await.minted().claims["root_iat"], node.now_secs() - 15);
     let future = exchange(&node, &json!({"root_iat": node.now_secs() + 900})).await.minted();
     assert_eq!(future.claims["root_iat"], node.now_secs());
+}
+
+/// Attack: the ledger of the peer blocks everything that a token of ours derives from.
+#[tokio::test]
+async fn entries_of_a_peer_about_ours_refuse_only_what_came_from_it() {
+    let (node, _eu) = joined_with(Some(WIDE)).await;
+    tool(&node).await;
+    let ours = with(&credential(&node.issuers.reporter(), JWT), &json!({"audience": TOOL}));
+    let minted = node.exchange(&ours).await.minted();
+    let lineage = &minted.claims["lineage"];
+    assert_eq!(exchange(&node, &json!({"lineage": lineage})).await.status, 200);
+    let digests = lineage.as_array().expect("digests").iter().filter_map(Value::as_str);
+    let blocks = digests.zip(60..).map(|(digest, n)| {
+        let id = URL_SAFE_NO_PAD.decode(digest).expect("base64url").into();
+        PeerEntry { n, epoch: 10, state: 2, id, by: vec![9; 16].into() }
+    });
+    let (state, blocks) = (node.state(), blocks.collect::<Vec<_>>());
+    assert!(!blocks.is_empty());
+    import(&node, &state, (1, 50), blocks).await;
+    drop(state);
+    exchange(&node, &json!({"lineage": lineage})).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+    assert_eq!(verify(&node, &minted.token).await.status, 200);
+    assert_eq!(node.exchange(&ours).await.status, 200);
 }
 
 /// A clock of the peer that is ahead dates its tokens after our revocation, which must cover them nevertheless.
