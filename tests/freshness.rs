@@ -49,6 +49,10 @@ fn lease_bound_requests(
         ("verify", json("/v1/mcp/verify", &verify)),
         ("an agent", json("/v1/identity/agent", &agent)),
         ("renewal", bearer(request(Method::POST, "/v1/identity/agent/renew"))),
+        (
+            "another token",
+            request(Method::POST, "/v1/identity/agents/wimse%3A%2F%2Fa.example%2Fagent%2Fmcp%2Fa/token"),
+        ),
         ("agents", get("/v1/identity/agents")),
         ("one agent", get("/v1/identity/agents/wimse%3A%2F%2Fa.example%2Fagent%2Fmcp%2Fa")),
         ("keys of an agent", get("/v1/identity/agent/encryption-key?workload_id=wimse://a.example/a")),

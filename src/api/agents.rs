@@ -15,7 +15,7 @@ use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
 use super::{App, paging, text};
 use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
-use crate::state::LinearizableRead;
+use crate::state::{CallContext, LinearizableRead};
 use crate::{json, limits};
 
 /// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
@@ -63,6 +63,37 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     let identified = app.identity.renew(bearer).await?;
     let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
+    Ok((NO_STORE, Json(identified)).into_response())
+}
+
+/// Mints another identity token for an agent of the caller; an operator may name any.
+#[utoipa::path(
+    post, path = "", operation_id = "mintAgentToken",
+    params(("agent_id" = String, Path, description = "Percent-encoded")),
+    responses(
+        (status = 200, description = "The identity with a token that derives from no earlier one", body = AgentIdentity),
+        (status = 403, description = "The agent is revoked or ended, or policy denies it"),
+        (status = 404, description = "The agent does not exist or belongs to another caller"),
+        (status = 501, description = "Agent identity is not configured"),
+    )
+)]
+pub async fn mint_token(
+    caller: Caller<IssueIdentity>,
+    State(app): State<App>,
+    agent_id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Error> {
+    app.identity.configured()?;
+    let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
+    let mint = async { app.identity.another_token(&agent_id, &caller).await.map_err(Error::from) };
+    let identified = if is_of_another(&app, &caller, &agent_id).await? {
+        let act =
+            Act::begin(&app, &caller, format!("mint a token for agent {}", text::printable(&agent_id)))?;
+        act.end(mint.await, |_| String::new()).await?
+    } else {
+        mint.await?
+    };
+    let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
+    tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity token minted");
     Ok((NO_STORE, Json(identified)).into_response())
 }
 
@@ -121,7 +152,7 @@ pub async fn revoke(
     let (parts, _) = request.into_parts();
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
     let caller = caller.with_key(&parts, b"")?;
-    let is_act = caller.is_operator && !app.identity.is_issued_by(&agent_id, caller.name()).await?;
+    let is_act = is_of_another(&app, &caller, &agent_id).await?;
     let revocation = async { app.identity.revoke(&agent_id, &caller).await.map_err(Error::from) };
     let changed = if is_act {
         let act = Act::begin(&app, &caller, format!("revoke agent {}", text::printable(&agent_id)))?;
@@ -131,4 +162,9 @@ pub async fn revoke(
     };
     tracing::warn!(request_id = caller.request_id, agent_id, changed, caller = caller.id(), "agent revoked");
     Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
+}
+
+/// Whether an operator acts on an agent that another caller had issued.
+async fn is_of_another(app: &App, caller: &CallContext, agent_id: &str) -> Result<bool, Error> {
+    Ok(caller.is_operator && !app.identity.is_issued_by(agent_id, caller.name()).await?)
 }

@@ -210,6 +210,7 @@ fn routes() -> Routes {
         (GET, "/v1/identity/agents", Identities, agents::list),
         (GET, "/v1/identity/agents/{agent_id}", Identities, agents::show),
         (DELETE, "/v1/identity/agents/{agent_id}", Identities, agents::revoke),
+        (POST, "/v1/identity/agents/{agent_id}/token", IssueIdentity, agents::mint_token),
         (GET, "/v1/identity/jwks", Public, jwks::get),
         (POST, "/v1/identity/agent/encryption-key", OwnToken, encryption_keys::register),
         (GET, "/v1/identity/agent/encryption-key", Authenticated, encryption_keys::list),

@@ -27,6 +27,8 @@ pub(super) enum Command {
     Issue(Issue),
     /// Renew the token of an agent with its current one.
     Renew(Renew),
+    /// Get another token for an agent of yours; operators may name any.
+    Token(Mint),
     /// List your agents; operators see all.
     List(List),
     /// Show one agent.
@@ -81,6 +83,19 @@ pub(super) struct Renew {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Mint {
+    /// The agent, by its ID in `agent list`.
+    agent_id: String,
+    /// File for the token, readable only by you.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    server: Connection,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct List {
     #[command(flatten)]
     server: ServerArguments,
@@ -118,6 +133,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     match command {
         Command::Issue(arguments) => issue(&arguments, out),
         Command::Renew(arguments) => renew(&arguments, out),
+        Command::Token(arguments) => mint(&arguments, out),
         Command::List(arguments) => list(&arguments, out),
         Command::Show(arguments) => show(&arguments, out),
         Command::Tree(arguments) => tree(&arguments, out),
@@ -131,11 +147,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
-    if arguments.token_file.is_none() && arguments.output.format != Format::Json {
-        return Err(Error::NoTokenDestination);
-    }
-    // Before the agent is issued: its token could not be issued again.
-    let file = arguments.token_file.as_deref().map(TokenFile::prepare).transpose()?;
+    let file = destination(arguments.token_file.as_deref(), arguments.output)?;
     let metadata: BTreeMap<_, _> = arguments.metadata.iter().cloned().collect();
     let request = json!({
         "agent_name": arguments.agent_name,
@@ -155,6 +167,21 @@ fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
     let file = TokenFile::prepare(&arguments.token_file)?;
     let identity = super::wait_for(arguments.server.client()?.post_as(&token, &RENEW, &json!({})))?;
     deliver_token(out, arguments.output, Some(file), &identity, "renewed")
+}
+
+fn mint(arguments: &Mint, out: &mut dyn Write) -> Result<(), Error> {
+    let file = destination(arguments.token_file.as_deref(), arguments.output)?;
+    let path = [AGENTS.as_slice(), &[&arguments.agent_id, "token"]].concat();
+    let identity = super::wait_for(arguments.server.client()?.post(&path, &json!({})))?;
+    deliver_token(out, arguments.output, file, &identity, "given another token")
+}
+
+/// The file for a new token, prepared before the token is requested; `None` if it is printed as JSON.
+fn destination(token_file: Option<&Path>, output: Output) -> Result<Option<TokenFile>, Error> {
+    if token_file.is_none() && output.format != Format::Json {
+        return Err(Error::NoTokenDestination);
+    }
+    token_file.map(TokenFile::prepare).transpose()
 }
 
 /// Stores or prints the token.

@@ -269,6 +269,7 @@ mod tests {
             "agent issue --name n --platform a2a --capability c --capability d --on-behalf-of a \
              --max-blast-radius namespace:x --delegation-depth 2 --metadata a=b --metadata c= -o json",
             "agent renew --token-file f",
+            "agent token wimse://a.example/agent/mcp/x --token-file f",
             "agent list --output json",
             "agent show wimse://a.example/agent/mcp/x",
             "agent tree",
@@ -362,6 +363,7 @@ mod tests {
             "agent issue --name n --platform mcp --capability c --metadata a",
             "agent issue --name n --platform mcp --capability c --delegation-depth -1",
             "agent renew",
+            "agent token --token-file f",
             "agent revoke",
             "revoke",
             "revoke x --kind person",

@@ -1,6 +1,7 @@
 //! Agents: issue, renewal and revocation of their identity, and their encryption keys.
 //!
-//! [`AgentIdentities::issue`] is request, parent, policy, narrowing, log, mint; [`AgentIdentities::renew`] starts from the record.
+//! [`AgentIdentities::issue`] is request, parent, policy, narrowing, log, mint; [`AgentIdentities::renew`] and
+//! [`AgentIdentities::another_token`] start from the record.
 //! Each step has a file.
 
 pub(crate) mod encryption_keys;
@@ -150,8 +151,7 @@ impl AgentIdentities {
         let agent_id = issued.map_err(Error::of_issue)?;
         // With an `Idempotency-Key` it may be an earlier agent that has expired.
         let issued = self.acting(&fresh, &agent_id, mint_time.log_now).await?;
-        let family = uuid::Uuid::new_v4().to_string();
-        let minted = self.mint(&issued, &permit, (family, Vec::new()), &mint_time, &key)?;
+        let minted = self.mint(&issued, &permit, (new_family(), Vec::new()), &mint_time, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(minted)
     }
@@ -173,6 +173,33 @@ impl AgentIdentities {
             return Err(Error::Revoked);
         }
         let issued = self.acting(&fresh, bearer.sub().as_str(), mint_time.log_now).await?;
+        let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
+        self.mint_of_record(&issued, (family, renewed_lineage(bearer)), &mint_time)
+    }
+
+    /// Mints an identity token of a new family for an agent that was issued to this caller; an operator may name any.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAgent`] also for an agent of another caller; the others as [`AgentIdentities::renew`].
+    pub async fn another_token(&self, agent_id: &str, caller: &CallContext) -> Result<AgentIdentity, Error> {
+        let fresh = self.state.fresh().await?;
+        self.state.check_clock(&fresh)?;
+        let mint_time = self.mint_time()?;
+        if self.state.refuses(&fresh, &caller.facts) {
+            return Err(Error::CallerBlocked);
+        }
+        let issued = find_agent(&self.state, agent_id).await?.filter(|agent| may_see(caller, agent));
+        let issued = self.active(&fresh, issued.ok_or(Error::UnknownAgent)?, mint_time.log_now)?;
+        self.mint_of_record(&issued, (new_family(), Vec::new()), &mint_time)
+    }
+
+    /// Mints a token of a recorded agent, with the rights that policy grants it by now.
+    fn mint_of_record(
+        &self,
+        issued: &IssuedAgent,
+        family: (String, Vec<Digest128>),
+        mint_time: &MintTime,
+    ) -> Result<AgentIdentity, Error> {
         let parent = match &issued.agent.on_behalf_of {
             None => None,
             Some(parent) => Some(self.state.agent(parent)?.ok_or(Error::Ended)?),
@@ -180,11 +207,9 @@ impl AgentIdentities {
         let requested = RequestedRights::of_record(&issued.agent)?;
         let issued_by = stated(issued.issued_by.as_str());
         let Agent { agent_name, platform, metadata, .. } = &issued.agent;
-        // A policy that grants less by now takes effect with this token.
         let permit = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
-        let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
-        self.mint(&issued, &permit, (family, renewed_lineage(bearer)), &mint_time, &key)
+        self.mint(issued, &permit, family, mint_time, &key)
     }
 
     /// An agent issued to this caller; an operator sees all.
@@ -296,6 +321,11 @@ impl AgentIdentities {
     /// An active agent; one whose record is gone has expired.
     async fn acting(&self, fresh: &LeaseProof, agent_id: &str, now: Timestamp) -> Result<IssuedAgent, Error> {
         let issued = find_agent(&self.state, agent_id).await?.ok_or(Error::Ended)?;
+        self.active(fresh, issued, now)
+    }
+
+    /// The agent, if it is active.
+    fn active(&self, fresh: &LeaseProof, issued: IssuedAgent, now: Timestamp) -> Result<IssuedAgent, Error> {
         match self.state.agent_status(fresh, &issued, now)? {
             AgentStatus::Active => Ok(issued),
             AgentStatus::Revoked => Err(Error::Revoked),
@@ -387,6 +417,11 @@ fn policy_parent(parent: &IssuedAgent) -> Parent<'_> {
         delegation_depth: parent.agent.delegation_depth,
         issued_by: stated(parent.issued_by.as_str()),
     }
+}
+
+/// Family of the first token of an agent, or of another one that derives from no other token.
+fn new_family() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 /// Family of an identity token, from its `jti`.

@@ -65,9 +65,16 @@ async fn commands_issue_show_draw_renew_and_revoke_agents() {
     assert!(renewed != token && out.contains("is renewed") && !out.contains(&renewed), "{out}");
     node.granted(&credential(&renewed, OWN)).await;
 
+    let out = succeed(&node, &["token", &id, "--token-file", path]);
+    let another = read(&file);
+    assert!(another != renewed && out.contains("is given another token") && !out.contains(&another), "{out}");
+    node.granted(&credential(&another, OWN)).await;
+    fail(&node, &["token", &id], "--token-file");
+    fail(&node, &["token", "none", "-o", "json"], "there is no agent with this agent_id");
+
     assert!(succeed(&node, &["revoke", &id]).contains("is revoked"));
     fail(&node, &["renew", "--token-file", path], "the bearer token is not valid");
-    assert_eq!(read(&file), renewed, "the file is unchanged");
+    assert_eq!(read(&file), another, "the file is unchanged");
     assert!(succeed(&node, &["tree"]).lines().all(|line| line.contains("  revoked  ")));
     fail(&node, &["show", "none"], "there is no agent with this agent_id");
     fail(&node, &["revoke", "../keys"], "there is no agent with this agent_id");

@@ -252,6 +252,55 @@ async fn no_foreign_issuer_speaks_as_an_agent() {
     node.granted(&credential(&node.issuers.changed(&json!({"sub": sub})), JWT)).await;
 }
 
+#[tokio::test]
+async fn issuer_gets_another_token_for_its_agent() {
+    let node = secure().await;
+    let gateway = node.certified("gateway");
+    let agent = issued(&issue_over(&node, &gateway, &root()).await);
+    let path = format!("{}/token", agent.path());
+    node.advance_secs(600);
+    let another = issued(&node.call_over(&gateway, "POST", &path, &[], "").await);
+    let (first, second) = (&agent.minted.claims, &another.minted.claims);
+    assert_eq!((&another.id, &second["root_iat"]), (&agent.id, &first["iat"]));
+    for name in ["capabilities", "blast_radius", "delegation_depth", "platform", "agent_name"] {
+        assert_eq!(second[name], first[name], "{name}");
+    }
+    // Its own family, and the workload that had it issued.
+    assert_eq!(second["lineage"], json!([family(&another.minted), first["lineage"][1]]));
+    assert_ne!(family(&another.minted), family(&agent.minted));
+    let revoked = json!({"jti": first["jti"], "issuer": FABRIC});
+    let media = [("content-type", "application/json")];
+    let operator = node.certified("operator");
+    let revoked = node.call_over(&operator, "POST", "/v1/revocations", &media, revoked.to_string()).await;
+    assert_eq!(revoked.status, 202, "{}", revoked.body);
+    with_bearer(&node, "POST", RENEW, agent.token()).await.is_refused(401, "access_denied", "not valid");
+    assert_eq!(with_bearer(&node, "POST", RENEW, another.token()).await.status, 200);
+}
+
+#[tokio::test]
+async fn token_of_an_agent_is_for_its_issuer_while_it_is_active() {
+    let node = secure().await;
+    let (gateway, second) = (node.certified("gateway"), node.certified("second"));
+    let agent = issued(&issue_over(&node, &gateway, &root()).await);
+    let child = issued(&issue_over(&node, &gateway, &child_of(&agent)).await);
+    let token = async |channel: &Channel, agent: &str| {
+        node.call_over(channel, "POST", &format!("{AGENTS}/{}/token", encoded(agent)), &[], "").await
+    };
+    let absent = "there is no agent with this agent_id";
+    token(&second, &agent.id).await.is_refused(404, "not_found", absent);
+    for id in ["wimse://trust.example/agent/mcp/none", "none", "%FF"] {
+        token(&gateway, id).await.is_refused(404, "not_found", absent);
+    }
+    assert_eq!(token(&gateway, &child.id).await.status, 200);
+    assert_eq!(node.call_over(&gateway, "DELETE", &agent.path(), &[], "").await.status, 204);
+    for id in [&agent.id, &child.id] {
+        token(&gateway, id).await.is_refused(403, "access_denied", "the agent is revoked");
+    }
+    let last = issued(&issue_over(&node, &gateway, &planner()).await);
+    node.advance_secs(30 * DAY_SECS);
+    token(&gateway, &last.id).await.is_refused(403, "access_denied", "the agent has expired");
+}
+
 /// Attack: a peer revokes by time. A child that is issued after the revocation of its ancestor must not begin a new chain.
 #[tokio::test]
 async fn chain_of_an_agent_begins_with_its_oldest_ancestor() {
