@@ -66,7 +66,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Other users have access to it, and thereby to signing keys.
-    #[error("data directory {}: mode {mode:o} gives other users access; set it to 0700", path.display())]
+    #[error("data directory {}: mode {mode:o} gives other users access; set it to 0700{}", path.display(), of_volume(*mode))]
     OpenToOthers {
         /// Path of the directory.
         path: PathBuf,
@@ -250,6 +250,16 @@ fn create(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Advice for the mode that Kubernetes gives to the directories of a volume with an `fsGroup`.
+const fn of_volume(mode: u32) -> &'static str {
+    if mode == 0o770 {
+        ". If Kubernetes has opened it to the fsGroup of the pod: set fsGroupChangePolicy to OnRootMismatch, and node.data_dir to \
+         a subdirectory of the volume, whose root always gets that mode"
+    } else {
+        ""
+    }
+}
+
 /// Checks the mode of the data, which an empty directory gets.
 fn check_mode(path: &Path, mode: Mode) -> Result<(), Error> {
     let unusable = |source| Error::Unusable { path: path.to_owned(), source };
@@ -383,6 +393,17 @@ mod tests {
             fs::create_dir(&path).expect("directory");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode");
             assert!(matches!(prepare(&path, Mode::Production), Err(Error::OpenToOthers { .. })), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn directory_of_a_volume_with_a_group_is_refused_with_advice() {
+        for (mode, has_advice) in [(0o2770, true), (0o770, true), (0o750, false), (0o777, false)] {
+            let (_outer, path) = directory();
+            fs::create_dir(&path).expect("directory");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode");
+            let refused = prepare(&path, Mode::Production).err().expect("refused").to_string();
+            assert_eq!(refused.contains("fsGroupChangePolicy to OnRootMismatch"), has_advice, "{refused}");
         }
     }
 }
