@@ -21,7 +21,7 @@ use trust_fabric::policy::{Bundle, Source};
 use trust_fabric::token::act::Act;
 use trust_fabric::token::foreign::{Credential, verify_foreign};
 use trust_fabric::token::issued::{Fabric, verify_own};
-use trust_fabric::token::issuer::{Issuer, IssuerKind, KeySource, SubjectMapping};
+use trust_fabric::token::issuer::{FetchFiles, Issuer, IssuerKind, KeySource, SubjectMapping};
 use trust_fabric::token::jws::{Algorithm, Compact};
 use trust_fabric::token::key_set::VerifyingKey;
 use trust_fabric::token::lineage;
@@ -65,6 +65,7 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
             iss: ISS.to_owned(),
             kind: IssuerKind::Jwt { subject: SubjectMapping::Identifier },
             keys: KeySource::Discovery,
+            fetch_files: FetchFiles::default(),
             algorithms: vec![Algorithm::Es256],
             audiences: vec![FABRIC.to_owned()],
             trust_domains: vec![trust_domain.clone()],

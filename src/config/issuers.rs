@@ -8,7 +8,7 @@ use super::schema;
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::outbound::guard::Guard;
-use crate::token::issuer::{Issuer, IssuerKind, KeySource, SubjectMapping};
+use crate::token::issuer::{FetchFiles, Issuer, IssuerKind, KeySource, SubjectMapping};
 use crate::token::jws::Algorithm;
 
 /// Checks each issuer alone; [`crate::token::issuer::Issuers`] checks all of them together, if none has a mistake.
@@ -43,6 +43,7 @@ impl Section<'_> {
         let iss = iss.and_then(|iss| checker.keep(&self.setting("issuer"), self.foreign(iss)));
         let kind = checker.keep(&self.setting("subject"), self.kind());
         let keys = self.key_source(checker);
+        let fetch_files = self.fetch_files(checker);
         let algorithms = checker.keep(&self.setting("algorithms"), algorithms(&self.settings.algorithms));
         let audiences = checker
             .keep(&self.setting("audiences"), audiences(self.settings.audiences.as_deref(), self.own_issuer));
@@ -56,6 +57,7 @@ impl Section<'_> {
             iss: iss?,
             kind: kind?,
             keys: keys?,
+            fetch_files: fetch_files?,
             algorithms: algorithms?,
             audiences: audiences?,
             trust_domains: trust_domains?,
@@ -132,6 +134,22 @@ impl Section<'_> {
                 checker.keep(&self.name, Err(rule))
             }
         }
+    }
+
+    /// Files for fetches over TLS: a token is never sent in clear, and a file that nothing is fetched with is a mistake.
+    fn fetch_files(&self, checker: &mut Checker) -> Option<FetchFiles> {
+        let settings = self.settings;
+        let discovered = settings.issuer.as_ref().filter(|_| settings.discovery);
+        let address = settings.keys_url.as_ref().or(settings.bundle_endpoint.as_ref()).or(discovered);
+        let is_fetched_over_tls = address.is_some_and(|address| address.starts_with("https://"));
+        let mut file = |name: &str, path: &Option<PathBuf>| {
+            let allowed = path.is_none() || is_fetched_over_tls;
+            let rule = "needs discovery, keys_url or bundle_endpoint with an https address";
+            checker.keep(&self.setting(name), if allowed { Ok(path.clone()) } else { Err(rule) })
+        };
+        let ca = file("ca_file", &settings.ca_file);
+        let bearer_token = file("bearer_token_file", &settings.bearer_token_file);
+        Some(FetchFiles { ca: ca?, bearer_token: bearer_token? })
     }
 
     fn fetchable(&self, address: &str) -> Result<String, String> {

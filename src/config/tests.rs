@@ -268,6 +268,8 @@ fn issuer_that_breaks_a_rule_is_refused() {
         ("discovery = true", "keys_url = \"http://127.0.0.1/keys\"", "issuers[0].keys_url"),
         ("discovery = true", "keys_url = \"keys\"", "issuers[0].keys_url"),
         ("https://k8s.example.com", "http://localhost:8698", "issuers[0].discovery"),
+        ("discovery = true", "keys_file = \"k\"\nca_file = \"c\"", "issuers[0].ca_file"),
+        ("discovery = true", "keys_file = \"k\"\nbearer_token_file = \"t\"", "issuers[0].bearer_token_file"),
         ("discovery = true", "discovery = true\nalgorithms = []", "issuers[0].algorithms"),
         ("discovery = true", "discovery = true\nalgorithms = [\"HS256\"]", "issuers[0].algorithms"),
         ("discovery = true", "discovery = true\nalgorithms = [\"none\"]", "issuers[0].algorithms"),

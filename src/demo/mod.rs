@@ -29,7 +29,7 @@ use crate::policy::blast_radius::Containment;
 use crate::receiver;
 use crate::receiver::{Authority, SignalIssuer, SignalIssuers};
 use crate::telemetry::{LogFormat, Metrics};
-use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
+use crate::token::issuer::{ALGORITHMS_DEFAULT, FetchFiles, Issuer, IssuerKind, KeySource, SubjectMapping};
 use crate::token::{key_set, signing_key};
 use crate::{id, limits, node, outbound, telemetry, token};
 
@@ -218,6 +218,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
             iss: ISSUER.to_owned(),
             kind: IssuerKind::Jwt { subject: SubjectMapping::Kubernetes },
             keys,
+            fetch_files: FetchFiles::default(),
             algorithms: ALGORITHMS_DEFAULT.to_vec(),
             audiences: vec![BROKER.to_owned()],
             trust_domains: vec![TRUST_DOMAIN.parse()?],

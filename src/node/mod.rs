@@ -260,7 +260,7 @@ async fn assemble(
         peer_tokens: peer_tokens.clone(),
         trust_domain: config.fabric.trust_domain.clone(),
         issuer_keys: IssuerKeys::new(
-            issuers.iter().map(|issuer| (issuer.iss.as_str(), &issuer.keys)),
+            issuers.iter().map(|issuer| (issuer.iss.as_str(), &issuer.keys, Some(&issuer.fetch_files))),
             outbound.clone(),
             clock.clone(),
             metrics.clone(),

@@ -77,7 +77,12 @@ pub(super) fn receiver(
         issuers: config.signals.clone(),
         operators: CallerFacts::of_certificates(&config.fabric.issuer, config.callers.operators()),
         credential_issuers: CredentialIssuers::new(&config.fabric.issuer, &config.issuers),
-        issuer_keys: IssuerKeys::new(config.signals.key_sources(), outbound, clock.clone(), metrics.clone()),
+        issuer_keys: IssuerKeys::new(
+            config.signals.key_sources().map(|(iss, keys)| (iss, keys, None)),
+            outbound,
+            clock.clone(),
+            metrics.clone(),
+        ),
         state: state.clone(),
         policy: policy.compiled(),
         clock: clock.clone(),

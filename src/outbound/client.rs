@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use chrono::DateTime;
-use reqwest::header::{self, HeaderMap, HeaderName};
-use reqwest::{Identity, RequestBuilder, Response, StatusCode, Url, redirect};
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Certificate, ClientBuilder, Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 
 use super::address::{Kind, Purpose};
 use super::call_limit::{CallLimiter, CallPermit};
@@ -93,6 +93,15 @@ pub struct PushPermit {
     _permit: CallPermit,
 }
 
+/// Roots and a credential for the fetch of a document.
+#[derive(Debug, Default)]
+pub struct FetchCredentials {
+    /// The only roots of the connection; `None`: those of the system.
+    pub roots: Option<Vec<Certificate>>,
+    /// `Authorization`.
+    pub authorization: Option<HeaderValue>,
+}
+
 /// The HTTP client. Cheap to clone; clones share connections and limits.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -137,13 +146,13 @@ impl Client {
     /// # Errors
     /// [`Error::Unprepared`], also if the text holds no usable pair; the previous certificate stays in use.
     pub fn present(&self, pem: &[u8]) -> Result<(), Error> {
-        let guarded = GuardedResolver {
-            guard: self.guard.clone(),
-            purpose: Purpose::Push,
-            lookup: Arc::new(SystemResolver::new()),
-        };
-        self.pushes.http.store(Arc::new(http(guarded, Some(pem))?));
+        let identity = Identity::from_pem(pem).map_err(|_| Error::Unprepared)?;
+        self.pushes.http.store(Arc::new(http(self.resolver(Purpose::Push), |http| http.identity(identity))?));
         Ok(())
+    }
+
+    fn resolver(&self, purpose: Purpose) -> GuardedResolver {
+        GuardedResolver { guard: self.guard.clone(), purpose, lookup: Arc::new(SystemResolver::new()) }
     }
 
     /// The guard of this client.
@@ -154,11 +163,24 @@ impl Client {
 
     /// Fetches the document at `address`, a location of issuer keys.
     pub async fn fetch(&self, address: &str) -> Result<Vec<u8>, Error> {
+        self.fetch_with(address, &FetchCredentials::default()).await
+    }
+
+    /// Fetches the document with these roots and this credential. With roots, the connection is not kept.
+    pub async fn fetch_with(&self, address: &str, credentials: &FetchCredentials) -> Result<Vec<u8>, Error> {
         let url = self.guard.checked(address, Purpose::Keys)?;
+        let http = match credentials.roots.clone() {
+            None => reqwest::Client::clone(&self.fetches.http.load()),
+            Some(roots) => http(self.resolver(Purpose::Keys), |http| http.tls_certs_only(roots))?,
+        };
+        let mut request = http.get(url.clone());
+        if let Some(authorization) = &credentials.authorization {
+            request = request.header(header::AUTHORIZATION, authorization.clone());
+        }
         let within = self.limits.timeout;
         self.fetches
             .call(&url, within, async {
-                let response = send(self.fetches.http.load().get(url.clone())).await?;
+                let response = send(request).await?;
                 if response.status() != StatusCode::OK {
                     return Err(Error::Status(response.status().as_u16()));
                 }
@@ -211,7 +233,7 @@ impl Client {
 
 impl CallPool {
     fn new(resolver: GuardedResolver) -> Result<Self, Error> {
-        let http = Arc::new(ArcSwap::from_pointee(http(resolver, None)?));
+        let http = Arc::new(ArcSwap::from_pointee(http(resolver, |http| http)?));
         Ok(Self { http, limiter: CallLimiter::new() })
     }
 
@@ -230,19 +252,17 @@ impl CallPool {
     }
 }
 
-/// Connections through `resolver`, with an optional client certificate.
-fn http(resolver: GuardedResolver, certificate: Option<&[u8]>) -> Result<reqwest::Client, Error> {
-    let unprepared = |_| Error::Unprepared;
+/// Connections through `resolver`, with certificates that `extend` adds.
+fn http(
+    resolver: GuardedResolver,
+    extend: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> Result<reqwest::Client, Error> {
     // Issuers and receivers are called over HTTP/1.1.
-    let mut http = builder(resolver).http1_only();
-    if let Some(pem) = certificate {
-        http = http.identity(Identity::from_pem(pem).map_err(unprepared)?);
-    }
-    http.build().map_err(unprepared)
+    extend(builder(resolver).http1_only()).build().map_err(|_| Error::Unprepared)
 }
 
 /// The rules of every outbound call.
-pub(super) fn builder(resolver: GuardedResolver) -> reqwest::ClientBuilder {
+pub(super) fn builder(resolver: GuardedResolver) -> ClientBuilder {
     reqwest::Client::builder()
         .redirect(redirect::Policy::none())
         .no_proxy()

@@ -7,20 +7,23 @@
 //!   size does not depend on input.
 //! * A failed fetch or malformed document changes nothing until `ISSUER_KEYS_STALE_MAX`; then this issuer is refused.
 
+mod credentials;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use reqwest::Url;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::Mutex;
 
-use super::client::{self, Client};
+use super::client::{self, Client, FetchCredentials};
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
-use crate::token::issuer::KeySource;
+use crate::token::issuer::{FetchFiles, KeySource};
 use crate::token::jws::Algorithm;
 use crate::token::key_set::{self, KeySet, Purpose, VerifyingKey};
 use crate::{json, limits, token};
@@ -45,6 +48,12 @@ enum SourceError {
     File(#[from] std::io::Error),
     #[error("key file is too large")]
     FileTooLarge,
+    #[error(transparent)]
+    Credentials(#[from] credentials::FileError),
+    #[error(
+        "jwks_uri of the discovery document is at another origin, to which bearer_token_file is not sent: set keys_url"
+    )]
+    OtherOrigin,
     #[error("discovery document is malformed")]
     DiscoveryMalformed,
     #[error("discovery document is of another issuer")]
@@ -69,6 +78,7 @@ pub struct IssuerKeys {
 struct Source {
     iss: String,
     keys: KeySource,
+    files: FetchFiles,
     current: ArcSwapOption<Fetched>,
     /// Locked by the request that fetches; the earliest time of the next fetch.
     next_fetch: Mutex<Duration>,
@@ -100,18 +110,19 @@ fn fresh_for(keys: &KeySet) -> Duration {
 }
 
 impl IssuerKeys {
-    /// Keys of these issuers, each with its `iss` and source. Nothing is fetched before it is needed.
+    /// Keys of these issuers, each with its `iss`, source and files. Nothing is fetched before it is needed.
     #[must_use]
     pub fn new<'a>(
-        issuers: impl IntoIterator<Item = (&'a str, &'a KeySource)>,
+        issuers: impl IntoIterator<Item = (&'a str, &'a KeySource, Option<&'a FetchFiles>)>,
         client: Client,
         clock: Clock,
         metrics: Metrics,
     ) -> Self {
-        let source = |(iss, keys): (&str, &KeySource)| {
+        let source = |(iss, keys, files): (&str, &KeySource, Option<&FetchFiles>)| {
             let source = Source {
                 iss: iss.to_owned(),
                 keys: keys.clone(),
+                files: files.cloned().unwrap_or_default(),
                 current: ArcSwapOption::empty(),
                 next_fetch: Mutex::default(),
             };
@@ -207,42 +218,58 @@ impl IssuerKeys {
     }
 
     async fn fetch(&self, source: &Source) -> Result<KeySet, SourceError> {
+        let credentials = credentials::read(&source.files).await?;
         let (document, purpose) = match &source.keys {
             KeySource::File(path) => (read_file(path).await?, Purpose::Issuer),
-            KeySource::Url(url) => (self.client.fetch(url).await?, Purpose::Issuer),
+            KeySource::Url(url) => (self.client.fetch_with(url, &credentials).await?, Purpose::Issuer),
             KeySource::Discovery => {
                 // OpenID Connect Discovery §4: a terminating slash is removed before the path is appended.
                 let base = source.iss.strip_suffix('/').unwrap_or(&source.iss);
                 let address = format!("{base}/.well-known/openid-configuration");
-                (self.client.fetch(&self.discover(&source.iss, &address).await?).await?, Purpose::Issuer)
+                (self.discover(&source.iss, &address, &credentials).await?, Purpose::Issuer)
             }
             KeySource::TransmitterMetadata => {
                 let address = transmitter_metadata_of(&source.iss);
-                (self.client.fetch(&self.discover(&source.iss, &address).await?).await?, Purpose::Issuer)
+                (self.discover(&source.iss, &address, &credentials).await?, Purpose::Issuer)
             }
             KeySource::SpiffeBundleFile(path) => (read_file(path).await?, Purpose::SpiffeBundle),
-            KeySource::SpiffeBundleEndpoint(url) => (self.client.fetch(url).await?, Purpose::SpiffeBundle),
+            KeySource::SpiffeBundleEndpoint(url) => {
+                (self.client.fetch_with(url, &credentials).await?, Purpose::SpiffeBundle)
+            }
         };
         Ok(KeySet::parse(&document, purpose)?)
     }
 
-    /// `jwks_uri` of the discovery document at `address`.
-    async fn discover(&self, iss: &str, address: &str) -> Result<String, SourceError> {
+    /// The document at the `jwks_uri` of the discovery document at `address`.
+    async fn discover(
+        &self,
+        iss: &str,
+        address: &str,
+        credentials: &FetchCredentials,
+    ) -> Result<Vec<u8>, SourceError> {
         #[derive(Deserialize)]
         struct Discovery {
             issuer: String,
             jwks_uri: String,
         }
-        let document = self.client.fetch(address).await?;
+        let document = self.client.fetch_with(address, credentials).await?;
         let discovery: Discovery = json::read(&document).map_err(|_| SourceError::DiscoveryMalformed)?;
         // OpenID Connect Discovery §4.3: "MUST be identical to the Issuer URL that was used as the prefix";
         // SSF 1.0 §7.2.4 demands the same.
-        if discovery.issuer == iss {
-            Ok(discovery.jwks_uri)
-        } else {
-            Err(SourceError::DiscoveryIssuerMismatch)
+        if discovery.issuer != iss {
+            return Err(SourceError::DiscoveryIssuerMismatch);
         }
+        if credentials.authorization.is_some() && !is_same_origin(address, &discovery.jwks_uri) {
+            return Err(SourceError::OtherOrigin);
+        }
+        Ok(self.client.fetch_with(&discovery.jwks_uri, credentials).await?)
     }
+}
+
+/// Whether two URLs have the same scheme, host and port.
+fn is_same_origin(one: &str, other: &str) -> bool {
+    let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin()).filter(url::Origin::is_tuple);
+    origin(one).is_some() && origin(one) == origin(other)
 }
 
 /// SSF 1.0 §7.2.1: the well-known part is inserted before the path of the issuer.
@@ -302,7 +329,7 @@ mod tests {
     }
 
     fn keys_of(issuers: &[Issuer], client: Client, clock: &Clock) -> IssuerKeys {
-        let issuers = issuers.iter().map(|(iss, keys)| (iss.as_str(), keys));
+        let issuers = issuers.iter().map(|(iss, keys)| (iss.as_str(), keys, None));
         IssuerKeys::new(issuers, client, clock.clone(), Metrics::new().expect("metrics"))
     }
 

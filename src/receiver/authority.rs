@@ -207,7 +207,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::token::issuer::{Issuer, IssuerKind, KeySource};
+    use crate::token::issuer::{FetchFiles, Issuer, IssuerKind, KeySource};
     use crate::token::lineage;
 
     const OWN: &str = "https://fabric.example";
@@ -229,6 +229,7 @@ mod tests {
             iss: iss.to_owned(),
             kind: IssuerKind::Spiffe,
             keys: KeySource::Discovery,
+            fetch_files: FetchFiles::default(),
             algorithms: Vec::new(),
             audiences: Vec::new(),
             trust_domains: Vec::new(),

@@ -132,7 +132,7 @@ mod tests {
     use crate::id::TrustDomain;
     use crate::token::act::Act;
     use crate::token::issued::{Fabric, verify_own};
-    use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuers, KeySource, SubjectMapping};
+    use crate::token::issuer::{ALGORITHMS_DEFAULT, FetchFiles, Issuers, KeySource, SubjectMapping};
     use crate::token::subject_mapping::Kubernetes;
     use crate::token::testing::{NOW_SECS, Signer, now, with};
 
@@ -149,6 +149,7 @@ mod tests {
             iss: ISS.to_owned(),
             kind: IssuerKind::Jwt { subject },
             keys: KeySource::Discovery,
+            fetch_files: FetchFiles::default(),
             algorithms: ALGORITHMS_DEFAULT.to_vec(),
             audiences: vec![FABRIC.to_owned()],
             trust_domains: vec![trust_domain()],

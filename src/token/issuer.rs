@@ -37,6 +37,15 @@ impl KeySource {
     }
 }
 
+/// Files with which the documents of an issuer are fetched; read for each fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FetchFiles {
+    /// PEM certificates: the only roots of the connection, instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// A bearer token, for the origin of the configured address alone.
+    pub bearer_token: Option<PathBuf>,
+}
+
 /// Mapping of `sub` to a workload identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubjectMapping {
@@ -63,6 +72,7 @@ pub struct Issuer {
     pub iss: String,
     pub kind: IssuerKind,
     pub keys: KeySource,
+    pub fetch_files: FetchFiles,
     /// The algorithms its tokens may use.
     pub algorithms: Vec<Algorithm>,
     /// Accepted `aud` values; a token must hold one.
@@ -213,6 +223,7 @@ mod tests {
             iss: iss.to_owned(),
             kind: IssuerKind::Jwt { subject },
             keys: KeySource::Discovery,
+            fetch_files: FetchFiles::default(),
             algorithms: ALGORITHMS_DEFAULT.to_vec(),
             audiences: vec!["https://fabric.example".to_owned()],
             trust_domains: vec!["trust.example".parse().expect("trust domain")],

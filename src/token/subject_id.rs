@@ -344,7 +344,9 @@ mod tests {
 
     use super::*;
     use crate::token::foreign::verify_foreign;
-    use crate::token::issuer::{ALGORITHMS_DEFAULT, Issuer, IssuerKind, KeySource, SubjectMapping};
+    use crate::token::issuer::{
+        ALGORITHMS_DEFAULT, FetchFiles, Issuer, IssuerKind, KeySource, SubjectMapping,
+    };
     use crate::token::jws::Compact;
     use crate::token::lineage;
     use crate::token::signature_cache::SignatureCache;
@@ -651,6 +653,7 @@ mod tests {
             iss: ISS_URI.to_owned(),
             kind: IssuerKind::Jwt { subject: SubjectMapping::Identifier },
             keys: KeySource::Discovery,
+            fetch_files: FetchFiles::default(),
             algorithms: ALGORITHMS_DEFAULT.to_vec(),
             audiences: vec!["https://fabric.example".to_owned()],
             trust_domains: vec!["trust.example".parse().expect("trust domain")],

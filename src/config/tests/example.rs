@@ -47,6 +47,10 @@ fn defaults_in_the_example_are_the_defaults() {
         assert!(found.as_str().is_some_and(|path| path.starts_with("/etc/trust-fabric/push")), "{found}");
     }
     assert_eq!(set["issuers"][0]["audiences"].take()[0], unset["fabric"]["issuer"]);
+    for file in ["ca_file", "bearer_token_file"] {
+        let found = set["issuers"][0][file].take();
+        assert!(found.as_str().is_some_and(|path| path.starts_with("/var/run/secrets/")), "{found}");
+    }
     assert_eq!(set["transmitter"]["allow_loopback_push"].take(), false);
     assert_eq!(set["cluster"]["listen"].take(), "0.0.0.0:8695");
     assert_eq!(set["cluster"]["members"][0].take()["id"], 1);
