@@ -86,6 +86,9 @@ fix: checkout ## format, apply lint suggestions, rewrite the generated pages of 
 	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house limits_page_equals
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --lib metrics_page_equals
+	@TRUST_FABRIC_REWRITE=1 cargo test --workspace $(PROFILE) --test generated
+	@scripts/python-env.sh
+	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test kubernetes -- recorded alert_rules
 	@scripts/reference.py configuration
 	@cargo build $(PROFILE) --bin trust-fabric
 	@scripts/reference.py cli --program "$$CARGO_TARGET_DIR/release/trust-fabric"
@@ -96,11 +99,12 @@ proof: checkout ## run the long proofs too: the tests marked `ignore` because th
 	@cargo nextest run --workspace $(PROFILE) --run-ignored only
 
 .PHONY: nodes
-nodes: build ## run three nodes twice, as processes and in containers, and kill the leader of each
+nodes: build ## run three nodes as processes, in containers and as pods of the chart, and kill the leader of each
 	@scripts/install.sh containers
+	@scripts/python-env.sh
 	@tests/three_nodes.py processes
 	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
-		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose"
+		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose && tests/three_nodes.py pods"
 
 .PHONY: regions
 regions: build ## run two regions of three nodes, kill leaders and cut the link between them (2 minutes)
