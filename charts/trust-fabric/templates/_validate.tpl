@@ -1,0 +1,119 @@
+{{/*
+Refuses values that the schema cannot judge, each with a sentence that names the value. In every template that would fail with
+such values, because Helm does not state the order of templates.
+*/}}
+{{- define "trust-fabric.validate" -}}
+{{- $fabric := .Values.fabric }}
+{{- $deploy := .Values.deploy }}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]{0,44}[a-z0-9])?$" .Release.Name) }}
+{{- fail (printf "The release name %q cannot name a service: it must begin with a letter and have at most 46 of a-z, 0-9 and '-'." .Release.Name) }}
+{{- end }}
+{{- if not (has (include "trust-fabric.replicas" . | int) (list 1 3 5)) }}
+{{- fail (printf "fabric.replicas is %v: a fabric has 1, 3 or 5 nodes, because an even number survives no more failures than the odd one below it." $fabric.replicas) }}
+{{- end }}
+{{- include "trust-fabric.validatePki" . }}
+{{- range $index, $issuer := $fabric.issuers }}
+{{- include "trust-fabric.validateIssuer" (dict "index" $index "issuer" $issuer) }}
+{{- end }}
+{{- range $name := list "transmitter" "federation" }}
+{{- with get $fabric $name }}
+{{- if ne (hasKey . "certificate") (hasKey . "privateKey") }}
+{{- fail (printf "fabric.%s needs both certificate and privateKey, or neither." $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $index, $files := $deploy.files }}
+{{- if eq (hasKey $files "configMapName") (hasKey $files "secretName") }}
+{{- fail (printf "deploy.files[%d] needs exactly one of configMapName and secretName." $index) }}
+{{- end }}
+{{- end }}
+{{- if and (include "trust-fabric.presentsToken" .) $deploy.networkPolicy.enabled (not $deploy.networkPolicy.apiServer) }}
+{{- fail "An issuer has bearerTokenFile, so the nodes call the API server: deploy.networkPolicy.apiServer must name its networks and ports." }}
+{{- end }}
+{{- include "trust-fabric.validateMonitoring" . }}
+{{- if and $deploy.test (($deploy.test).exchange) (not $fabric.callers) }}
+{{- fail "deploy.test.exchange needs a caller: fabric.callers must give the identity of its certificate the capability exchange." }}
+{{- end }}
+{{- include "trust-fabric.unchanged" (dict "root" . "existing" (lookup "v1" "ConfigMap" .Release.Namespace .Release.Name)) }}
+{{- end }}
+
+{{- define "trust-fabric.validatePki" -}}
+{{- $pki := .Values.fabric.pki }}
+{{- if and (eq $pki.mode "secrets") (not .Values.deploy.development) }}
+{{- fail "fabric.pki.mode is secrets, by which every pod has the keys of all nodes: it is permitted with deploy.development: true only." }}
+{{- end }}
+{{- range $name, $mode := dict "issuerRef" "certManagerCsi" "className" "spire" "secretName" "secrets" }}
+{{- if and (eq $pki.mode $mode) (not (get $pki $name)) }}
+{{- fail (printf "fabric.pki.mode is %s, which needs fabric.pki.%s." $mode $name) }}
+{{- end }}
+{{- if and (ne $pki.mode $mode) (hasKey $pki $name) }}
+{{- fail (printf "fabric.pki.%s is for mode %s, and fabric.pki.mode is %s." $name $mode $pki.mode) }}
+{{- end }}
+{{- end }}
+{{- if and (hasKey $pki "peerIssuerRef") (ne $pki.mode "certManagerCsi") }}
+{{- fail (printf "fabric.pki.peerIssuerRef is for mode certManagerCsi, and fabric.pki.mode is %s." $pki.mode) }}
+{{- end }}
+{{- if and (eq $pki.mode "certManagerCsi") (not $pki.clientCA) }}
+{{- fail "fabric.pki.mode is certManagerCsi, which needs fabric.pki.clientCA, the CAs of callers." }}
+{{- end }}
+{{- if and (eq $pki.mode "certManagerCsi") (not $pki.peerCA) (gt (include "trust-fabric.replicas" . | int) 1) }}
+{{- fail "fabric.pki.mode is certManagerCsi, which needs fabric.pki.peerCA for several nodes." }}
+{{- end }}
+{{- if and (eq $pki.mode "spire") (not .Values.deploy.spiffeHelper) }}
+{{- fail "fabric.pki.mode is spire, which needs deploy.spiffeHelper.image: the sidecar writes the SVID into files." }}
+{{- end }}
+{{- end }}
+
+{{- define "trust-fabric.validateIssuer" -}}
+{{- $issuer := .issuer }}
+{{- $place := printf "fabric.issuers[%d]" .index }}
+{{- $sources := list }}
+{{- range $name := list "keysFile" "keysUrl" "discovery" "bundleFile" "bundleEndpoint" }}
+{{- if get $issuer $name }}{{ $sources = append $sources $name }}{{ end }}
+{{- end }}
+{{- if ne (len $sources) 1 }}
+{{- fail (printf "%s has %d sources of keys and needs exactly one of keysFile, keysUrl, discovery, bundleFile and bundleEndpoint." $place (len $sources)) }}
+{{- end }}
+{{- $isSpiffe := eq ($issuer.kind | default "jwt") "spiffe" }}
+{{- if ne $isSpiffe (hasPrefix "bundle" (first $sources)) }}
+{{- fail (printf "%s.%s does not fit its kind: bundleFile and bundleEndpoint are for kind spiffe, the other sources for kind jwt." $place (first $sources)) }}
+{{- end }}
+{{- if eq $isSpiffe (hasKey $issuer "subject") }}
+{{- fail (printf "%s.subject must be set for kind jwt, and must not be set for kind spiffe." $place) }}
+{{- end }}
+{{- end }}
+
+{{- define "trust-fabric.validateMonitoring" -}}
+{{- $monitor := .Values.deploy.serviceMonitor }}
+{{- if $monitor.enabled }}
+{{- $access := ((.Values.fabric.metrics).access) | default "loopback" }}
+{{- if eq $access "loopback" }}
+{{- fail "deploy.serviceMonitor.enabled needs fabric.metrics.access: authenticated, because Prometheus does not scrape from the loopback address of a pod." }}
+{{- end }}
+{{- if not $monitor.ca }}
+{{- fail "deploy.serviceMonitor needs ca, the CA of the certificates of the nodes." }}
+{{- end }}
+{{- if and (eq $access "authenticated") (not $monitor.certificateSecret) }}
+{{- fail "deploy.serviceMonitor needs certificateSecret, because fabric.metrics.access is authenticated." }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Refuses a changed name or size of a fabric that exists: (dict "root" . "existing" <its ConfigMap or nothing>). */}}
+{{- define "trust-fabric.unchanged" -}}
+{{- with (.existing).data }}
+{{- $old := fromToml (get . "trust-fabric.toml") }}
+{{- $fabric := $.root.Values.fabric }}
+{{- if ne $old.fabric.issuer $fabric.issuer }}
+{{- fail (printf "fabric.issuer is %s and the installed fabric has %s: it is iss of every token and cannot change." $fabric.issuer $old.fabric.issuer) }}
+{{- end }}
+{{- if ne $old.fabric.trust_domain $fabric.trustDomain }}
+{{- fail (printf "fabric.trustDomain is %s and the installed fabric has %s: it is part of every name and cannot change." $fabric.trustDomain $old.fabric.trust_domain) }}
+{{- end }}
+{{- $size := max 1 (len ($old.cluster.members | default list)) | int }}
+{{- $replicas := include "trust-fabric.replicas" $.root | int }}
+{{- if ne $size $replicas }}
+{{- fail (printf "fabric.replicas is %d and the installed fabric has %d: nodes join and leave by trust-fabric cluster, not by this number." $replicas $size) }}
+{{- end }}
+{{- end }}
+{{- end }}
