@@ -5,6 +5,7 @@ the leader is killed, and all of it holds on the other two, also for earlier wri
 on all three.
 
     tests/three_nodes.py compose     the containers of docker-compose.yml, from existing images (make image)
+    tests/three_nodes.py pods        the same image as the pods of the chart, as kubelet would start them (pods.py)
     tests/three_nodes.py processes   the processes of scripts/cluster.sh
 
 Prints its observations. Needs only Python. Stops and removes the nodes and their data at the end.
@@ -23,6 +24,7 @@ import urllib.request
 from pathlib import Path
 
 from nodes import ROOT, Client, exchange, leader, run, say, tool, until, verify
+from pods import Pods
 
 # Ports of the nodes 1, 2 and 3 on this machine.
 PORTS = {1: 8694, 2: 8704, 3: 8714}
@@ -218,7 +220,7 @@ def check(cluster):
 
 
 def main():
-    kinds = {"compose": Compose, "processes": Processes}
+    kinds = {"compose": Compose, "pods": lambda scratch: Pods(scratch, PORTS), "processes": Processes}
     if len(sys.argv) != 2 or sys.argv[1] not in kinds:
         sys.exit(__doc__)
     scratch = Path(tempfile.mkdtemp())
