@@ -402,7 +402,7 @@ mod tests {
             let (_outer, path) = directory();
             fs::create_dir(&path).expect("directory");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode");
-            let refused = prepare(&path, Mode::Production).err().expect("refused").to_string();
+            let refused = prepare(&path, Mode::Production).expect_err("refused").to_string();
             assert_eq!(refused.contains("fsGroupChangePolicy to OnRootMismatch"), has_advice, "{refused}");
         }
     }

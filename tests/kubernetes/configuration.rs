@@ -9,9 +9,6 @@ use trust_fabric_spec::config::{Release, to_toml};
 
 use crate::releases::{NAMESPACE, RELEASE, files, of_kind, parsed, read, rendered, root};
 
-/// Files of values with settings that the program does not have yet: `ca_file` and `bearer_token_file` of an issuer.
-const NEEDS_ISSUER_FILES: [&str; 1] = ["in-cluster"];
-
 /// Settings of the example that a fabric on Kubernetes does not have, with the reason.
 const ABSENT: [(&str, &str); 4] = [
     ("node.id", "the number of the pod, from the environment"),
@@ -62,9 +59,6 @@ fn environment(report: &Value, id: u64) -> Vec<(String, String)> {
 #[test]
 fn configuration_of_every_node_is_valid() {
     for (name, report) in rendered(&[]) {
-        if NEEDS_ISSUER_FILES.contains(&name.as_str()) {
-            continue;
-        }
         let mut file = tempfile::NamedTempFile::with_suffix(".toml").expect("file");
         file.write_all(configuration(&report).as_bytes()).expect("written");
         let set = of_kind(&report, "StatefulSet").next().expect("a StatefulSet");
