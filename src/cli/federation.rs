@@ -1,7 +1,9 @@
 //! `trust-fabric federation …`
 
+use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -27,6 +29,9 @@ pub(super) enum Command {
     Bundle {
         /// The CA certificates: PEM, as in `tls.client_ca`.
         ca: PathBuf,
+        /// Write it to this file instead, which is replaced as a whole: nodes of a peer may read it.
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
     },
     /// Refuse the calls and the credentials of a peer. Its ledger is read on.
     Pause(Peer),
@@ -49,9 +54,12 @@ pub(super) struct Peer {
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let (verb, peer) = match command {
         Command::Status { server, output } => return status(&server, output, out),
-        Command::Bundle { ca } => {
+        Command::Bundle { ca, to } => {
             let bundle = tls::bundle_of_file(&ca, Clock::system().now()).map_err(Error::Ca)?;
-            return Ok(writeln!(out, "{bundle}")?);
+            return match to {
+                Some(file) => replace(&file, &format!("{bundle}\n")),
+                None => Ok(writeln!(out, "{bundle}")?),
+            };
         }
         Command::Pause(peer) => ("pause", peer),
         Command::Resume(peer) => ("resume", peer),
@@ -62,6 +70,20 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let changed = super::wait_for(peer.server.client()?.post(&path, &json!({})))?;
     let state = changed.get("state").and_then(Value::as_str).map(printable).unwrap_or_default();
     Ok(writeln!(out, "{}: {verb} is done, the peer is {state}", printable(&peer.name))?)
+}
+
+/// A node accepts no bundle that others than its owner may write, whatever our umask is.
+fn replace(file: &Path, text: &str) -> Result<(), Error> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let temporary = PathBuf::from(name);
+    // A leftover of an earlier run may have another mode.
+    drop(fs::remove_file(&temporary));
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary);
+    let written =
+        opened.and_then(|mut opened| opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all()));
+    let renamed = written.and_then(|()| fs::rename(&temporary, file));
+    renamed.map_err(|source| Error::File { path: file.to_owned(), source })
 }
 
 fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Result<(), Error> {
@@ -78,4 +100,42 @@ fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Resu
         ("error", "error"),
     ];
     Ok(output::list(out, output, &peers, &columns)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::pki::{self, CertificatePlan};
+
+    #[test]
+    fn bundle_replaces_a_file_as_a_whole() {
+        let directory = tempfile::tempdir().expect("directory");
+        let plan = CertificatePlan {
+            directory: directory.path().join("pki"),
+            trust_domain: "eu.example".parse().expect("trust domain"),
+            hosts: Vec::new(),
+            peers: Vec::new(),
+            callers: Vec::new(),
+            lifetime_days: 1,
+        };
+        let ca = pki::make(&plan, Clock::system().now()).expect("made").ca.certificate;
+        let file = directory.path().join("eu.json");
+        let mut printed = Vec::new();
+        run(Command::Bundle { ca: ca.clone(), to: None }, &mut printed).expect("printed");
+        fs::write(&file, "an earlier bundle").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("a mode that nodes refuse");
+        let before = fs::File::open(&file).expect("opened");
+        run(Command::Bundle { ca: ca.clone(), to: Some(file.clone()) }, &mut Vec::new()).expect("written");
+        assert_eq!(fs::read(&file).expect("read"), printed);
+        assert_eq!(
+            std::io::read_to_string(before).expect("read"),
+            "an earlier bundle",
+            "not truncated under its reader"
+        );
+        assert_eq!(fs::metadata(&file).expect("metadata").permissions().mode() & 0o022, 0);
+        let nowhere = Some(directory.path().join("no/where.json"));
+        assert!(matches!(run(Command::Bundle { ca, to: nowhere }, &mut Vec::new()), Err(Error::File { .. })));
+    }
 }
