@@ -19,6 +19,7 @@ mod handover;
 mod health;
 mod hosts;
 mod join;
+mod link;
 mod load;
 mod members;
 mod node;
@@ -258,6 +259,14 @@ enum Command {
         #[command(flatten)]
         plan: federation::Plan,
     },
+    /// A TCP proxy between regions that run, which delays and loses, until SIGTERM or SIGINT
+    ///
+    /// Its end cuts the link: open connections end and new ones are refused. SIGSTOP makes it silent: connections
+    /// stay open and nothing arrives, until SIGCONT.
+    Link {
+        #[command(flatten)]
+        plan: link::Plan,
+    },
     /// Durable writes per second at 1, 64 and 1024 clients, beside three members of etcd, in turns
     Writes {
         #[command(flatten)]
@@ -327,6 +336,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::Federation { place, plan } => {
             clients()?.block_on(uninterrupted(federation::run(place, plan)))
         }
+        Command::Link { plan } => clients()?.block_on(link::run(plan, told_to_end())),
         Command::Writes { place, plan } => clients()?.block_on(uninterrupted(writes::run(place, plan))),
         Command::Scaling { place, plan } => clients()?.block_on(uninterrupted(scaling::run(place, plan))),
     }
@@ -339,12 +349,19 @@ fn clients() -> Result<Runtime> {
 
 /// Ends at SIGINT and SIGTERM, so that started processes are stopped.
 async fn uninterrupted(measuring: impl Future<Output = Result<bool>>) -> Result<bool> {
+    tokio::select! {
+        outcome = measuring => outcome,
+        reason = told_to_end() => bail!("{}", reason?),
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn told_to_end() -> Result<&'static str> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        outcome = measuring => outcome,
-        _ = interrupt.recv() => bail!("interrupted"),
-        _ = terminate.recv() => bail!("terminated"),
+        _ = interrupt.recv() => Ok("interrupted"),
+        _ = terminate.recv() => Ok("terminated"),
     }
 }
 

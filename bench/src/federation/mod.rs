@@ -3,7 +3,6 @@
 
 mod cost;
 mod facts;
-mod link;
 mod region;
 mod witness;
 
@@ -13,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use tokio::time::sleep;
 
+use crate::link::Link;
 use crate::members::ClusterArgs;
 use crate::report::Report;
-use link::Link;
 use region::Region;
 
 /// Names of the regions; the first is the origin.
@@ -107,7 +106,8 @@ impl World {
         }
         eprintln!("{} regions of {} nodes start", plan.regions, place.nodes);
         let mut origin = origin.start().await?;
-        let nodes = (0..origin.members.count()).map(|node| origin.members.https_address(node));
+        let nodes =
+            (0..origin.members.count()).map(|node| Ok(origin.members.https_address(node)?.to_string()));
         let addresses = nodes.collect::<Result<Vec<_>>>()?;
         let mut readers = Vec::new();
         for (reader, link) in plans.into_iter().zip(&links) {
