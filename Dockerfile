@@ -8,6 +8,8 @@
 #   BUILDER_IMAGE    what it is compiled with
 #   RUNTIME_IMAGE    what it runs on: needs glibc, libstdc++ and CA certificates; scratch if image/ brings them
 #
+# `--target bench` is the bench, for the link between the regions of docker-compose.regions.yml.
+#
 # There is no `# syntax=` line: BuildKit would fetch that from a registry too.
 ARG BUILDER_IMAGE=docker.io/library/rust:1.95-bookworm
 ARG RUNTIME_IMAGE=gcr.io/distroless/cc-debian12:nonroot
@@ -21,6 +23,16 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/target \
     CARGO_TARGET_DIR=/target cargo build --release --locked --bin trust-fabric && \
     scripts/image-tree.sh /target/release/trust-fabric /build/image
+
+FROM build AS build-bench
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/target \
+    CARGO_TARGET_DIR=/target cargo build --release --locked --bin trust-fabric-bench && \
+    strip --strip-debug -o /build/trust-fabric-bench /target/release/trust-fabric-bench
+
+FROM ${RUNTIME_IMAGE} AS bench
+COPY --from=build-bench /build/trust-fabric-bench /usr/local/bin/
+USER 65532:65532
+ENTRYPOINT ["/usr/local/bin/trust-fabric-bench"]
 
 FROM scratch AS prebuilt
 COPY image /build/image

@@ -15,12 +15,16 @@ PROFILE := --release --locked
 # Only the tests leave our own crate unoptimised (docs/decisions/2026-11-22-tests-unoptimised.md).
 TEST_PROFILE := $(PROFILE) --config 'profile.release.package.trust-fabric.opt-level=0'
 
+# Runs the compose file with the images of scripts/image.sh.
+COMPOSE_UP := export PROMETHEUS_IMAGE=trust-fabric-prometheus:dev; \
+	if docker compose version >/dev/null 2>&1; then exec docker compose up --no-build; else exec docker-compose up --no-build; fi
+
 # Passed to the development broker: make run RUN_ARGS="--once"
 RUN_ARGS ?=
 
 .PHONY: help
 help: ## list these commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 .PHONY: checkout
 checkout:
@@ -41,6 +45,10 @@ build: checkout ## compile the product, and the bench beside it
 cluster: build ## run three nodes on this machine, from cluster/, until Ctrl-C
 	@exec scripts/cluster.sh
 
+.PHONY: regions-run
+regions-run: build ## run two regions of three nodes on this machine, and a link between them, until Ctrl-C
+	@exec scripts/regions.sh
+
 .PHONY: image
 image: build ## make the container image without a registry, from the program built here
 	@scripts/install.sh containers
@@ -50,9 +58,13 @@ image: build ## make the container image without a registry, from the program bu
 compose: build ## run three nodes and Prometheus in containers, without a registry, until Ctrl-C
 	@scripts/install.sh containers
 	@scripts/image.sh prometheus
-	@export PROMETHEUS_IMAGE=trust-fabric-prometheus:dev; \
-		if docker compose version >/dev/null 2>&1; then exec docker compose up --no-build; \
-		else exec docker-compose up --no-build; fi
+	@$(COMPOSE_UP)
+
+.PHONY: compose-regions
+compose-regions: build ## run two regions of three nodes, a link between them and Prometheus in containers, until Ctrl-C
+	@scripts/install.sh containers
+	@scripts/image.sh bench prometheus
+	@export COMPOSE_FILE=docker-compose.regions.yml; $(COMPOSE_UP)
 
 .PHONY: test
 test: checkout ## run every test, with the Python oracles

@@ -6,6 +6,8 @@ set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 program="${CARGO_TARGET_DIR:?the Makefile sets it}/release/trust-fabric"
 directory="${1:-${XDG_DATA_HOME:-$HOME/.local/share}/trust-fabric/cluster}"
+# shellcheck source=scripts/processes.sh
+. "$checkout/scripts/processes.sh"
 
 mkdir -p "$directory"
 cd "$directory"
@@ -13,41 +15,16 @@ cd "$directory"
   --caller operator --caller workload --caller gateway --issuer >certificates.txt
 ln -sfn "$checkout/policies" policies
 
-# Each node has its own process group (`set -m`), so that Ctrl-C reaches only this script, which signals each node once.
-nodes=()
-start() { # id
-  "$program" serve --config "$checkout/cluster/node-$1.toml" \
-    > >(trap '' INT TERM; exec sed -u "s/^/node-$1 | /") 2>&1 &
-  nodes+=($!)
-}
-stop() {
-  trap '' INT TERM
-  kill -TERM "${nodes[@]}" 2>/dev/null || true
-  wait
-}
-trap stop EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-# Only for the nodes: Ctrl-C during another command must end this script too.
-set -m
-for id in 1 2 3; do start "$id"; done
-set +m
-
-is_healthy() { "$program" health --server "http://127.0.0.1:$1" >/dev/null 2>&1; }
-for port in 8693 8703 8713; do
-  until is_healthy "$port"; do
-    jobs -rp | grep -q . || exit 1
-    sleep 0.2
-  done
-done
+for id in 1 2 3; do run "node-$id" "$program" serve --config "$checkout/cluster/node-$id.toml"; done
+until_healthy "$program" 8693 8703 8713
 cat <<END
 
-Three nodes, at https://localhost:8694 (process ${nodes[0]}), :8704 (${nodes[1]}) and :8714 (${nodes[2]}).
+Three nodes, at https://localhost:8694 (process ${processes[0]}), :8704 (${processes[1]}) and :8714 (${processes[2]}).
 Data and certificates are in $directory. From there, for example:
 
   trust-fabric health --server http://127.0.0.1:8703
   trust-fabric keys list --server https://localhost:8714 --ca pki/ca.pem --cert pki/operator.pem --key pki/operator-key.pem
-  kill -KILL ${nodes[0]}    # the other two go on
+  kill -KILL ${processes[0]}    # the other two go on
 
 Ctrl-C ends all three.
 

@@ -2,7 +2,7 @@
 # Creates the file tree for the Dockerfile: `scripts/image-tree.sh <program> <directory> [libraries]`.
 #
 #   root/   owned by root: the program without line tables, the first policy, the directory of the configuration
-#   own/    owned by the node: mount points of data and certificates
+#   own/    owned by the node: mount points of data, certificates and bundles of peer fabrics
 #
 # With `libraries`, root/ also gets the parts of a base image: shared libraries, certificates of public CAs, and the
 # configuration of name lookup. The program then runs on `scratch`.
@@ -17,7 +17,7 @@ mkdir -p "$tree/root/usr/local/bin" "$tree/root/etc/trust-fabric" "$tree/own"
 strip --strip-debug -o "$tree/root/usr/local/bin/trust-fabric" "$program"
 cp -R policies "$tree/root/etc/trust-fabric/policies"
 chmod -R u=rwX,go=rX "$tree/root"
-mkdir -m 0700 "$tree/own/data" "$tree/own/pki"
+mkdir -m 0700 "$tree/own/data" "$tree/own/pki" "$tree/own/bundles"
 
 [ "$with" = libraries ] || exit 0
 ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
