@@ -120,7 +120,13 @@ nodes: build ## run three nodes as processes, in containers and as pods of the c
 
 .PHONY: regions
 regions: build ## run two regions of three nodes, kill leaders and cut the link between them (2 minutes)
-	@tests/two_regions.py
+	@tests/two_regions.py processes
+
+.PHONY: regions-containers
+regions-containers: build ## the same two regions in containers (3 minutes)
+	@scripts/install.sh containers
+	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
+		sh -c "scripts/image.sh bench prometheus && tests/two_regions.py compose"
 
 .PHONY: upgrade
 upgrade: checkout ## upgrade three nodes from the previous feature level under load, back and forth, and finalize

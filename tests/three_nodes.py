@@ -11,7 +11,6 @@ on all three.
 Prints its observations. Needs only Python. Stops and removes the nodes and their data at the end.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -19,45 +18,38 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
+from containers import Project, prometheus
 from nodes import ROOT, Client, exchange, leader, run, say, tool, until, verify
 from pods import Pods
 
 # Ports of the nodes 1, 2 and 3 on this machine.
 PORTS = {1: 8694, 2: 8704, 3: 8714}
-PROMETHEUS = "http://127.0.0.1:9090"
 
 
 class Compose:
     """The containers of docker-compose.yml, in a separate project."""
 
     def __init__(self, scratch):
-        has_plugin = subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
-        self.compose = ["docker", "compose"] if has_plugin else ["docker-compose"]
-        self.compose += ["--project-name", "trust-fabric-check"]
+        self.project = Project("trust-fabric-check", "docker-compose.yml")
         self.pki = scratch / "pki"
 
     def start(self):
-        run(*self.compose, "up", "--detach")
+        self.project.run("up", "--detach")
         run("docker", "cp", f"{self.id(1)}:/pki", self.pki)
         # The second start finds the certificates of the first.
-        run(*self.compose, "up", "--detach")
+        self.project.run("up", "--detach")
 
     def id(self, node):
-        return run(*self.compose, "ps", "--all", "--quiet", f"node-{node}")
-
-    def inspect(self, node, what):
-        return run("docker", "inspect", "--format", "{{json %s}}" % what, self.id(node))
+        return self.project.id(f"node-{node}")
 
     def is_healthy(self, node):
-        return json.loads(self.inspect(node, ".State.Health.Status")) == "healthy"
+        return self.project.inspect(f"node-{node}", ".State.Health.Status") == "healthy"
 
     def credential(self, node, account="demo/reporter"):
         program = ["/usr/local/bin/trust-fabric", "credential", "--dir", "/pki", "--service-account", account]
-        return run(*self.compose, "exec", "-T", f"node-{node}", *program)
+        return self.project.run("exec", "-T", f"node-{node}", *program)
 
     def kill(self, node):
         run("docker", "kill", "--signal", "KILL", self.id(node))
@@ -68,24 +60,16 @@ class Compose:
     def check_the_rest(self, nodes):
         """Confinement, and that Prometheus sees exactly these nodes."""
         for node in nodes:
-            seen = [self.inspect(node, what) for what in (
-                ".Config.User", ".HostConfig.ReadonlyRootfs", ".HostConfig.CapDrop", ".HostConfig.Privileged",
-                ".HostConfig.SecurityOpt")]
-            expected = ['"65532:65532"', "true", '["ALL"]', "false", '["no-new-privileges:true"]']
-            assert seen == expected, seen
+            self.project.check_confined(f"node-{node}")
         until("Prometheus", lambda: self.nodes_scraped() == set(nodes))
         say(f"Prometheus scrapes {', '.join(f'node-{node}' for node in nodes)} and no other; the containers are unprivileged")
 
     def nodes_scraped(self):
-        query = urllib.parse.quote("svc_raft_is_leader and on (instance) up == 1")
-        with urllib.request.urlopen(f"{PROMETHEUS}/api/v1/query?query={query}", timeout=5) as answer:
-            series = json.load(answer)["data"]["result"]
+        series = prometheus("query", query="svc_raft_is_leader and on (instance) up == 1")["result"]
         return {int(one["metric"]["instance"].removeprefix("node-").removesuffix(":8694")) for one in series}
 
     def stop(self):
-        logs = subprocess.run([*self.compose, "logs", "--no-color", "--tail", "1000"], cwd=ROOT, text=True, capture_output=True)
-        run(*self.compose, "down", "--volumes")
-        return logs.stdout
+        return self.project.remove()
 
 
 class Processes:

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Two regions of three nodes each: us reads the ledger of eu through a proxy that delays and cuts.
+"""Two regions of three nodes each: us reads the ledger of eu through a proxy that delays, cuts and loses.
 
-    tests/two_regions.py [--delay-ms 75] [--revocations 50]
+    tests/two_regions.py [processes] [--delay-ms 75] [--revocations 50]
+    tests/two_regions.py compose     the containers of docker-compose.regions.yml, from existing images
 
 An agent of eu is exchanged into us and calls a tool there; it is revoked in eu and refused by every node of us, also
 while the leader of either region is killed. While the link is cut, us answers 503 to every token that came from eu, and
 its own tokens are not affected; once the link heals, the agents that were revoked meanwhile are refused and the others
 are accepted again. No entry is missing: both regions state the same hash. Prints the time between a 202 of eu and the
 last node of us that has the entry, or refuses the agent. Needs only Python; removes the nodes and their data.
+
+us answers 503 also while the link is silent or loses one direction, and while eu has no majority. In containers, the nodes
+and the link are unprivileged, the regions have no common network or key, and Prometheus sees all nodes.
 """
 
 import argparse
@@ -23,9 +27,11 @@ sys.path.append(str(Path(__file__).resolve().parent / "faults"))
 
 from nodes import leader, say, until  # noqa: E402
 from region import STALE_AFTER_SECS, UNREACHABLE  # noqa: E402
+from region_compose import Compose  # noqa: E402
 from region_processes import Processes  # noqa: E402
 
 PATIENCE_SECS = 60
+KINDS = {"processes": Processes, "compose": Compose}
 
 
 class Scenario:
@@ -158,6 +164,50 @@ def figures(name, secs):
     say(f"{name}: {len(millis)} revocations, p50 {statistics.median(millis):.0f} ms, p99 {p99:.0f} ms, max {millis[-1]:.0f} ms")
 
 
+def broken_links(scenario):
+    """Connections that stay open, over which nothing arrives, or nothing in one direction: stale as after a cut."""
+    link = scenario.link
+    for fault, begin in (("is silent", link.silence), ("loses requests", lambda: link.lose("requests")),
+                         ("loses responses", lambda: link.lose("responses"))):
+        agent, crossing, token = scenario.traveller()
+        scenario.accepted_on_each_node(token)
+        begin()
+        took = scenario.unavailable_on_each_node(crossing, token)
+        assert took < STALE_AFTER_SECS + 2, (fault, took)
+        answered = scenario.revoke(agent)
+        link.heal()
+        live = scenario.until_states("live")
+        scenario.refused_on_each_node(answered, crossing, token)
+        say(f"the link {fault}: 503 after {took:.1f} s; it heals, and is live again after {live:.1f} s; the agent is refused")
+
+
+def without_a_majority(scenario):
+    """The last node of either region proves nothing: no lease for us, no answer to a token."""
+    eu, us = scenario.eu, scenario.us
+    agent, crossing, token = scenario.traveller()
+    scenario.accepted_on_each_node(token)
+    with Steady(us) as steady:
+        for node in eu.nodes[:2]:
+            eu.kill(node)
+        took = scenario.unavailable_on_each_node(crossing, token)
+        assert took < STALE_AFTER_SECS + 2, took
+        eu.mend()
+        scenario.until_states("live")
+        scenario.accepted_on_each_node(token)
+    assert not steady.wrong, steady.wrong[:3]
+    say(f"eu has one node of three: each node of us answers 503 to its tokens after {took:.1f} s, and 200 to us's own")
+    for node in us.nodes[:2]:
+        us.kill(node)
+    [last] = us.running()
+    until("503 of the last node", lambda: us.verify_on(last, token)[0] == 503)
+    answered = scenario.revoke(agent)
+    # Each answer takes 2 s: the wait for a leader.
+    assert us.verify_on(last, token)[0] == 503 and us.exchange_on(last, crossing)[0] == 503, "without a majority"
+    us.mend()
+    scenario.refused_on_each_node(answered, crossing, token)
+    say("us has one node of three: it answers 503; the agent that was revoked meanwhile is refused once there are three")
+
+
 def cut(scenario, revocations):
     """The link is cut while an agent that us has accepted is revoked in eu, and another one is not."""
     agent, crossing, token = scenario.traveller()
@@ -187,6 +237,7 @@ def check(regions, revocations):
     scenario = Scenario(regions)
     say(f"eu is live on each node of us {scenario.until_states('live'):.1f} s after both were ready")
     scenario.us.register_tool()
+    regions.check_the_rest()
     figures("from the 202 of eu to the last node of us", [scenario.revocation_arrives() for _ in range(revocations)])
     figures("until the last node of us refuses an agent of eu", [scenario.agent_ends() for _ in range(10)])
     for region in (scenario.us, scenario.eu):
@@ -201,17 +252,20 @@ def check(regions, revocations):
         scenario.refused_on_each_node(time.monotonic(), crossing, token)
     scenario.until_states("live")
     scenario.until_equal()
+    broken_links(scenario)
+    without_a_majority(scenario)
     cut(scenario, revocations)
     scenario.until_equal()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delay-ms", type=float, default=75, help="round trip between the regions (default: 75)")
+    parser.add_argument("kind", nargs="?", choices=KINDS, default="processes")
+    parser.add_argument("--delay-ms", type=int, default=75, help="round trip between the regions (default: 75)")
     parser.add_argument("--revocations", type=int, default=50, help="revocations in each part (default: 50)")
     arguments = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
-    regions = Processes(scratch, arguments.delay_ms / 2000)
+    regions = KINDS[arguments.kind](scratch, arguments.delay_ms)
     passed = False
     try:
         check(regions, arguments.revocations)
