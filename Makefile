@@ -119,8 +119,9 @@ nodes: build ## run three nodes as processes, in containers and as pods of the c
 		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose && tests/three_nodes.py pods"
 
 .PHONY: regions
-regions: build ## run two regions of three nodes, kill leaders and cut the link between them (2 minutes)
+regions: build ## run two regions of three nodes, kill leaders and cut the link between them; run the tutorial (2 minutes)
 	@tests/two_regions.py processes
+	@tests/regions_tutorial.py
 
 .PHONY: regions-containers
 regions-containers: build ## the same two regions in containers (3 minutes)
