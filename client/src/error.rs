@@ -30,10 +30,10 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// A file lacks its PEM content.
+    /// A file or text lacks its PEM content.
     #[error("{}: holds no {holds} in PEM", path.display())]
     NotPem {
-        /// The file.
+        /// The file, or the name of the setting that holds the text.
         path: PathBuf,
         /// The expected content.
         holds: &'static str,

@@ -17,11 +17,12 @@ pub mod sse;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use reqwest::Url;
 use serde_json::Value;
 
-pub use self::certificates::Certificates;
+pub use self::certificates::{Certificates, Pem};
 pub use self::download::Download;
 pub use self::error::{Error, Refusal};
 pub use self::events::Events;
@@ -36,6 +37,7 @@ pub struct NodeClient {
     /// The endpoint that responded last.
     preferred: Arc<AtomicUsize>,
     bearer: Option<Arc<str>>,
+    timeout: Duration,
 }
 
 impl NodeClient {
@@ -60,7 +62,7 @@ impl NodeClient {
         if !(1..=limits::ENDPOINTS_MAX).contains(&endpoints.len()) {
             return Err(Error::EndpointCount);
         }
-        Ok(Self { http: certificates.http_client()?, endpoints, preferred: Arc::default(), bearer: None })
+        Ok(Self::at(certificates.http_client()?, endpoints))
     }
 
     /// A client of the node that serves this Unix socket.
@@ -69,8 +71,17 @@ impl NodeClient {
     /// [`Error::Unprepared`].
     pub fn at_socket(path: &Path) -> Result<Self, Error> {
         let http = certificates::builder().unix_socket(path).build().map_err(|_| Error::Unprepared)?;
-        let endpoints = [endpoint("http://localhost/")?].into();
-        Ok(Self { http, endpoints, preferred: Arc::default(), bearer: None })
+        Ok(Self::at(http, [endpoint("http://localhost/")?].into()))
+    }
+
+    fn at(http: reqwest::Client, endpoints: Arc<[Url]>) -> Self {
+        Self { http, endpoints, preferred: Arc::default(), bearer: None, timeout: limits::REQUEST_TIMEOUT }
+    }
+
+    /// Waits this long for the response to one request at one node, instead of [`limits::REQUEST_TIMEOUT`].
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// Sends this bearer token (RFC 6750) with every request that has none of its own.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 // --- client of a node ----------------------------------------------------------------------------
 
-/// Maximum wait for the response to one request at one node.
+/// Maximum wait for the response to one request at one node, if the client states no other.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum response body: a whole policy bundle as JSON.
 pub const RESPONSE_BYTES_MAX: usize = 8 * 1024 * 1024;

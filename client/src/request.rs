@@ -83,7 +83,7 @@ impl NodeClient {
         if !request.query.is_empty() {
             url.query_pairs_mut().extend_pairs(request.query);
         }
-        let mut built = self.http.request(request.method.clone(), url);
+        let mut built = self.http.request(request.method.clone(), url).timeout(self.timeout);
         let bearer = request.bearer.or(self.bearer.as_deref()).map(|bearer| format!("Bearer {bearer}"));
         let idempotency_key = HeaderName::from_static("idempotency-key");
         for (name, value, kind) in [

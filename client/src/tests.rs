@@ -179,9 +179,9 @@ impl Signed {
 
     fn certificates(&self) -> Certificates {
         Certificates {
-            ca: Some(self.file("ca.pem")),
-            certificate: Some(self.file("leaf.pem")),
-            private_key: Some(self.file("leaf-key.pem")),
+            ca: Some(self.file("ca.pem").into()),
+            certificate: Some(self.file("leaf.pem").into()),
+            private_key: Some(self.file("leaf-key.pem").into()),
         }
     }
 }
@@ -218,10 +218,10 @@ async fn asked(node: &Signed, clients: &Signed, certificates: &Certificates) -> 
 #[tokio::test]
 async fn presents_its_certificate_and_trusts_only_the_given_ca() {
     let (node, clients) = (Signed::new(), Signed::new());
-    let good = Certificates { ca: Some(node.file("ca.pem")), ..clients.certificates() };
+    let good = Certificates { ca: Some(node.file("ca.pem").into()), ..clients.certificates() };
     assert_eq!(asked(&node, &clients, &good).await.expect("an answer"), json!({}));
-    let nameless = Certificates { ca: Some(node.file("ca.pem")), ..Certificates::default() };
-    let stranger = Certificates { ca: Some(node.file("ca.pem")), ..node.certificates() };
+    let nameless = Certificates { ca: Some(node.file("ca.pem").into()), ..Certificates::default() };
+    let stranger = Certificates { ca: Some(node.file("ca.pem").into()), ..node.certificates() };
     for (certificates, said) in [
         (clients.certificates(), "invalid peer certificate"),
         (Certificates { ca: None, ..good }, "invalid peer certificate"),
@@ -244,22 +244,28 @@ fn error_names_the_file_without_the_expected_content() {
     };
     let good = one.certificates();
     for (certificates, said) in [
-        (Certificates { ca: Some(one.file("gone.pem")), ..good.clone() }, "gone.pem: No such file"),
-        (Certificates { ca: Some(empty.clone()), ..good.clone() }, "empty.pem: holds no certificate in PEM"),
+        (Certificates { ca: Some(one.file("gone.pem").into()), ..good.clone() }, "gone.pem: No such file"),
         (
-            Certificates { ca: Some(one.file("leaf-key.pem")), ..good.clone() },
+            Certificates { ca: Some(empty.clone().into()), ..good.clone() },
+            "empty.pem: holds no certificate in PEM",
+        ),
+        (
+            Certificates { ca: Some(one.file("leaf-key.pem").into()), ..good.clone() },
             "leaf-key.pem: holds no certificate",
         ),
         (
-            Certificates { certificate: Some(empty.clone()), ..good.clone() },
+            Certificates { certificate: Some(empty.clone().into()), ..good.clone() },
             "empty.pem: holds no certificate",
         ),
-        (Certificates { private_key: Some(empty), ..good.clone() }, "empty.pem: holds no private key in PEM"),
         (
-            Certificates { private_key: Some(one.file("leaf.pem")), ..good.clone() },
+            Certificates { private_key: Some(empty.into()), ..good.clone() },
+            "empty.pem: holds no private key in PEM",
+        ),
+        (
+            Certificates { private_key: Some(one.file("leaf.pem").into()), ..good.clone() },
             "leaf.pem: holds no private key",
         ),
-        (Certificates { private_key: Some(one.file("")), ..good.clone() }, "Is a directory"),
+        (Certificates { private_key: Some(one.file("").into()), ..good.clone() }, "Is a directory"),
         (
             Certificates { private_key: None, ..good.clone() },
             "a certificate was given without its private key",
@@ -269,7 +275,7 @@ fn error_names_the_file_without_the_expected_content() {
             "a private key was given without its certificate",
         ),
         (
-            Certificates { private_key: Some(other.file("leaf-key.pem")), ..good.clone() },
+            Certificates { private_key: Some(other.file("leaf-key.pem").into()), ..good.clone() },
             "certificates cannot be used",
         ),
     ] {
@@ -277,6 +283,23 @@ fn error_names_the_file_without_the_expected_content() {
         assert!(line.contains(said) && !line.contains("BEGIN"), "{line}");
     }
     assert!(NodeClient::with_certificates(&["https://h"], &good).is_ok());
+}
+
+#[test]
+fn pem_text_is_used_and_never_shown() {
+    let signed = Signed::new();
+    let text = |name, file| Pem::Text { name, text: fs::read_to_string(signed.file(file)).expect("read") };
+    let certificates = Certificates {
+        ca: Some(text("ca_cert", "ca.pem")),
+        certificate: Some(text("client_cert", "leaf.pem")),
+        private_key: Some(text("client_key", "leaf-key.pem")),
+    };
+    assert!(NodeClient::with_certificates(&["https://h"], &certificates).is_ok());
+    let shown = format!("{certificates:?}");
+    assert!(shown.contains("client_key") && !shown.contains("BEGIN"), "{shown}");
+    let swapped = Certificates { private_key: certificates.certificate.clone(), ..certificates };
+    let refused = NodeClient::with_certificates(&["https://h"], &swapped).expect_err("refused");
+    assert_eq!(refused.to_string(), "client_cert: holds no private key in PEM");
 }
 
 #[tokio::test]
@@ -377,7 +400,7 @@ fn file_is_read_to_the_limit() {
         // The certificate ends where the file does.
         fs::write(&path, format!("{}{}", "\n".repeat(bytes - ca.trim_end().len()), ca.trim_end()))
             .expect("written");
-        assert_eq!(roots(&path).is_ok(), is_read, "{bytes}");
+        assert_eq!(roots(&path.clone().into()).is_ok(), is_read, "{bytes}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use trust_fabric_client::{Certificates, NodeClient};
+use trust_fabric_client::{Certificates, NodeClient, Pem};
 
 use super::Error;
 use crate::{config, limits};
@@ -87,11 +87,11 @@ impl Connection {
         }
         // Certificate and key come from one source.
         if self.cert.is_some() || self.key.is_some() {
-            certificates.certificate.clone_from(&self.cert);
-            certificates.private_key.clone_from(&self.key);
+            certificates.certificate = self.cert.clone().map(Pem::File);
+            certificates.private_key = self.key.clone().map(Pem::File);
         }
-        if self.ca.is_some() {
-            certificates.ca.clone_from(&self.ca);
+        if let Some(ca) = &self.ca {
+            certificates.ca = Some(Pem::File(ca.clone()));
         }
         certificates
     }
@@ -109,15 +109,16 @@ mod tests {
                 .into_iter()
         };
         let path = |text: &str| Some(PathBuf::from(text));
+        let pem = |text: &str| Some(Pem::from(text));
         let server = |ca, cert, key| Connection { urls: Vec::new(), ca, cert, key };
         let chosen = |server: Connection| {
             let Certificates { ca, certificate, private_key } = server.certificates(environment());
             (ca, certificate, private_key)
         };
-        assert_eq!(chosen(server(None, None, None)), (path("env-CA"), path("env-CERT"), path("env-KEY")));
-        assert_eq!(chosen(server(path("c"), path("a"), path("k"))), (path("c"), path("a"), path("k")));
-        assert_eq!(chosen(server(None, path("a"), None)), (path("env-CA"), path("a"), None));
-        assert_eq!(chosen(server(None, None, path("k"))), (path("env-CA"), None, path("k")));
+        assert_eq!(chosen(server(None, None, None)), (pem("env-CA"), pem("env-CERT"), pem("env-KEY")));
+        assert_eq!(chosen(server(path("c"), path("a"), path("k"))), (pem("c"), pem("a"), pem("k")));
+        assert_eq!(chosen(server(None, path("a"), None)), (pem("env-CA"), pem("a"), None));
+        assert_eq!(chosen(server(None, None, path("k"))), (pem("env-CA"), None, pem("k")));
         let empty = [("TRUST_FABRIC_CA".to_owned(), String::new())].into_iter();
         assert!(server(None, None, None).certificates(empty).ca.is_none());
     }
