@@ -1,0 +1,325 @@
+//! Requests to the fabric: the credential of each route, and the repetition of a request until it has an outcome.
+//!
+//! The client tries the endpoints in turn; here the whole round is repeated, with a pause, until the operation's deadline.
+//! Every write carries one `Idempotency-Key` for all attempts, so that a lost response is no second write.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+use trust_fabric_client::{self as client, Method, NodeClient, Request, Response};
+use uuid::Uuid;
+
+use crate::limits;
+use crate::value;
+
+/// The fabric, with the credentials of the provider.
+#[derive(Debug)]
+pub struct Cluster {
+    pub client: NodeClient,
+    /// Whether a node is called over TLS: only without it no credential is needed, in development.
+    pub is_secure: bool,
+    /// The client certificate that is presented.
+    pub certificate: Option<Certificate>,
+    pub token: Option<Token>,
+}
+
+/// A client certificate.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// Its identity, if it has one.
+    pub spiffe_id: Option<String>,
+}
+
+/// A bearer token.
+#[derive(Clone)]
+pub enum Token {
+    Text(String),
+    /// Read for each request.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// The credential that a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// The certificate, never a token: such a route refuses one.
+    Certificate,
+    /// The certificate, otherwise the token: for objects that only a certificate can create, and only their creator sees.
+    CertificateFirst,
+    /// The token, otherwise the certificate.
+    TokenFirst,
+}
+
+/// A request without a usable response.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The response of a node, or a connection that no repetition mends.
+    #[error(transparent)]
+    Fabric(Box<client::Error>),
+    /// Repeated until the timeout of the operation.
+    #[error("{last}, until the timeout of the operation ({after_secs} s) was reached")]
+    OutOfTime {
+        /// The last error.
+        last: Box<client::Error>,
+        after_secs: u64,
+    },
+    /// No node responded before the timeout of the operation.
+    #[error("no response within the timeout of the operation ({after_secs} s)")]
+    NoResponse { after_secs: u64 },
+    /// Terraform stopped the provider. The request may have been carried out.
+    #[error("Terraform stopped the operation")]
+    Stopped,
+    /// No credential for the route.
+    #[error("{0}")]
+    NoCredential(String),
+    /// The file of the token cannot be read.
+    #[error("jwt_token_file: {0}")]
+    TokenFile(std::io::Error),
+    /// A value that the fabric would not keep.
+    #[error("{rule}")]
+    Invalid { attribute: &'static str, rule: String },
+    /// The response is no record of the expected kind.
+    #[error("the response is not that of a Trust Fabric: {0}")]
+    Response(#[from] value::Error),
+}
+
+impl Failure {
+    /// The refusal of a node.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&client::Refusal> {
+        match self {
+            Self::Fabric(error) | Self::OutOfTime { last: error, .. } => match &**error {
+                client::Error::Refused(refusal) => Some(refusal),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// HTTP status of a refusal.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.refusal().map(|refusal| refusal.status)
+    }
+}
+
+impl Cluster {
+    /// Why no request to a route with this credential can be sent, if so.
+    #[must_use]
+    pub fn lacks(&self, credential: Credential, route: &str) -> Option<String> {
+        if !self.is_secure || self.certificate.is_some() {
+            return None;
+        }
+        match (credential, &self.token) {
+            (Credential::Certificate, Some(_)) => Some(format!(
+                "{route} takes a client certificate and no token: set client_cert and client_key in the provider \
+                 configuration, or client_cert_file and client_key_file"
+            )),
+            (Credential::Certificate, None) => Some(format!(
+                "{route} takes a client certificate: set client_cert and client_key in the provider configuration, \
+                 or client_cert_file and client_key_file"
+            )),
+            (_, Some(_)) => None,
+            (_, None) => Some(format!(
+                "{route} takes a client certificate or a token: set client_cert and client_key, or jwt_token, in the \
+                 provider configuration"
+            )),
+        }
+    }
+
+    /// The identity that a request with this credential has: a SPIFFE ID or a `sub`.
+    #[must_use]
+    pub fn identity(&self, credential: Credential) -> Option<String> {
+        match self.bearer(credential).ok()? {
+            Some(token) => crate::identity::of_token(&token),
+            None => self.certificate.as_ref()?.spiffe_id.clone(),
+        }
+    }
+
+    /// The token of a request with this credential.
+    fn bearer(&self, credential: Credential) -> Result<Option<String>, Failure> {
+        let takes_token = match credential {
+            Credential::Certificate => false,
+            Credential::CertificateFirst => self.certificate.is_none(),
+            Credential::TokenFirst => true,
+        };
+        match &self.token {
+            Some(token) if takes_token => token.read().map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Token {
+    fn read(&self) -> Result<String, Failure> {
+        match self {
+            Self::Text(token) => Ok(token.clone()),
+            Self::File(path) => {
+                let mut token = String::new();
+                let read = File::open(path)
+                    .and_then(|file| file.take(limits::TOKEN_FILE_BYTES_MAX).read_to_string(&mut token));
+                read.map_err(Failure::TokenFile)?;
+                Ok(token.trim().to_owned())
+            }
+        }
+    }
+}
+
+/// One operation on one resource: all its requests share a deadline.
+#[derive(Debug)]
+pub struct Call<'c> {
+    cluster: &'c Cluster,
+    stopped: &'c CancellationToken,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+impl<'c> Call<'c> {
+    #[must_use]
+    pub fn begin(cluster: &'c Cluster, stopped: &'c CancellationToken, timeout: Duration) -> Self {
+        Self { cluster, stopped, timeout, deadline: Instant::now() + timeout }
+    }
+
+    /// The identity that a request with this credential has.
+    #[must_use]
+    pub fn identity(&self, credential: Credential) -> Option<String> {
+        self.cluster.identity(credential)
+    }
+
+    /// Sends a request until it has an outcome.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn send(&self, credential: Credential, request: Request<'_>) -> Result<Response, Failure> {
+        let route = format!("{} /{}", request.method, request.path.join("/"));
+        if let Some(reason) = self.cluster.lacks(credential, &route) {
+            return Err(Failure::NoCredential(reason));
+        }
+        let key = Uuid::new_v4().to_string();
+        let is_write = request.method != Method::GET;
+        let mut wait = limits::RETRY_WAIT_MIN;
+        loop {
+            let bearer = self.cluster.bearer(credential)?;
+            let idempotency_key = is_write.then_some(key.as_str());
+            let attempt = Request { bearer: bearer.as_deref(), idempotency_key, ..request.clone() };
+            let error = match self.attempt(&attempt).await? {
+                Ok(response) => return Ok(response),
+                Err(error) if is_passing(&error) => error,
+                Err(error) => return Err(Failure::Fabric(Box::new(error))),
+            };
+            let pause = pause(&error, wait);
+            if Instant::now() + pause >= self.deadline {
+                let after_secs = self.timeout.as_secs();
+                return Err(Failure::OutOfTime { last: Box::new(error), after_secs });
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.stopped.cancelled() => return Err(Failure::Stopped),
+            }
+            wait = (wait * 2).min(limits::RETRY_WAIT_MAX);
+        }
+    }
+
+    /// One attempt at every endpoint, within the deadline. After a stop, the response is awaited a little longer, so that
+    /// an outcome is not lost.
+    async fn attempt(&self, request: &Request<'_>) -> Result<Result<Response, client::Error>, Failure> {
+        let given_up = async {
+            self.stopped.cancelled().await;
+            sleep(limits::STOP_GRACE).await;
+        };
+        tokio::select! {
+            sent = timeout_at(self.deadline, self.cluster.client.send(request)) => {
+                sent.map_err(|_| Failure::NoResponse { after_secs: self.timeout.as_secs() })
+            }
+            () = given_up => Err(Failure::Stopped),
+        }
+    }
+}
+
+/// Whether a later attempt may succeed. TLS errors are not among them: a certificate does not become valid.
+fn is_passing(error: &client::Error) -> bool {
+    matches!(
+        error,
+        client::Error::Unreachable(_) | client::Error::Interrupted(_) | client::Error::TimedOut(_)
+    ) || matches!(error.status(), Some(429 | 503))
+}
+
+/// The pause before the next attempt: `Retry-After` up to its limit, otherwise between half of `wait` and `wait`, so that
+/// many resources do not return at once.
+fn pause(error: &client::Error, wait: Duration) -> Duration {
+    let stated = match error {
+        client::Error::Refused(refusal) => refusal.retry_after,
+        _ => None,
+    };
+    match stated {
+        Some(stated) if !stated.is_zero() => stated.min(limits::RETRY_AFTER_MAX),
+        _ => {
+            let [random, ..] = *Uuid::new_v4().as_bytes();
+            wait / 2 + wait * u32::from(random) / 512
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(certificate: bool, token: bool, endpoint: &str) -> Cluster {
+        Cluster {
+            client: NodeClient::new(endpoint).expect("client"),
+            is_secure: endpoint.starts_with("https"),
+            certificate: certificate.then(|| Certificate { spiffe_id: Some("spiffe://td/cert".to_owned()) }),
+            // {"sub":"token"}
+            token: token.then(|| Token::Text("e30.eyJzdWIiOiJ0b2tlbiJ9.s".to_owned())),
+        }
+    }
+
+    #[test]
+    fn each_route_gets_the_credential_that_it_takes() {
+        const ROUTES: [Credential; 3] =
+            [Credential::Certificate, Credential::CertificateFirst, Credential::TokenFirst];
+        for (certificate, token, expected) in [
+            (true, true, [Some("spiffe://td/cert"), Some("spiffe://td/cert"), Some("token")]),
+            (true, false, [Some("spiffe://td/cert"); 3]),
+            (false, true, [None, Some("token"), Some("token")]),
+            (false, false, [None; 3]),
+        ] {
+            let cluster = cluster(certificate, token, "https://h");
+            let identities = ROUTES.map(|route| cluster.identity(route));
+            assert_eq!(identities.each_ref().map(Option::as_deref), expected);
+            let lacks = ROUTES.map(|route| cluster.lacks(route, "r").is_none());
+            assert_eq!(lacks, expected.map(|identity| identity.is_some()));
+        }
+        assert_eq!(cluster(false, false, "http://127.0.0.1:1").lacks(Credential::Certificate, "r"), None);
+    }
+
+    #[test]
+    fn pause_grows_and_obeys_retry_after() {
+        let busy = |retry_after| {
+            client::Error::Refused(Box::new(client::Refusal {
+                server: "http://h".parse().expect("url"),
+                status: 429,
+                code: String::new(),
+                description: String::new(),
+                retry_after,
+                body: serde_json::Value::Null,
+            }))
+        };
+        let wait = Duration::from_secs(2);
+        for _ in 0..100 {
+            let pause = pause(&busy(None), wait);
+            assert!((wait / 2..=wait).contains(&pause), "{pause:?}");
+        }
+        assert_eq!(pause(&busy(Some(Duration::from_secs(7))), wait), Duration::from_secs(7));
+        assert_eq!(pause(&busy(Some(Duration::from_secs(700))), wait), limits::RETRY_AFTER_MAX);
+    }
+}

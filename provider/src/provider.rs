@@ -1,0 +1,272 @@
+//! The calls of Terraform: messages in, messages out. The work is in `operations`.
+//!
+//! A failure is a diagnostic, not a gRPC status, so that Terraform shows it as what it is. No response contains a secret.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::diagnostic::Diagnostic;
+use crate::operations::{self, Change, Kept, Session};
+use crate::private::Private;
+use crate::proto::tfplugin6 as proto;
+use crate::proto::tfplugin6::provider_server::Provider;
+use crate::resource::{self, Resource};
+use crate::resources;
+use crate::schema::Attribute;
+use crate::settings::{self, Access};
+use crate::value::{Object, json, msgpack};
+
+type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// The provider of one plugin process.
+pub struct FabricProvider {
+    environment: Environment,
+    access: RwLock<Arc<Access>>,
+    /// Texts of the provider configuration that no message may contain.
+    secrets: RwLock<Vec<String>>,
+    stopped: CancellationToken,
+}
+
+impl FabricProvider {
+    /// An unconfigured provider; `environment` is asked for variables.
+    pub fn new(environment: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self {
+            environment: Box::new(environment),
+            access: RwLock::new(Arc::new(Access::NoEndpoint)),
+            secrets: RwLock::default(),
+            stopped: CancellationToken::new(),
+        }
+    }
+
+    fn session(&self, resource: &'static dyn Resource) -> Session {
+        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
+        Session { resource, access: Arc::clone(&access), stopped: self.stopped.clone() }
+    }
+
+    fn configure(&self, config: &Object) -> Result<(), Diagnostic> {
+        let access = settings::access(config, &self.environment)?;
+        let stated = config.secrets(settings::TABLE.attributes).map(str::to_owned);
+        let variable = (self.environment)("TRUST_FABRIC_TOKEN");
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = stated.chain(variable).collect();
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+        Ok(())
+    }
+
+    /// The messages as sent: without secrets of the provider or of these values of a resource.
+    fn messages(
+        &self,
+        diagnostics: Vec<Diagnostic>,
+        attributes: &[Attribute],
+        objects: &[&Object],
+    ) -> Vec<proto::Diagnostic> {
+        let secrets = self.secrets.read().unwrap_or_else(PoisonError::into_inner);
+        let own: Vec<&str> = objects.iter().flat_map(|object| object.secrets(attributes)).collect();
+        let hidden = || secrets.iter().map(String::as_str).chain(own.iter().copied());
+        diagnostics.into_iter().map(|message| message.without(hidden()).into()).collect()
+    }
+}
+
+/// The resource type of a call.
+fn named(type_name: &str) -> Result<&'static dyn Resource, Status> {
+    resources::named(type_name).ok_or_else(|| Status::invalid_argument("this resource type does not exist"))
+}
+
+/// The object of a message; `None` for null.
+fn object(
+    value: Option<&proto::DynamicValue>,
+    attributes: &'static [Attribute],
+) -> Result<Option<Object>, Status> {
+    let value = value.ok_or_else(|| Status::invalid_argument("a value is missing"))?;
+    if value.msgpack.is_empty() {
+        let json = serde_json::from_slice(&value.json)
+            .map_err(|_| Status::invalid_argument("a value is no JSON"))?;
+        return json::decode(&json, attributes).map(Some).map_err(malformed);
+    }
+    msgpack::decode(&value.msgpack, attributes).map_err(malformed)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn malformed(error: crate::value::Error) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// An object, or null, for a message.
+#[expect(clippy::unnecessary_wraps, reason = "the type of the fields")]
+fn dynamic(object: Option<&Object>, attributes: &[Attribute]) -> Option<proto::DynamicValue> {
+    Some(proto::DynamicValue { msgpack: msgpack::encode(object, attributes), json: Vec::new() })
+}
+
+fn path(attribute: &str) -> proto::AttributePath {
+    use proto::attribute_path::{Step, step::Selector};
+    let selector = Some(Selector::AttributeName(attribute.to_owned()));
+    proto::AttributePath { steps: vec![Step { selector }] }
+}
+
+#[tonic::async_trait]
+impl Provider for FabricProvider {
+    async fn get_provider_schema(
+        &self,
+        _request: Request<proto::SchemaRequest>,
+    ) -> Result<Response<proto::SchemaResponse>, Status> {
+        let schemas = resources::all().into_iter().map(|resource| {
+            let table = resource.table();
+            (table.name.to_owned(), table.schema())
+        });
+        Ok(Response::new(proto::SchemaResponse {
+            provider: Some(settings::TABLE.schema()),
+            resource_schemas: schemas.collect(),
+            diagnostics: Vec::new(),
+            server_capabilities: Some(proto::ServerCapabilities {
+                plan_destroy: true,
+                get_provider_schema_optional: true,
+            }),
+        }))
+    }
+
+    async fn validate_provider_config(
+        &self,
+        request: Request<proto::ValidateProviderRequest>,
+    ) -> Result<Response<proto::ValidateProviderResponse>, Status> {
+        let attributes = settings::TABLE.attributes;
+        let config = object(request.get_ref().config.as_ref(), attributes)?.unwrap_or_default();
+        let mut broken = resource::broken_rules(attributes, &config);
+        broken.extend(settings::validate(&config));
+        let diagnostics = self.messages(broken, attributes, &[&config]);
+        Ok(Response::new(proto::ValidateProviderResponse { diagnostics }))
+    }
+
+    async fn configure_provider(
+        &self,
+        request: Request<proto::ConfigureRequest>,
+    ) -> Result<Response<proto::DiagnosticsResponse>, Status> {
+        let attributes = settings::TABLE.attributes;
+        let config = object(request.get_ref().config.as_ref(), attributes)?.unwrap_or_default();
+        let failed = self.configure(&config).err().into_iter().collect();
+        let diagnostics = self.messages(failed, attributes, &[&config]);
+        Ok(Response::new(proto::DiagnosticsResponse { diagnostics }))
+    }
+
+    async fn stop_provider(
+        &self,
+        _request: Request<proto::StopRequest>,
+    ) -> Result<Response<proto::StopResponse>, Status> {
+        self.stopped.cancel();
+        Ok(Response::new(proto::StopResponse { error: String::new() }))
+    }
+
+    async fn validate_resource_config(
+        &self,
+        request: Request<proto::ValidateResourceRequest>,
+    ) -> Result<Response<proto::DiagnosticsResponse>, Status> {
+        let request = request.into_inner();
+        let resource = named(&request.type_name)?;
+        let attributes = resource.table().attributes;
+        let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
+        let mut broken = resource::broken_rules(attributes, &config);
+        broken.extend(resource.validate(&config));
+        let diagnostics = self.messages(broken, attributes, &[&config]);
+        Ok(Response::new(proto::DiagnosticsResponse { diagnostics }))
+    }
+
+    async fn upgrade_resource_state(
+        &self,
+        request: Request<proto::UpgradeRequest>,
+    ) -> Result<Response<proto::UpgradeResponse>, Status> {
+        let request = request.into_inner();
+        let attributes = named(&request.type_name)?.table().attributes;
+        let raw = request.raw_state.ok_or_else(|| Status::invalid_argument("the state is missing"))?;
+        let stored = serde_json::from_slice(&raw.json)
+            .map_err(|_| Status::invalid_argument("the state is no JSON"))?;
+        let state = json::decode(&stored, attributes).map_err(malformed)?;
+        let upgraded_state = dynamic(Some(&state), attributes);
+        Ok(Response::new(proto::UpgradeResponse { upgraded_state, diagnostics: Vec::new() }))
+    }
+
+    async fn read_resource(
+        &self,
+        request: Request<proto::ReadRequest>,
+    ) -> Result<Response<proto::ReadResponse>, Status> {
+        let request = request.into_inner();
+        let resource = named(&request.type_name)?;
+        let attributes = resource.table().attributes;
+        let state = object(request.current_state.as_ref(), attributes)?.unwrap_or_default();
+        let before = Kept { state: Some(state.clone()), private: Private::decode(&request.private) };
+        let (after, diagnostics) = operations::read(&self.session(resource), before).await;
+        Ok(Response::new(proto::ReadResponse {
+            new_state: dynamic(after.state.as_ref(), attributes),
+            diagnostics: self.messages(diagnostics, attributes, &[&state]),
+            private: after.private.encode(),
+        }))
+    }
+
+    async fn plan_resource_change(
+        &self,
+        request: Request<proto::PlanRequest>,
+    ) -> Result<Response<proto::PlanResponse>, Status> {
+        let request = request.into_inner();
+        let resource = named(&request.type_name)?;
+        let attributes = resource.table().attributes;
+        let prior = object(request.prior_state.as_ref(), attributes)?;
+        let proposed = object(request.proposed_new_state.as_ref(), attributes)?;
+        let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
+        let planned = proposed.map(|proposed| resource::plan(resource, prior.as_ref(), &proposed, &config));
+        let after = planned.as_ref().map(|planned| &planned.state);
+        let change = Change { before: prior.as_ref(), after };
+        let diagnostics = operations::check(&self.session(resource), change);
+        Ok(Response::new(proto::PlanResponse {
+            planned_state: dynamic(after, attributes),
+            requires_replace: planned
+                .iter()
+                .flat_map(|planned| &planned.replaces)
+                .map(|name| path(name))
+                .collect(),
+            planned_private: request.prior_private,
+            diagnostics: self.messages(diagnostics, attributes, &[&config]),
+        }))
+    }
+
+    async fn apply_resource_change(
+        &self,
+        request: Request<proto::ApplyRequest>,
+    ) -> Result<Response<proto::ApplyResponse>, Status> {
+        let request = request.into_inner();
+        let resource = named(&request.type_name)?;
+        let attributes = resource.table().attributes;
+        let prior = object(request.prior_state.as_ref(), attributes)?;
+        let planned = object(request.planned_state.as_ref(), attributes)?;
+        let change = Change { before: prior.as_ref(), after: planned.as_ref() };
+        let private = Private::decode(&request.planned_private);
+        let (after, diagnostics) = operations::apply(&self.session(resource), change, private).await;
+        let objects: Vec<&Object> = prior.iter().chain(&planned).collect();
+        Ok(Response::new(proto::ApplyResponse {
+            new_state: dynamic(after.state.as_ref(), attributes),
+            private: after.private.encode(),
+            diagnostics: self.messages(diagnostics, attributes, &objects),
+        }))
+    }
+
+    async fn import_resource_state(
+        &self,
+        request: Request<proto::ImportRequest>,
+    ) -> Result<Response<proto::ImportResponse>, Status> {
+        let request = request.into_inner();
+        let resource = named(&request.type_name)?;
+        let table = resource.table();
+        let imported = operations::import(table, &request.id);
+        let (imported_resources, failed) = match imported {
+            Ok(state) => (
+                vec![proto::import_response::Imported {
+                    type_name: request.type_name,
+                    state: dynamic(Some(&state), table.attributes),
+                    private: Vec::new(),
+                }],
+                Vec::new(),
+            ),
+            Err(refused) => (Vec::new(), vec![refused]),
+        };
+        let diagnostics = self.messages(failed, table.attributes, &[]);
+        Ok(Response::new(proto::ImportResponse { imported_resources, diagnostics }))
+    }
+}

@@ -1,0 +1,18 @@
+//! The resource types, one file each.
+
+pub mod mcp_tool;
+pub mod ssf_stream;
+
+use crate::resource::Resource;
+
+/// Every resource type.
+#[must_use]
+pub fn all() -> [&'static dyn Resource; 2] {
+    [&mcp_tool::McpTool, &ssf_stream::SsfStream]
+}
+
+/// The resource type with this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static dyn Resource> {
+    all().into_iter().find(|resource| resource.table().name == name)
+}
