@@ -1,0 +1,15 @@
+//! The provider as Terraform drives it, against a real node: a client of the plugin protocol, without a `terraform`
+//! program.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod fabric;
+mod identities;
+mod network;
+mod pages;
+mod plugin;
+mod process;
+mod proxy;
+mod streams;
+mod tools;
+mod workspace;
