@@ -92,13 +92,14 @@ lint: checkout ## check format, lints, dependencies and links of documents; chan
 verify: lint test ## lint and test: what a change must pass; changes nothing
 
 .PHONY: fix
-fix: checkout ## format, apply lint suggestions, rewrite the generated pages of docs/reference/
+fix: checkout ## format, apply lint suggestions, rewrite the generated pages of docs/
 	@scripts/install.sh lint
 	@cargo fmt --all
 	@cargo clippy --workspace $(PROFILE) --all-targets --fix --allow-dirty --allow-staged
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test house limits_page_equals
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --lib metrics_page_equals
 	@TRUST_FABRIC_REWRITE=1 cargo test --workspace $(PROFILE) --test generated
+	@TRUST_FABRIC_REWRITE=1 cargo test --workspace $(PROFILE) --test driver pages_equal
 	@scripts/python-env.sh
 	@TRUST_FABRIC_REWRITE=1 cargo test $(PROFILE) --test kubernetes -- recorded alert_rules
 	@scripts/reference.py configuration
@@ -147,6 +148,22 @@ faults: build ## wrong clocks, hung disks and old directories under three nodes,
 .PHONY: disk-full
 disk-full: build ## three nodes on small loop-mounted file systems that run full, under writes; needs root (10 minutes)
 	@tests/disk_full.py
+
+# The version of the provider, and its place in a mirror of Terraform's plugins.
+PROVIDER_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' provider/Cargo.toml)
+PROVIDER_MIRROR = $(CARGO_TARGET_DIR)/dist/terraform
+PROVIDER_PLACE = $(PROVIDER_MIRROR)/registry.example/fabric/svc/$(PROVIDER_VERSION)/linux_amd64
+
+.PHONY: provider
+provider: build ## lay out the Terraform provider as a mirror from which terraform init installs it
+	@install -D "$$CARGO_TARGET_DIR/release/terraform-provider-svc" \
+		"$(PROVIDER_PLACE)/terraform-provider-svc_v$(PROVIDER_VERSION)"
+	@printf '%s\n' "The mirror is $(PROVIDER_MIRROR). In ~/.terraformrc:" "" "  provider_installation {" \
+		"    filesystem_mirror { path = \"$(PROVIDER_MIRROR)\" }" "  }"
+
+.PHONY: terraform
+terraform: provider ## run the real Terraform, if it is on PATH, with the provider against three nodes (1 minute)
+	@provider/tests/terraform.py --mirror "$(PROVIDER_MIRROR)"
 
 .PHONY: dist
 dist: build ## make a tarball and a Debian package of the program built here
