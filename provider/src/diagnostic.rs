@@ -61,3 +61,16 @@ impl From<Diagnostic> for proto::Diagnostic {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_taken_out_of_every_text() {
+        let message =
+            Diagnostic::error("at https://r/secret-1", "https://r/secret-1 and token-2-of-three, no");
+        let shown = message.without(["https://r/secret-1", "token-2-of-three", "no"]);
+        assert_eq!((&*shown.summary, &*shown.detail), ("at (sensitive)", "(sensitive) and (sensitive), no"));
+    }
+}
