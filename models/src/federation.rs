@@ -117,6 +117,8 @@ struct Origin {
     long_call: u8,
     /// Time since the first call that did.
     first_short_call: Option<u8>,
+    /// Whether it has the acknowledgement of the relying fabric.
+    is_enforced: bool,
 }
 
 /// A node of the relying fabric.
@@ -200,8 +202,8 @@ pub struct World {
     is_cursor_beyond: bool,
     /// Whether the import is committed in the relying fabric.
     is_imported: bool,
-    /// Whether the origin fabric has the acknowledgement of the relying one.
-    is_enforced: bool,
+    /// Whether the relying fabric acknowledges, in this call or a later one.
+    is_stated: bool,
     request: Request,
 }
 
@@ -264,7 +266,7 @@ pub enum Step {
     TakeLease(usize),
     /// The lease of its own fabric ends.
     EndFreshness(usize),
-    /// The relying fabric acknowledges the revocation, and the origin leader learns of it.
+    /// The relying fabric acknowledges the revocation, or repeats that, and the origin leader learns of it.
     Enforce,
     /// A relying node starts again with the configuration of strict mode.
     Configure(usize),
@@ -299,7 +301,7 @@ impl Federation {
     fn may_acknowledge(self, world: &World, id: usize) -> bool {
         let origin = world.origin[id];
         let is_entitled = origin.may_acknowledge || !self.keeps(Rule::AppliedAsLeader);
-        let has_waited = world.is_enforced || self.has_lapsed(origin) || !self.keeps(Rule::WaitsForThePeer);
+        let has_waited = origin.is_enforced || self.has_lapsed(origin) || !self.keeps(Rule::WaitsForThePeer);
         !world.is_acknowledged && origin.has_applied && is_entitled && has_waited
     }
 
@@ -402,7 +404,7 @@ impl Federation {
             for origin in &mut world.origin {
                 *origin = Origin { has_applied: origin.has_applied, ..self.first_origin() };
             }
-            (world.is_enforced, world.proposed) = (false, None);
+            (world.is_stated, world.proposed) = (false, None);
         }
         for origin in &mut world.origin {
             if self.keeps(Rule::CountsFromTheLastLongCall) || !self.activation {
@@ -413,6 +415,7 @@ impl Federation {
         if !world.origin[former].may_acknowledge && self.keeps(Rule::AppliedAsLeader) {
             let origin = &mut world.origin[former];
             (origin.recorded, origin.waited) = (long, if origin.has_applied { origin.waited } else { 0 });
+            origin.is_enforced = false;
         }
         let is_useless = |call: &Call| {
             let grants_nothing = call.age >= long && self.keeps(Rule::RecordIsOfTheRequest);
@@ -430,6 +433,7 @@ impl Federation {
             recorded: self.long,
             long_call: self.long,
             first_short_call: None,
+            is_enforced: false,
         }
     }
 }
@@ -517,8 +521,11 @@ impl Federation {
         }
         offer(self.relying_elects && world.relying_leader == FIRST, Step::Elect);
         let has_ended = world.has_barrier_ended() || !self.keeps(Rule::AcknowledgesAfterBarrier);
-        let is_awaited = world.is_committed && !world.is_acknowledged && !world.is_enforced;
-        offer(is_awaited && leader.has_applied && has_ended, Step::Enforce);
+        let is_known = world.origin[world.origin_leader].is_enforced;
+        let is_awaited = world.is_committed && !world.is_acknowledged && !is_known;
+        // A call of a former leader may arrive late.
+        let is_stated = world.is_stated || (leader.has_applied && has_ended);
+        offer(is_awaited && is_stated, Step::Enforce);
     }
 
     /// The steps of one relying node.
@@ -571,7 +578,7 @@ impl Model for Federation {
             heard: None,
             is_cursor_beyond: false,
             is_imported: false,
-            is_enforced: false,
+            is_stated: false,
             request: Request::None,
         }]
     }
@@ -640,7 +647,10 @@ impl Model for Federation {
             Step::LoseIndex(id) => world.relying[id].index_request = None,
             Step::TakeLease(id) => self.take(&mut world, id),
             Step::EndFreshness(id) => world.relying[id].is_fresh = false,
-            Step::Enforce => world.is_enforced = true,
+            Step::Enforce => {
+                world.is_stated = true;
+                world.origin[world.origin_leader].is_enforced = true;
+            }
             Step::Configure(id) => Self::configure(&mut world, id),
             Step::Read(id) if !self.keeps(Rule::CheckedBeforeReading) => {
                 world.request = Request::HasRead(id);
@@ -668,9 +678,8 @@ impl Model for Federation {
             Property::sometimes(
                 "the peer acknowledges before its lease ends",
                 |model: &Self, world: &World| {
-                    world.is_enforced && !world.is_acknowledged && {
-                        !model.has_lapsed(world.origin[world.origin_leader])
-                    }
+                    let leader = world.origin[world.origin_leader];
+                    leader.is_enforced && !world.is_acknowledged && !model.has_lapsed(leader)
                 },
             ),
             Property::sometimes("a call is answered without it after the commit", |_, world: &World| {
@@ -682,6 +691,10 @@ impl Model for Federation {
             properties.push(Property::sometimes("a new origin leader acknowledges", |_, world: &World| {
                 world.is_acknowledged && world.origin_leader == SECOND && !world.origin[FIRST].has_applied
             }));
+            properties
+                .push(Property::sometimes("a new origin leader learns it again", |_, world: &World| {
+                    world.origin.iter().all(|origin| origin.is_enforced)
+                }));
         }
         if self.relying_elects {
             properties.push(Property::sometimes("a new relying leader hears", |_, world: &World| {
