@@ -4,7 +4,7 @@
 //! for waits and deadlines ([`Clock::boot`]). Tests advance a manual clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// An instant of wall time, in milliseconds since the Unix epoch.
@@ -86,6 +86,8 @@ pub struct Clock {
     source: Source,
     /// Offset of wall time in milliseconds ([`Clock::shift`]).
     shifted: Arc<AtomicI64>,
+    /// Offset of the time since boot in milliseconds ([`Clock::skip`]).
+    skipped: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Debug)]
@@ -108,7 +110,7 @@ impl Clock {
     }
 
     fn of(source: Source) -> Self {
-        Self { source, shifted: Arc::default() }
+        Self { source, shifted: Arc::default(), skipped: Arc::default() }
     }
 
     /// Advances a manual clock; has no effect on a system clock.
@@ -122,6 +124,12 @@ impl Clock {
     /// process; tests of the binary replace `clock_gettime`.
     pub fn shift(&self, millis: i64) {
         self.shifted.fetch_add(millis, Ordering::SeqCst);
+    }
+
+    /// Advances the time since boot of this clock and its clones; wall time is unaffected. For tests within the process.
+    pub fn skip(&self, duration: Duration) {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        self.skipped.fetch_add(millis, Ordering::SeqCst);
     }
 
     #[must_use]
@@ -141,7 +149,7 @@ impl Clock {
     /// Time since boot, suspension included (`CLOCK_BOOTTIME`).
     #[must_use]
     pub fn boot(&self) -> Duration {
-        match &self.source {
+        let since_boot = match &self.source {
             Source::Manual(millis) => {
                 Duration::from_millis(u64::try_from(millis.load(Ordering::SeqCst)).unwrap_or(0))
             }
@@ -152,7 +160,8 @@ impl Clock {
                     u32::try_from(time.tv_nsec).unwrap_or(0),
                 )
             }
-        }
+        };
+        since_boot + Duration::from_millis(self.skipped.load(Ordering::Relaxed))
     }
 
     /// Wall time minus time since boot, in milliseconds. A manual clock that advances meanwhile does not change it.

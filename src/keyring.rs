@@ -21,7 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
 use crate::limits;
-use crate::state::{self, CallContext, SigningKeyRecord, SigningKeyState, State};
+use crate::state::{self, Awaited, CallContext, SigningKeyRecord, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
@@ -319,12 +319,12 @@ impl Keyring {
     /// Taints a key of any node: none of its signatures is accepted any more.
     ///
     /// # Errors
-    /// [`state::Error::UnknownSigningKey`].
-    pub async fn taint(&self, kid: &str, iss: &str, caller: &CallContext) -> Result<(), Error> {
+    /// [`state::Error::UnknownSigningKey`], [`state::Error::PeersSilent`].
+    pub async fn taint(&self, kid: &str, iss: &str, caller: &CallContext) -> Result<Awaited, Error> {
         let state = self.state.on_behalf_of(caller);
-        state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
+        let awaited = state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;
         self.replace_keys().await;
-        Ok(())
+        Ok(awaited)
     }
 
     /// Replaces a retired or tainted key of this node. The change that caused it is applied already: a successor that

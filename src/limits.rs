@@ -438,6 +438,8 @@ pub const PEER_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
 /// Time without a response of a peer fabric after which its credentials are refused, with `honour_lease`. A fabric that waits
 /// for the lease of a peer waits for that time.
 pub const PEER_LEASE: Duration = Duration::from_secs(5);
+/// Maximum peer fabrics for which revocations wait (`await`); beyond it: refused at start.
+pub const AWAITED_PEERS_MAX: usize = 16;
 /// Time after which a chain that came from a peer fabric must return to it, unless it is configured.
 pub const PEER_CHAIN: Duration = Duration::from_secs(900);
 /// Minimum of that time.
@@ -789,6 +791,13 @@ pub const READ_INDEX_WAITS_MAX: usize = 512;
 /// Maximum wait for the barrier of a revocation; beyond it: 503, although the revocation is applied.
 /// Metric: `svc_acknowledgements_total{result="unconfirmed"}`.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum wait of a revocation for an outside reader, until it acknowledges or its short lease ([`PEER_LEASE`] and a margin)
+/// ends; beyond it: 503, although the revocation is applied.
+/// Metric: `svc_federation_await_seconds`.
+pub const READER_WAIT: Duration = Duration::from_secs(6);
+/// Maximum outside readers whose calls a leader notes; beyond it: the call is answered 503.
+/// Metric: `svc_http_requests_total{status="503"}`.
+pub const READERS_MAX: usize = 300;
 /// Maximum time since the last freshness lease, or since its start, for which a node serves its JWK Set;
 /// beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.

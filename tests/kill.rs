@@ -101,7 +101,7 @@ async fn no_nonce_is_accepted_twice_whenever_the_node_is_killed() {
     println!("{} granted once, {} spent without an answer", granted.len(), spent_unheard.len());
     assert_eq!(granted.len() + spent_unheard.len(), EXCHANGES as usize, "nonces unaccounted for");
     node.expect("node").kill();
-    the_log_alone_gives_the_same_state(&site).await;
+    Box::pin(the_log_alone_gives_the_same_state(&site)).await;
 }
 
 /// Starts one node on the data as it is, and one on its log without the state.

@@ -45,6 +45,15 @@ stale_after = "{STALE_AFTER_SECS}s"
         for node in self.cluster.nodes.values():
             self.cluster.write_config(node)
 
+    def restart_with(self, setting):
+        """Restarts all nodes with one more setting of the peer."""
+        fabric = self.cluster.fabric
+        fabric.settings = fabric.settings.replace("stale_after", f"{setting}\nstale_after", 1)
+        self.cluster.close()
+        for node in self.cluster.nodes.values():
+            self.cluster.write_config(node)
+        self.cluster.start()
+
     def running(self):
         return [node.id for node in self.cluster.nodes.values() if node.is_running()]
 

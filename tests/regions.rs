@@ -10,6 +10,8 @@ mod copies;
 mod fake_peer;
 #[path = "support/ports.rs"]
 mod ports;
+#[path = "regions/strict.rs"]
+mod strict;
 #[path = "regions/tokens.rs"]
 mod tokens;
 
@@ -48,6 +50,7 @@ struct Fabric {
     policies: PathBuf,
     running: Option<(thread::JoinHandle<Result<(), node::Error>>, CancellationToken)>,
     operator: Client,
+    clock: Clock,
 }
 
 /// A peer in the configuration of a fabric.
@@ -79,7 +82,17 @@ impl Fabric {
         let operator = client_of(&made.callers[0].1, &made.ca.certificate);
         let name = name.to_owned();
         let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
-        Self { name, directory, made, https, peers: String::new(), policies, running: None, operator }
+        Self {
+            name,
+            directory,
+            made,
+            https,
+            peers: String::new(),
+            policies,
+            running: None,
+            operator,
+            clock: Clock::system(),
+        }
     }
 
     fn issuer(&self) -> String {
@@ -190,7 +203,7 @@ impl Fabric {
         let config = config.unwrap_or_else(|error| panic!("configuration: {error}"));
         let shutdown = CancellationToken::new();
         let (start, started) = oneshot::channel();
-        self.running = Some((run_in_thread(config, shutdown.clone(), start), shutdown));
+        self.running = Some((run_in_thread((config, self.clock.clone()), shutdown.clone(), start), shutdown));
         started.await.expect("the node starts");
         until("ready", || async {
             let answer = self.operator.get(self.url("/readyz")).send().await.ok()?;
@@ -277,12 +290,12 @@ impl Drop for Fabric {
 /// Runs on its own runtime, so that the test can wait for its end.
 #[expect(clippy::disallowed_methods, reason = "a test's node lives beside the test")]
 fn run_in_thread(
-    config: config::Config,
+    (config, clock): (config::Config, Clock),
     shutdown: CancellationToken,
     started: oneshot::Sender<()>,
 ) -> thread::JoinHandle<Result<(), node::Error>> {
     let run = async move {
-        let running = node::start(config, Clock::system(), Path::new(PROGRAM), shutdown).await?;
+        let running = node::start(config, clock, Path::new(PROGRAM), shutdown).await?;
         started.send(()).expect("the test waits");
         running.until_stopped().await
     };

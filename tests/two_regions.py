@@ -7,7 +7,8 @@
 An agent of eu is exchanged into us and calls a tool there; it is revoked in eu and refused by every node of us, also
 while the leader of either region is killed. While the link is cut, us answers 503 to every token that came from eu, and
 its own tokens are not affected; once the link heals, the agents that were revoked meanwhile are refused and the others
-are accepted again. No entry is missing: both regions state the same hash. Prints the time between a 202 of eu and the
+are accepted again. No entry is missing: both regions state the same hash. At the end in strict mode: a request after the
+202 of eu is refused at once on every node of us, also when a leader of either was killed just before. Prints the time between a 202 of eu and the
 last node of us that has the entry, or refuses the agent. Needs only Python; removes the nodes and their data.
 
 us answers 503 also while the link is silent or loses one direction, and while eu has no majority. In containers, the nodes
@@ -232,6 +233,31 @@ def cut(scenario, revocations):
     say(f"the agent that was revoked meanwhile is refused and the other accepted; {steady.answers} calls of us's own were all 200")
 
 
+def strict(scenario, rounds):
+    """Strict mode on both sides: when eu has acknowledged, a single request to each node of us is refused."""
+    scenario.us.restart_with("honour_lease = true")
+    scenario.eu.restart_with("await = true")
+    scenario.until_states("live")
+
+    def acknowledged():
+        agent, crossing, token = scenario.traveller()
+        scenario.accepted_on_each_node(token)
+        begun = time.monotonic()
+        took = scenario.revoke(agent) - begun
+        for node in scenario.us.running():
+            for status, answer in (scenario.us.verify_on(node, token), scenario.us.exchange_on(node, crossing)):
+                assert status in (400, 403, 503), (node, status, answer)
+        return took
+
+    figures("strict mode, until the 202", [acknowledged() for _ in range(rounds)])
+    for region in (scenario.us, scenario.eu):
+        led = leader(region.clients["operator"], region.nodes)
+        region.kill(led)
+        took = acknowledged()
+        say(f"strict mode, the leader of {region.name}, node {led}, was killed: 202 after {took:.1f} s, and every node of us refuses")
+        region.mend()
+
+
 def check(regions, revocations):
     regions.start()
     scenario = Scenario(regions)
@@ -255,6 +281,8 @@ def check(regions, revocations):
     broken_links(scenario)
     without_a_majority(scenario)
     cut(scenario, revocations)
+    scenario.until_equal()
+    strict(scenario, 10)
     scenario.until_equal()
 
 

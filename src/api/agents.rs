@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::admin_audit::Act;
+use super::awaited;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, Identities, IssueIdentity, OwnToken};
@@ -139,7 +140,7 @@ pub async fn show(
     delete, path = "", operation_id = "revokeAgent",
     params(("agent_id" = String, Path, description = "Percent-encoded"), IdempotencyKey),
     responses(
-        (status = 204, description = "The agent is revoked"),
+        (status = 204, description = "The agent is revoked", headers(("Svc-Federation" = String, description = "The awaited peer fabrics: `us=enforced, ap=lapsed`"))),
         (status = 404, description = "The agent does not exist or belongs to another caller"),
     )
 )]
@@ -154,14 +155,14 @@ pub async fn revoke(
     let caller = caller.with_key(&parts, b"")?;
     let is_act = is_of_another(&app, &caller, &agent_id).await?;
     let revocation = async { app.identity.revoke(&agent_id, &caller).await.map_err(Error::from) };
-    let changed = if is_act {
+    let (changed, awaited) = if is_act {
         let act = Act::begin(&app, &caller, format!("revoke agent {}", text::printable(&agent_id)))?;
         act.end(revocation.await, |_| String::new()).await?
     } else {
         revocation.await?
     };
     tracing::warn!(request_id = caller.request_id, agent_id, changed, caller = caller.id(), "agent revoked");
-    Ok((StatusCode::NO_CONTENT, NO_STORE).into_response())
+    Ok((StatusCode::NO_CONTENT, awaited::header(&awaited), NO_STORE).into_response())
 }
 
 /// Whether an operator acts on an agent that another caller had issued.

@@ -229,8 +229,7 @@ pub async fn sync(
     let (parts, body) = request.into_parts();
     let request: SyncRequest = body::json(&parts.headers, body, limits::SYNC_BODY_BYTES_MAX).await?;
     let peer = caller.peer().ok_or_else(|| Error::internal("a caller of a route for peers is none"))?;
-    let current = app.state.current().await?;
-    let response = app.federation.sync(&current, peer, request).await?;
+    let response = app.federation.sync(peer, request).await?;
     Ok((NO_STORE, Json(response)).into_response())
 }
 

@@ -54,6 +54,12 @@ pub struct Peer {
     /// Its last call to this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     serving: Option<Serving>,
+    /// Whether revocations of this fabric wait for it.
+    awaited: bool,
+    /// The log position of this fabric, `<incarnation>-<index>`, from before which no node of it serves a request any more,
+    /// as it stated in any call; on the leader only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acknowledged: Option<String>,
 }
 
 /// The last call of a peer to this node.
@@ -129,7 +135,7 @@ pub async fn act(
 fn peer_of(status: PeerStatus) -> Peer {
     let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let position = status.position();
-    let PeerStatus { peer, state, copy, heard_ago, report, asked } = status;
+    let PeerStatus { peer, state, copy, heard_ago, report, asked, acknowledged } = status;
     Peer {
         name: peer.name.clone(),
         issuer: peer.issuer.clone(),
@@ -147,5 +153,7 @@ fn peer_of(status: PeerStatus) -> Peer {
             enforced: call.enforced.map(|enforced| enforced.to_string()),
             asked_ms_ago: millis(ago),
         }),
+        awaited: peer.is_awaited,
+        acknowledged: acknowledged.map(|acknowledged| acknowledged.to_string()),
     }
 }

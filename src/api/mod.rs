@@ -8,6 +8,7 @@ pub(crate) mod admin_socket;
 mod agents;
 mod audit;
 mod authorization_header;
+mod awaited;
 mod backup;
 mod blocks;
 mod body;

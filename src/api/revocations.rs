@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::App;
 use super::admin_audit::Act;
+use super::awaited;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
@@ -25,7 +26,7 @@ use crate::{json, limits};
     post, path = "", operation_id = "revoke", request_body = RevocationInput,
     params(("dry_run" = Option<bool>, Query, description = "Only compute what would be revoked"), IdempotencyKey, Page),
     responses(
-        (status = 202, description = "The revocation is in force on every node", body = RevocationMade),
+        (status = 202, description = "The revocation is in force on every node, and at awaited peers", body = RevocationMade, headers(("Svc-Federation" = String, description = "The awaited peer fabrics: `us=enforced, ap=lapsed`"))),
         (status = 200, description = "A page of the dry run", body = DryRunPage),
         (status = 404, description = "The agent or the signing key does not exist"),
     )
@@ -56,10 +57,10 @@ pub async fn revoke(
     let act = Act::begin(&app, &caller, format!("{verb} {} {}", fact.kind(), fact.digest()))?;
     let made = app.revocations.revoke(&request, &caller).await.map_err(Error::from);
     let made = act.end(made, |made| format!("log index {}", made.index)).await?;
-    let RevocationMade { id, kind, index, agents, .. } = &made;
+    let RevocationMade { id, kind, index, agents, awaited, .. } = &made;
     // Without the value, which may be an email address.
     tracing::warn!(request_id = caller.request_id, id, kind, index, agents, caller = caller.id(), "revoked");
-    Ok((StatusCode::ACCEPTED, NO_STORE, Json(made)).into_response())
+    Ok((StatusCode::ACCEPTED, NO_STORE, awaited::header(awaited), Json(&made)).into_response())
 }
 
 /// Pagination is for a dry run only, so that a request that was meant as one revokes nothing.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::App;
+use super::awaited;
 use super::body::{self, Media};
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, SendSignals};
@@ -79,7 +80,7 @@ pub enum SignalRefusal {
     post, path = "", operation_id = "receiveSecurityEvent",
     request_body(content((SecurityEventToken = "application/json"), (String = "application/secevent+jwt"))),
     responses(
-        (status = 202, description = "No node accepts credentials that the token revokes. For a signed token the body is empty", body = SignalAnswer),
+        (status = 202, description = "No node accepts credentials that the token revokes. For a signed token the body is empty", body = SignalAnswer, headers(("Svc-Federation" = String, description = "The awaited peer fabrics: `us=enforced, ap=lapsed`"))),
         (status = 400, description = "The token is invalid, or a signed token is refused", body = SignalRefusal),
         (status = 403, description = "The caller may not send signals; for the JSON object also: not for `iss`, `iss` has no authority over the subject, or denied by policy"),
         (status = 409, description = "The issuer used the `jti` for another token"),
@@ -108,10 +109,10 @@ pub async fn receive(
     log_received(&received, caller.id());
     // RFC 8935 §2.2: "a response with HTTP Status Code 202" and "an empty response body".
     if is_signed {
-        return Ok((StatusCode::ACCEPTED, NO_STORE).into_response());
+        return Ok((StatusCode::ACCEPTED, awaited::header(&received.awaited), NO_STORE).into_response());
     }
     let answer = SignalAnswer { status: received.status.as_str() };
-    Ok((StatusCode::ACCEPTED, NO_STORE, Json(answer)).into_response())
+    Ok((StatusCode::ACCEPTED, NO_STORE, awaited::header(&received.awaited), Json(answer)).into_response())
 }
 
 /// RFC 8935 §2.3: a refused token is 400 with a code; other errors are as on any route.

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,7 +11,7 @@ use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::values;
-use super::{App, paging, text};
+use super::{App, awaited, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
 use crate::state::{LinearizableRead, SigningKeyRecord};
@@ -121,7 +122,7 @@ pub async fn rotate(
     post, path = "", operation_id = "taintSigningKey",
     params(("kid" = String, Path, description = "RFC 7638 thumbprint")),
     responses(
-        (status = 200, description = "The key is tainted", body = Tainted),
+        (status = 200, description = "The key is tainted", body = Tainted, headers(("Svc-Federation" = String, description = "The awaited peer fabrics: `us=enforced, ap=lapsed`"))),
         (status = 404, description = "The key does not exist"),
     )
 )]
@@ -129,12 +130,12 @@ pub async fn taint(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     kid: Result<Path<String>, PathRejection>,
-) -> Result<Json<Tainted>, Error> {
+) -> Result<Response, Error> {
     // A kid is ASCII, so a path that is not UTF-8 names no key.
     let Ok(Path(kid)) = kid else { return Err(Error::not_found("there is no such key")) };
     let act = Act::begin(&app, &caller, format!("taint signing key {}", text::printable(&kid)))?;
     let tainted = app.keyring.taint(&kid, &app.issuer, &caller).await.map_err(Error::from);
-    act.end(tainted, |()| String::new()).await?;
+    let awaited = act.end(tainted, |_| String::new()).await?;
     tracing::warn!(kid, caller = caller.id(), "signing key tainted");
-    Ok(Json(Tainted { tainted: kid }))
+    Ok((awaited::header(&awaited), Json(Tainted { tainted: kid })).into_response())
 }

@@ -96,6 +96,7 @@ fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Resu
         ("entries", "entries"),
         ("blocks", "blocks"),
         ("position", "position"),
+        ("acknowledged", "acknowledged"),
         ("issuer", "issuer"),
         ("error", "error"),
     ];

@@ -7,8 +7,9 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::vote::RaftLeaderId as _;
 
 use super::apply::database::Database;
-use super::peers::{Purpose, wire};
+use super::peers::{Purpose, proto, wire};
 use super::reads::read_index::ConfirmedIndex;
+use super::reads::readers::{self, ReaderCall};
 use super::reads::sources;
 use super::type_config::{DiskId, LogId, MemberRecord};
 use super::{Corrupt, Handle, Machine};
@@ -189,21 +190,40 @@ impl<M: Machine> Handle<M> {
         Some(confirmed.read_log_id().index())
     }
 
+    /// The answer of the leader to `ReadIndex`; `None` if it does not lead, or cannot note the call of a reader.
+    pub(super) async fn answer_index(&self, call: Option<&proto::ReaderCall>) -> Option<ConfirmedIndex> {
+        let call = call.map(|call| readers::call_from_proto(call).ok_or(())).transpose().ok()?;
+        // Before the index: the leader ends no wait for this reader as if the call had not come.
+        if call.is_some_and(|call| !self.note_reader(&call)) {
+            return None;
+        }
+        // Before the index, which then covers the imports of every record that is named.
+        let sources = self.recorded_sources();
+        let index = self.confirm_leadership().await?;
+        if let Some(call) = call {
+            self.note_enforced(&call, index);
+        }
+        Some(ConfirmedIndex { index, sources })
+    }
+
     /// `ReadIndex` on any node, by a request to the leader. Each call sends a new request, so no answer is older than
-    /// its request. `None` if there is no answer. A lease may be taken from the answer only with `for_lease`.
-    pub(super) async fn confirmed_index(&self, for_lease: bool) -> Option<ConfirmedIndex> {
-        let leader = self.leader()?;
+    /// its request. `None` if there is no answer. A lease may be taken from the answer only with `for_lease`, and only the
+    /// call of a reader that is named may be answered from it.
+    pub(super) async fn confirmed_index(
+        &self,
+        for_lease: bool,
+        call: Option<ReaderCall>,
+    ) -> Option<ConfirmedIndex> {
+        let (leader, reader_call) = (self.leader()?, call.as_ref().map(readers::call_to_proto));
         if leader == self.node_id {
-            // Before the index, as for another node.
-            let sources = self.recorded_sources();
-            let index = self.confirm_leadership().await?;
+            let confirmed = self.answer_index(reader_call.as_ref()).await?;
             self.clocks.record_report(self.measure_clocks());
-            return Some(ConfirmedIndex { index, sources });
+            return Some(confirmed);
         }
         let member = self.known_members().get(leader)?.clone();
         let client = self.channels.shared(Purpose::Reads, leader, &member).ok()?;
         let mut peer = client.peer();
-        let answer = peer.read_index(client.request(super::peers::proto::ReadIndexRequest { for_lease }));
+        let answer = peer.read_index(client.request(proto::ReadIndexRequest { for_lease, reader_call }));
         let answer = tokio::time::timeout(limits::FRESHNESS_ATTEMPT, answer).await.ok()?;
         let answer = answer.ok()?.into_inner();
         self.clocks.record_report(wire::clock_report(answer.clocks));

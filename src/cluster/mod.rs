@@ -70,6 +70,7 @@ pub use reads::freshness::barrier::Acknowledgements;
 pub(crate) use reads::freshness::barrier::BarrierTimeout;
 pub use reads::freshness::{FreshnessMode, LeaseError, LeaseProof, LeaseStatus};
 pub(crate) use reads::read_index::{LinearizableRead, ReadIndexError};
+pub use reads::readers::{ReaderCall, ReaderState, ReaderTimeout};
 pub use reads::sources::{NoSourceLease, Source, SourceCall, SourceProof};
 pub(crate) use restore::{NewCluster, Remains, StoppedNode};
 pub(crate) use start::{Options, Transport, start};
@@ -88,6 +89,7 @@ use propose::forwarding::Forwarder;
 use reads::freshness::Freshness;
 use reads::member_progress::ProgressTracker;
 use reads::read_index::ReadIndex;
+use reads::readers::Readers;
 use type_config::TypeConfig;
 
 /// Read access to the rows of the state.
@@ -345,6 +347,7 @@ pub struct Handle<M: Machine> {
     shared: Arc<Shared>,
     machine: Arc<M>,
     freshness: Arc<Freshness>,
+    readers: Arc<Readers>,
     progress: Arc<ProgressTracker>,
     candidacy: Arc<Candidacy>,
     disk: Arc<DiskMonitor>,
@@ -369,6 +372,7 @@ impl<M: Machine> Clone for Handle<M> {
             shared: Arc::clone(&self.shared),
             machine: Arc::clone(&self.machine),
             freshness: Arc::clone(&self.freshness),
+            readers: Arc::clone(&self.readers),
             progress: Arc::clone(&self.progress),
             candidacy: Arc::clone(&self.candidacy),
             disk: Arc::clone(&self.disk),

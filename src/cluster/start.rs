@@ -193,6 +193,7 @@ pub(crate) async fn start<M: Machine>(
         shared,
         machine,
         freshness: Arc::new(freshness),
+        readers: Arc::default(),
         progress: Arc::default(),
         candidacy: Arc::default(),
         disk: watchdog.disk(),

@@ -79,6 +79,10 @@ fn check_sizes(section: &schema::FederationSection, peers: &[Peer], checker: &mu
         let rule = format!("must be at most {}", limits::PEER_FABRICS_MAX);
         checker.keep("federation.peers", Err::<(), _>(rule));
     }
+    if peers.iter().filter(|peer| peer.is_awaited).count() > limits::AWAITED_PEERS_MAX {
+        let rule = format!("at most {} may have await = true", limits::AWAITED_PEERS_MAX);
+        checker.keep("federation.peers", Err::<(), _>(rule));
+    }
     let sum: u64 = peers.iter().map(|peer| u64::from(peer.max_entries)).sum();
     if sum > limits::FEDERATED_ENTRIES_MAX.into() {
         let most = limits::FEDERATED_ENTRIES_MAX;
@@ -148,6 +152,13 @@ impl Row<'_> {
         if row.honour_lease && !row.accept {
             self.keep("honour_lease", Err::<(), _>("needs accept = true"), checker);
         }
+        if row.is_awaited && !row.serve {
+            self.keep(
+                "await",
+                Err::<(), _>("needs serve = true: only a peer that reads our ledger acknowledges it"),
+                checker,
+            );
+        }
         let (shortest, longest) = (limits::PEER_STALE_AFTER_MIN, limits::PEER_STALE_AFTER_MAX);
         let stale_after = self.keep("stale_after", duration(&row.stale_after, shortest, longest), checker);
         let max_entries = self.keep("max_entries", self.max_entries(), checker);
@@ -165,6 +176,7 @@ impl Row<'_> {
             serve: row.serve,
             stale_after: stale_after?,
             honours_lease: row.honour_lease,
+            is_awaited: row.is_awaited,
             max_entries: max_entries?,
             approve_incarnation: row.approve_incarnation,
             disclose: disclose?,

@@ -366,6 +366,8 @@ pub(super) struct PeerFabric {
     pub stale_after: String,
     #[serde(deserialize_with = "yes_or_no")]
     pub honour_lease: bool,
+    #[serde(rename = "await", deserialize_with = "yes_or_no")]
+    pub is_awaited: bool,
     #[serde(deserialize_with = "stated_whole_number")]
     pub max_entries: Option<u64>,
     #[serde(deserialize_with = "yes_or_no")]
@@ -397,6 +399,7 @@ impl Default for PeerFabric {
             serve: false,
             stale_after: format!("{}s", limits::PEER_STALE_AFTER.as_secs()),
             honour_lease: false,
+            is_awaited: false,
             max_entries: None,
             approve_incarnation: false,
             disclose: Disclose::Word("own".to_owned()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::peers::Peer;
 use super::{Error, Federation, LastCall, Report};
-use crate::id::LogPosition;
+use crate::id::{Digest128, LogPosition};
 use crate::state::{CallContext, PeerAct, PeerCopy, Source, peer_key};
 
 /// State of a peer whose ledger is read.
@@ -60,6 +60,8 @@ pub struct PeerStatus {
     pub report: Option<Report>,
     /// The last call of the peer to this node, and the time since.
     pub asked: Option<(LastCall, Duration)>,
+    /// The log position from before which the peer serves no request any more, as it stated; on the leader only.
+    pub acknowledged: Option<LogPosition>,
 }
 
 impl PeerStatus {
@@ -139,9 +141,15 @@ impl Federation {
             heard_ago,
             report: self.parts.reports.of(&peer.issuer),
             asked: asked.map(|asked| (asked, now.saturating_sub(asked.at))),
+            acknowledged: self.acknowledged(id),
             peer: Arc::clone(peer),
             copy,
         })
+    }
+
+    fn acknowledged(&self, id: Digest128) -> Option<LogPosition> {
+        let index = self.parts.state.enforced_by(id)?;
+        Some(LogPosition { incarnation: self.incarnation().ok()?, index })
     }
 
     /// Refuses a peer that an operator has paused.

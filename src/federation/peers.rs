@@ -34,6 +34,8 @@ pub struct Peer {
     pub stale_after: Duration,
     /// Whether that time is at most [`limits::PEER_LEASE`], and the peer learns what is enforced here.
     pub honours_lease: bool,
+    /// Whether our revocations wait until it cannot accept what they cover any more.
+    pub is_awaited: bool,
     /// Maximum entries of its ledger.
     pub max_entries: u32,
     /// Whether a new incarnation of it waits for an operator.

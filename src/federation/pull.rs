@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tokio::sync::{Semaphore, watch};
 
-use self::acknowledge::{Imported, acknowledge};
+use self::acknowledge::{Imported, acknowledge, repeated};
 use super::engine::{self, Call, Engine, Failure, Known, Next, Outcome};
 use super::peers::Peer;
 use super::report::Reports;
@@ -33,6 +33,14 @@ pub struct Origin {
     pub peer: Arc<Peer>,
     /// The connections.
     pub client: PeerClient,
+}
+
+/// The copy of a peer that honours its lease: what is imported here, and what of that every node of ours enforces. Both are
+/// those of this leader.
+#[derive(Default)]
+struct Copied {
+    imported: watch::Sender<Option<Imported>>,
+    enforced: watch::Sender<Option<Imported>>,
 }
 
 /// Reads the ledgers of peers.
@@ -80,21 +88,22 @@ impl Puller {
 
     /// Calls a peer for ever, and acknowledges what is enforced here.
     async fn follow(&self, origin: &Origin) {
-        let (has, had) = watch::channel(None);
+        let copied = Copied::default();
         // A row is there a moment before its log index counts as applied. The read waits for the index.
         let barrier = || async { self.state.current().await.is_ok() && self.state.barrier().await.is_ok() };
-        let acknowledged = acknowledge(had, barrier, |has| self.send_enforced(origin, has));
-        tokio::join!(self.read(origin, &has), acknowledged);
+        let (imported, send) = (copied.imported.subscribe(), |has| self.send_enforced(origin, has));
+        let acknowledged = acknowledge(imported, &copied.enforced, barrier, send);
+        tokio::join!(self.read(origin, &copied), acknowledged);
     }
 
-    /// Calls a peer for ever. `has` is what is imported of its ledger.
-    async fn read(&self, origin: &Origin, has: &watch::Sender<Option<Imported>>) {
+    /// Calls a peer for ever.
+    async fn read(&self, origin: &Origin, copied: &Copied) {
         let Origin { peer, .. } = origin;
         let mut engine =
             Engine::new(peer.issuer.clone(), peer.endpoints.len(), peer.lease(), self.clock.boot());
         loop {
             let began = self.clock.boot();
-            let pause = match self.call(origin, &mut engine, has).await {
+            let pause = match self.call(origin, &mut engine, copied).await {
                 Ok(outcome) => {
                     self.succeeded(peer, outcome);
                     engine.succeeded(outcome, self.clock.boot().saturating_sub(began))
@@ -109,12 +118,7 @@ impl Puller {
     }
 
     /// One call, and the import of its response.
-    async fn call(
-        &self,
-        origin: &Origin,
-        engine: &mut Engine,
-        has: &watch::Sender<Option<Imported>>,
-    ) -> Result<Outcome, Failure> {
+    async fn call(&self, origin: &Origin, engine: &mut Engine, copied: &Copied) -> Result<Outcome, Failure> {
         let Origin { peer, client } = origin;
         // Before the call is sent.
         let begun = self.state.begin_source_call();
@@ -122,6 +126,7 @@ impl Puller {
         let known = self.state.peer_copy(&peer.issuer).map_err(not_imported)?;
         let mut call = engine.call(known.as_ref().map(known_of).unwrap_or_default());
         call.request.honours_lease = peer.honours_lease;
+        call.request.enforced = repeated(*copied.enforced.borrow(), &call);
         let endpoint = peer.endpoints.get(call.endpoint);
         let endpoint = endpoint.ok_or_else(|| Failure::Unanswered("it has no endpoint".to_owned()))?;
         let answer = self.ask(client, endpoint, engine, &call).await;
@@ -140,7 +145,7 @@ impl Puller {
             Next::Nothing => {
                 let audited = if answer.root.is_some() { "equal" } else { "skipped" };
                 self.metrics.federation_audited(&peer.name, audited);
-                self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, has));
+                self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, copied));
                 Ok(Outcome::NothingNew)
             }
             Next::Import(import) => {
@@ -150,7 +155,7 @@ impl Puller {
                 self.metrics.federation_audited(&peer.name, audit_of(floor, copy.as_ref()));
                 let took = self.clock.boot().saturating_sub(answered);
                 self.metrics.federation_import_took(&peer.name, took);
-                self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, has));
+                self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, copied));
                 if let Some(copy) = &copy {
                     engine.imported(&answer, &known_of(copy));
                 }
@@ -214,7 +219,7 @@ impl Puller {
         begun: SourceCall,
         answer: &Answer,
         copy: Option<&PeerCopy>,
-        (endpoint, has): (usize, &watch::Sender<Option<Imported>>),
+        (endpoint, copied): (usize, &Copied),
     ) {
         let is_current = |copy: &&PeerCopy| {
             copy.fault.is_none() && copy.is_complete && copy.incarnation == Some(answer.incarnation)
@@ -226,7 +231,7 @@ impl Puller {
         }
         if peer.honours_lease {
             let to = LogPosition { incarnation: answer.incarnation, index: copy.position };
-            has.send_replace(Some(Imported { generation: copy.generation, to, endpoint }));
+            copied.imported.send_replace(Some(Imported { generation: copy.generation, to, endpoint }));
         }
     }
 

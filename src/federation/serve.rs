@@ -257,7 +257,7 @@ impl Federation {
         Ok(position.index)
     }
 
-    fn incarnation(&self) -> Result<Incarnation, Error> {
+    pub(super) fn incarnation(&self) -> Result<Incarnation, Error> {
         self.parts.state.index().incarnation.ok_or(Error::NotBootstrapped)
     }
 

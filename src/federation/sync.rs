@@ -21,7 +21,8 @@ use super::{Error, Federation};
 use crate::id::LogPosition;
 use crate::limiter::KeyedLimiter;
 use crate::state::{
-    LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, stated,
+    LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerSums, LinearizableRead, ReaderCall, peer_key,
+    stated,
 };
 use crate::token::signing_key::SigningAlgorithm;
 use crate::{json, limits};
@@ -84,7 +85,7 @@ impl Calls {
 }
 
 /// A valid call.
-struct Call {
+pub(super) struct Call {
     /// Log index of the position, if that is of our incarnation.
     since: Option<u64>,
     position: Option<LogPosition>,
@@ -97,6 +98,17 @@ struct Call {
     enforced: Option<LogPosition>,
 }
 
+impl Call {
+    /// The report to the leader.
+    fn reported(&self, peer: &Peer) -> ReaderCall {
+        ReaderCall {
+            reader: peer_key(&peer.issuer),
+            lease: self.honours_lease.then_some(limits::PEER_LEASE),
+            enforced: self.enforced.map_or(0, |enforced| enforced.index),
+        }
+    }
+}
+
 /// Whether the caller learns anything from a response but that nothing has changed.
 fn has_news(response: &SyncResponse) -> bool {
     let is_short = response.next.is_none() && response.entries.is_empty();
@@ -105,22 +117,30 @@ fn has_news(response: &SyncResponse) -> bool {
 
 impl Federation {
     /// Answers a call of a peer: at once if there are entries, otherwise with the first one, or without any when the
-    /// time for which it may be held is over or the node stops.
+    /// time for which it may be held is over or the node stops. The leader learns of every call, whatever the configuration
+    /// of this node states about the peer: revocations of another node may wait for it.
     ///
     /// # Errors
     /// [`Error::Invalid`]; [`Error::Position`] if the position is ahead of our log; [`Error::TooManyCalls`];
-    /// [`Error::Paused`], also if the peer is paused while the call is held; [`Error::State`] if the node loses its lease
-    /// meanwhile.
-    pub async fn sync(
-        &self,
-        current: &LinearizableRead,
-        peer: &Peer,
-        request: SyncRequest,
-    ) -> Result<SyncResponse, Error> {
+    /// [`Error::Paused`], also if the peer is paused while the call is held; [`Error::State`] if the node is not current, or
+    /// loses its lease meanwhile.
+    pub async fn sync(&self, peer: &Peer, request: SyncRequest) -> Result<SyncResponse, Error> {
         self.check_not_paused(peer)?;
         let permit = self.calls.held.try_acquire(Some(peer.issuer.clone()));
         let _permit = permit.map_err(|_| Error::TooManyCalls)?;
-        let call = self.call(peer, request)?;
+        let call = self.call(request)?;
+        let current = self.parts.state.current_for(call.reported(peer)).await?;
+        self.answer(&current, peer, &call).await
+    }
+
+    /// Answers a call that the leader has noted.
+    pub(super) async fn answer(
+        &self,
+        current: &LinearizableRead,
+        peer: &Peer,
+        call: &Call,
+    ) -> Result<SyncResponse, Error> {
+        self.check_not_ahead(peer, call)?;
         let at = self.parts.clock.boot();
         self.calls.record(&peer.issuer, LastCall { since: call.position, enforced: call.enforced, at });
         let mut held = pin!(tokio::time::sleep(call.hold));
@@ -129,7 +149,7 @@ impl Federation {
         loop {
             // An entry from here on ends the wait, whether or not the response has it.
             changes.mark_unchanged();
-            let response = self.response(current, peer, &call).await?;
+            let response = self.response(current, peer, call).await?;
             if is_over || has_news(&response) {
                 self.check_not_paused(peer)?;
                 return Ok(response);
@@ -156,7 +176,8 @@ impl Federation {
         }
     }
 
-    fn call(&self, peer: &Peer, request: SyncRequest) -> Result<Call, Error> {
+    /// Checks a request.
+    pub(super) fn call(&self, request: SyncRequest) -> Result<Call, Error> {
         let SyncRequest { version, since, floor, hold_ms, limit, keys, cursor, honours_lease, enforced } =
             request;
         if version != VERSION {
@@ -172,14 +193,11 @@ impl Federation {
         let limit = limit.ok_or_else(|| {
             invalid("limit", format_args!("must be from 1 to {}", limits::SYNC_ENTRIES_MAX))
         })?;
-        let here = self.parts.state.position().ok_or(Error::NotBootstrapped)?;
+        let incarnation = self.incarnation()?;
         let position = since.as_deref().map(str::parse::<LogPosition>).transpose();
         let position =
             position.map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
-        let since = position.filter(|since| since.incarnation == here.incarnation).map(|since| since.index);
-        if since.is_some_and(|since| since > here.index) {
-            return Err(self.ahead(peer, here.index));
-        }
+        let since = position.filter(|since| since.incarnation == incarnation).map(|since| since.index);
         let ours = position.filter(|_| since.is_some());
         let enforced = enforced.map(|index| enforced_to(index, ours, honours_lease)).transpose()?;
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
@@ -189,8 +207,12 @@ impl Federation {
         Ok(Call { since, position, cursor, floor, hold, limit, keys, honours_lease, enforced })
     }
 
-    /// The position of a call is in a part of our log that does not exist. Logged once until the peer calls validly.
-    fn ahead(&self, peer: &Peer, end: u64) -> Error {
+    /// Refuses a position in a part of our log that does not exist. Logged once until the peer calls validly.
+    fn check_not_ahead(&self, peer: &Peer, call: &Call) -> Result<(), Error> {
+        let end = self.parts.state.position().ok_or(Error::NotBootstrapped)?.index;
+        if call.since.is_none_or(|since| since <= end) {
+            return Ok(());
+        }
         if self.calls.is_first_ahead(&peer.issuer) {
             let peer = &peer.name;
             tracing::warn!(
@@ -199,7 +221,7 @@ impl Federation {
                 "a peer fabric names a log index beyond the end: one of the two has lost its past"
             );
         }
-        Error::Position(format!("is ahead of the log of this fabric, which ends at {end}"))
+        Err(Error::Position(format!("is ahead of the log of this fabric, which ends at {end}")))
     }
 
     /// The response of this moment. `root` needs entries and sums of one moment, so it is attempted a few times.

@@ -30,8 +30,8 @@ use crate::policy::blast_radius::Containment;
 use crate::policy::identity::{Allow, Parent, PolicyInput, RequestedIdentity};
 use crate::policy::{Bundle, Denial, Point};
 use crate::state::{
-    self, Agent, AgentStatus, CallContext, IssuedAgent, LeaseProof, LinearizableRead, SecurityEvent, State,
-    stated,
+    self, Agent, AgentStatus, Awaited, CallContext, IssuedAgent, LeaseProof, LinearizableRead, SecurityEvent,
+    State, stated,
 };
 use crate::telemetry::Metrics;
 use crate::text::values;
@@ -246,11 +246,12 @@ impl AgentIdentities {
         Ok((records?, next))
     }
 
-    /// Revokes an agent and everything that derives from it, permanently. Returns whether it was active.
+    /// Revokes an agent and everything that derives from it, permanently. Returns whether it was active, and the awaited
+    /// peers.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`] also for an agent of another caller.
-    pub async fn revoke(&self, agent_id: &str, caller: &CallContext) -> Result<bool, Error> {
+    pub async fn revoke(&self, agent_id: &str, caller: &CallContext) -> Result<(bool, Awaited), Error> {
         let is_own = self.is_issued_by(agent_id, caller.name()).await?;
         let agent_id: WorkloadId = agent_id.parse().map_err(|_| Error::UnknownAgent)?;
         // An operator that revokes its own agent acts as its issuer.

@@ -20,12 +20,20 @@ use crate::id::{Digest128, DigestKind, TrustDomain, WorkloadId};
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::outbound::peers::{Endpoint, PeerClient};
-use crate::state::State;
+use crate::state::{AwaitedPeers, State, peer_key};
 use crate::telemetry::Metrics;
 use crate::tls::{self, Authorities, Bundle, Files, KeyPairFiles, RemoteEnd, Roots, Tls};
 
 /// Value of the metric label, besides those of TLS files.
 const WITH: &str = "bundles";
+
+/// The peers for which revocations wait.
+pub(super) fn awaited_peers(config: &Config, clock: &Clock, metrics: &Metrics) -> AwaitedPeers {
+    let peers = config.federation.iter().flat_map(|federation| federation.peers.iter());
+    let awaited = peers.filter(|peer| peer.is_awaited);
+    let named = awaited.map(|peer| (peer.name.clone(), peer_key(&peer.issuer)));
+    AwaitedPeers::new(named, clock.clone(), metrics.clone())
+}
 
 /// The ledger and its readers. `tls` is that of callers.
 pub(super) fn federation(

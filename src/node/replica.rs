@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::federation::awaited_peers;
 use super::{Error, draw};
 use crate::clock::Clock;
 use crate::cluster::{self, ProposerId, Space, Transport};
@@ -157,7 +158,7 @@ pub(super) async fn start_replica(
     for work in started.work {
         background.spawn(work);
     }
-    let state = State::new(started.handle);
+    let state = State::new(started.handle).awaiting(awaited_peers(config, clock, metrics));
     Ok(Replica { state, background, threads, audit: None, closed: started.closed })
 }
 

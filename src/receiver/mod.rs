@@ -23,7 +23,7 @@ use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Allow, PolicyInput, SetInput};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, CallContext, CallerFacts, Effect, LeaseProof, Signal, State};
+use crate::state::{self, Awaited, CallContext, CallerFacts, Effect, LeaseProof, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
@@ -88,6 +88,8 @@ pub struct Received {
     pub effects: usize,
     /// `None` for a duplicate and for a loop.
     pub decided: Option<Decided>,
+    /// The awaited peers.
+    pub awaited: Awaited,
 }
 
 /// The logged details of a signal that policy allowed.
@@ -147,11 +149,12 @@ impl Receiver {
         let now = self.state.cluster_time();
         let set = sent.check(&rules(issuer, now))?;
         // A duplicate is acknowledged even if authority or policy changed since.
-        if self.state.has_signal(&iss, &jti, &content).await.map_err(|error| self.map_error(error))? {
-            return Ok(duplicate(iss, jti));
+        let known = self.state.has_signal(&iss, &jti, &content).await;
+        if let Some(awaited) = known.map_err(|error| self.map_error(error))? {
+            return Ok(without_effect(Status::Duplicate, iss, jti, awaited));
         }
         if relay::is_loop(&set, &self.own_issuer) {
-            return Ok(Received { status: Status::Ignored, iss, jti, effects: 0, decided: None });
+            return Ok(without_effect(Status::Ignored, iss, jti, Awaited::default()));
         }
         let events = relay::events(&set)?;
         self.signal_policy()?;
@@ -178,9 +181,11 @@ impl Receiver {
             subject: subject_id::text(&set.sub_id),
         };
         let state = self.state.on_behalf_of(caller);
-        if !state.accept_signal(signal).await.map_err(|error| self.map_error(error))? {
+        let accepted = state.accept_signal(signal).await;
+        let (is_new, awaited) = accepted.map_err(|error| self.map_error(error))?;
+        if !is_new {
             // Another caller sent it concurrently.
-            return Ok(duplicate(iss, jti));
+            return Ok(without_effect(Status::Duplicate, iss, jti, awaited));
         }
         let decided = Decided {
             events: set.events.iter().map(|event| event.uri.clone()).collect(),
@@ -196,6 +201,7 @@ impl Receiver {
             jti,
             effects: count,
             decided: Some(decided),
+            awaited,
         })
     }
 
@@ -328,8 +334,8 @@ fn rules(issuer: &SignalIssuer, now: Timestamp) -> Rules<'_> {
     Rules { audiences: &issuer.audiences, algorithms: &issuer.algorithms, iss: &issuer.iss, now }
 }
 
-fn duplicate(iss: String, jti: String) -> Received {
-    Received { status: Status::Duplicate, iss, jti, effects: 0, decided: None }
+fn without_effect(status: Status, iss: String, jti: String, awaited: Awaited) -> Received {
+    Received { status, iss, jti, effects: 0, decided: None, awaited }
 }
 
 /// The policy input for a token.

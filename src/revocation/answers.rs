@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::limits;
 use crate::state::command::{RevocationRow, Revoked};
-use crate::state::stated;
+use crate::state::{Awaited, stated};
 use crate::text::values;
 
 /// A revocation in force.
@@ -41,6 +41,10 @@ pub struct RevocationMade {
     #[schema(value_type = Vec<values::NotCovered>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_covered: Vec<&'static str>,
+    /// The awaited peers, for the header of the response.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub awaited: Awaited,
 }
 
 /// A retained revocation.
@@ -77,7 +81,7 @@ impl Revocations {
     pub(super) fn made(
         &self,
         request: &RevocationRequest,
-        revoked: &Revoked,
+        (revoked, awaited): (&Revoked, Awaited),
         blocked: bool,
         agents: Option<u64>,
     ) -> RevocationMade {
@@ -93,6 +97,7 @@ impl Revocations {
             agents,
             blocked,
             not_covered: self.not_covered(request, blocked),
+            awaited,
         }
     }
 

@@ -118,11 +118,13 @@ impl Revocations {
             event: event.map(Into::into),
             ..command::Revoke::default()
         };
-        let revoked = self.state.on_behalf_of(caller).revoke(command).await.map_err(map_error)?;
+        let revoked = self.state.on_behalf_of(caller).revoke(command).await;
+        let (revoked, awaited) = revoked.map_err(map_error)?;
         if taints {
             self.keyring.replace_keys().await;
         }
-        Ok(self.made(request, &revoked, blocks, self.count(fact, &revoked).await?))
+        let agents = self.count(fact, &revoked).await?;
+        Ok(self.made(request, (&revoked, awaited), blocks, agents))
     }
 
     /// A page of the agents and tools that a revocation would cover, at most `limit`; changes nothing. `after` is

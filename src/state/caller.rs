@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::command::{self, Command, Replied, Reply};
 use super::feature_level;
 use super::machine::idempotency::digest;
+use super::readers::Awaited;
 use super::resources::revocation_index::{Epoch, RevocationIndex};
 use super::{Error, Idempotency, State, read_reply};
 use crate::clock::Timestamp;
@@ -193,13 +194,22 @@ impl OnBehalf<'_> {
         read_reply(&self.state.cluster.propose(self.encode(command)?).await?)
     }
 
-    /// As [`Self::propose_once`], for a command that revokes: returns after the barrier, also if the command changed
-    /// nothing.
-    pub(super) async fn propose_revocation(self, command: Command) -> Result<Replied<Reply>, Error> {
+    /// As [`Self::propose_once`]: returns after the barrier, also if the command changed nothing.
+    pub(super) async fn propose_acknowledged(self, command: Command) -> Result<Replied<Reply>, Error> {
         let outcome = self.state.cluster.propose(self.encode(command)?).await?;
         let reply = read_reply(&outcome)?;
         self.state.cluster.barrier(outcome.index).await?;
         Ok(reply)
+    }
+
+    /// The same for a command that revokes: waits for the awaited peers too.
+    pub(super) async fn propose_revocation(
+        self,
+        command: Command,
+    ) -> Result<(Replied<Reply>, Awaited), Error> {
+        let outcome = self.state.cluster.propose(self.encode(command)?).await?;
+        let reply = read_reply(&outcome)?;
+        Ok((reply, self.state.enforced_everywhere(outcome.index).await?))
     }
 
     /// Nothing is proposed that a member of an older version may not know.

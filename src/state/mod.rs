@@ -7,6 +7,7 @@ mod caller;
 pub mod command;
 pub mod feature_level;
 mod machine;
+mod readers;
 #[cfg(test)]
 mod recorded_log;
 mod resources;
@@ -25,6 +26,7 @@ pub use command::{Agent, MintedToken, Node, NodeRole, NodeStage, PolicySource, R
 pub(crate) use machine::idempotency::Idempotency;
 pub use machine::idempotency::owner;
 pub(crate) use machine::{Index, Replicated, StateIdentity};
+pub use readers::{Awaited, AwaitedPeers, ReaderCall, ReaderState};
 pub(crate) use resources::agents::{AgentStatus, IssuedAgent};
 pub(crate) use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock, NewAuditBlock};
 pub(crate) use resources::encryption_keys::{EncryptionKeyRecord, Registrar};
@@ -218,6 +220,9 @@ pub enum Error {
     /// The import contradicts itself or its format.
     #[error("the import of the peer's ledger is malformed")]
     PeerImportMalformed,
+    /// A revocation is applied, and these peers may still accept what it covers.
+    #[error("the write is applied, but was not confirmed in time by the peer fabrics {0}: retry")]
+    PeersSilent(String),
     /// The peer has no fault that an operator may approve.
     #[error(
         "the peer has no fault that can be approved: a log that was rolled back must begin a new incarnation"
@@ -309,13 +314,15 @@ impl From<Refusal> for Error {
 #[derive(Clone)]
 pub struct State {
     cluster: cluster::Handle<Replicated>,
+    /// The peers that revocations wait for.
+    awaited: Option<Arc<AwaitedPeers>>,
 }
 
 impl State {
     /// State of a running node.
     #[must_use]
     pub fn new(cluster: cluster::Handle<Replicated>) -> Self {
-        Self { cluster }
+        Self { cluster, awaited: None }
     }
 
     /// The node's cluster handle: leader, recovery, shutdown.
@@ -461,11 +468,12 @@ impl OnBehalf<'_> {
     }
 
     /// Taints a signing key: its signatures are no longer accepted, nor any token that derives from one. `digest` is
-    /// that of the key in a token's `lineage`. [`Error::UnknownSigningKey`] if there is no such key.
-    pub async fn taint_signing_key(self, kid: String, digest: Digest128) -> Result<(), Error> {
+    /// that of the key in a token's `lineage`. Returns after the barrier and the waits for peers.
+    /// [`Error::UnknownSigningKey`] if there is no such key.
+    pub async fn taint_signing_key(self, kid: String, digest: Digest128) -> Result<Awaited, Error> {
         let digest = Bytes::copy_from_slice(digest.as_bytes());
         let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });
-        self.propose_revocation(command).await.map(drop)
+        self.propose_revocation(command).await.map(|(_, awaited)| awaited)
     }
 }
 

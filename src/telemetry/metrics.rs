@@ -265,6 +265,11 @@ impl Metrics {
         self.families.federation_import.with_label_values(&[peer]).observe(duration.as_secs_f64());
     }
 
+    /// A revocation waited for a peer for `duration`.
+    pub fn federation_awaited(&self, peer: &str, duration: Duration) {
+        self.families.federation_await.with_label_values(&[peer]).observe(duration.as_secs_f64());
+    }
+
     /// A peer, as this node sees it. `states` are all states, and whether each is the present one.
     pub fn set_peer(
         &self,
@@ -368,6 +373,7 @@ mod tests {
         let metrics = Metrics::new().expect("metrics");
         metrics.federation_call("eu", "imported");
         metrics.federation_import_took("eu", Duration::from_millis(3));
+        metrics.federation_awaited("eu", Duration::from_millis(3));
         metrics.federation_audited("eu", "equal");
         metrics.federation_unjudged("eu");
         let sample = PeerSample {
@@ -386,6 +392,7 @@ mod tests {
         for line in [
             r#"svc_federation_calls_total{peer="eu",result="imported"} 1"#,
             r#"svc_federation_import_seconds_bucket{peer="eu",le="0.005"} 1"#,
+            r#"svc_federation_await_seconds_bucket{peer="eu",le="0.005"} 1"#,
             r#"svc_federation_audit_total{peer="eu",result="equal"} 1"#,
             r#"svc_federation_unjudged_total{peer="eu"} 1"#,
             r#"svc_federation_state{peer="eu",state="live"} 1"#,

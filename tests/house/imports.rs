@@ -66,6 +66,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["feature_level"],
             &["resources/events", "tables"],
             &["machine/idempotency", "resources/revocation_index"],
+            &["readers"],
             &["caller", "sources"],
             &["resources"],
             &["machine"],
@@ -79,6 +80,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["error"],
             &[
                 "authorization_header",
+                "awaited",
                 "body",
                 "cache_control",
                 "etag",

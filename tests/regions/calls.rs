@@ -5,13 +5,13 @@ use super::*;
 const PATH: &str = "/v1/federation/sync";
 
 /// A fabric that serves a peer which is not there, and a client with the certificate of that peer's node.
-struct Served {
-    eu: Fabric,
+pub(super) struct Served {
+    pub(super) eu: Fabric,
     us: Client,
 }
 
 impl Served {
-    async fn start(more: &str) -> Self {
+    pub(super) async fn start(more: &str) -> Self {
         let [one, other] = ports::free::<2>();
         let (mut eu, us) = (Fabric::new("eu", one), Fabric::new("us", other));
         let more = format!("serve = true\n{more}");
@@ -25,7 +25,7 @@ impl Served {
         call(&self.us, Method::POST, self.eu.url(PATH), Some(body)).await
     }
 
-    async fn answered(&self, body: &Value) -> Value {
+    pub(super) async fn answered(&self, body: &Value) -> Value {
         let (status, answer) = self.sync(body).await;
         assert_eq!(status, 200, "{answer}");
         answer
@@ -33,12 +33,12 @@ impl Served {
 }
 
 /// The request that continues a response.
-fn after(answer: &Value) -> Value {
+pub(super) fn after(answer: &Value) -> Value {
     let since = format!("{}-{}", answer["incarnation"].as_str().expect("an incarnation"), answer["through"]);
     json!({"version": 1, "since": since, "keys": answer["keys"]["etag"], "floor": answer["floor_epoch"]})
 }
 
-fn with(body: &Value, name: &str, value: Value) -> Value {
+pub(super) fn with(body: &Value, name: &str, value: Value) -> Value {
     let mut body = body.clone();
     body[name] = value;
     body
@@ -218,6 +218,19 @@ async fn acknowledgement_is_of_what_the_caller_has() {
     assert_eq!(served.sync(&with(&other, "enforced", json!(through))).await.0, 400);
     let serving = served.eu.peer("us").await["serving"].clone();
     assert_eq!(serving["enforced"], valid["since"], "later calls without one leave it");
+}
+
+/// The node that has to wait may be another one: every call is reported to the leader.
+#[tokio::test]
+async fn call_at_a_node_that_awaits_no_peer_is_reported() {
+    let served = Served::start("").await;
+    let first = served.answered(&json!({"version": 1, "honours_lease": true})).await;
+    assert_eq!(served.eu.peer("us").await.get("acknowledged"), None);
+    let call =
+        with(&with(&after(&first), "honours_lease", json!(true)), "enforced", first["through"].clone());
+    served.answered(&call).await;
+    let peer = served.eu.peer("us").await;
+    assert_eq!((&peer["acknowledged"], &peer["awaited"]), (&call["since"], &json!(false)), "{peer}");
 }
 
 /// The operator decides what a peer learns in clear; the digests are the same in any case.

@@ -3,7 +3,7 @@
 use super::*;
 
 const OWN: &str = "urn:svc:token-type:agent-a2a";
-const TOOL: &str = "https://tools.example/sql";
+pub(super) const TOOL: &str = "https://tools.example/sql";
 
 /// Every exchange and every agent is allowed.
 const EXCHANGE: &str = "package svc.exchange\nimport rego.v1\n\
@@ -13,7 +13,7 @@ const IDENTITY: &str = "package svc.identity\nimport rego.v1\n\
     decision := {\"allow\": true, \"reason\": \"granted\", \"grants\": {\"capabilities\": [\"db.read\"]}}";
 
 /// Writes the policies of a fabric.
-fn set_policies(fabric: &mut Fabric) {
+pub(super) fn set_policies(fabric: &mut Fabric) {
     let (shipped, own) = (fabric.policies.clone(), fabric.directory.path().join("policies"));
     fs::create_dir(&own).expect("directory");
     fs::write(own.join("exchange.rego"), EXCHANGE).expect("policy");
@@ -25,7 +25,7 @@ fn set_policies(fabric: &mut Fabric) {
 }
 
 /// Issues an agent; its id and its identity token.
-async fn agent(at: &Fabric) -> (String, String) {
+pub(super) async fn agent(at: &Fabric) -> (String, String) {
     let request = json!({"agent_name": "planner", "platform": "mcp", "capabilities": ["db.read"]});
     let (status, answer) = at.call(Method::POST, "/v1/identity/agent", Some(&request)).await;
     assert_eq!(status, 200, "{answer}");
@@ -33,7 +33,7 @@ async fn agent(at: &Fabric) -> (String, String) {
     (text("agent_id"), text("token"))
 }
 
-async fn exchange(at: &Fabric, token: &str, audience: &str) -> (u16, Value) {
+pub(super) async fn exchange(at: &Fabric, token: &str, audience: &str) -> (u16, Value) {
     let request = json!({
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "subject_token": token, "subject_token_type": OWN, "audience": audience,
@@ -41,18 +41,18 @@ async fn exchange(at: &Fabric, token: &str, audience: &str) -> (u16, Value) {
     at.call(Method::POST, "/v1/exchange/token", Some(&request)).await
 }
 
-async fn granted(at: &Fabric, token: &str, audience: &str) -> String {
+pub(super) async fn granted(at: &Fabric, token: &str, audience: &str) -> String {
     let (status, answer) = exchange(at, token, audience).await;
     assert_eq!(status, 200, "{answer}");
     answer["access_token"].as_str().expect("a token").to_owned()
 }
 
-async fn verify(at: &Fabric, token: &str) -> (u16, Value) {
+pub(super) async fn verify(at: &Fabric, token: &str) -> (u16, Value) {
     at.call(Method::POST, "/v1/mcp/verify", Some(&json!({"tool_id": "sql", "token": token}))).await
 }
 
 /// Waits until an exchange is answered with this status.
-async fn until_exchange(at: &Fabric, token: &str, expected: u16) -> Value {
+pub(super) async fn until_exchange(at: &Fabric, token: &str, expected: u16) -> Value {
     until(&format!("an exchange answered {expected}"), || async {
         let (status, answer) = exchange(at, token, TOOL).await;
         (status == expected).then_some(answer)

@@ -108,9 +108,11 @@ one_row! {
 impl Refused for state::Error {
     fn refusal(&self) -> Refusal {
         match self {
-            Self::Write(_) | Self::Lease(_) | Self::ReadIndex(_) | Self::TooManyRevocations => {
-                Refusal::Unavailable
-            }
+            Self::Write(_)
+            | Self::PeersSilent(_)
+            | Self::Lease(_)
+            | Self::ReadIndex(_)
+            | Self::TooManyRevocations => Refusal::Unavailable,
             Self::RevocationQuota
             | Self::VerifiedTooOften
             | Self::TooManyNonces

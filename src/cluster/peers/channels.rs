@@ -38,6 +38,8 @@ pub(crate) enum Purpose {
     Reads,
     /// Barriers, each of which may wait for the duration of a lease.
     Barriers,
+    /// Barriers of outside readers, each of which may wait for the duration of their leases.
+    ReaderBarriers,
     /// Messages that a node publishes.
     Observation,
     /// Reports and leadership transfers, for operators.

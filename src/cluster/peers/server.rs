@@ -380,16 +380,16 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::ReadIndexRequest>,
     ) -> Result<Response<proto::ReadIndexResponse>, Status> {
         let call = self.admit(&request, CallKind::Member)?;
-        if request.get_ref().for_lease {
+        let proto::ReadIndexRequest { for_lease, reader_call } = request.into_inner();
+        if for_lease {
             // Before the index is confirmed: entries acknowledged meanwhile may be missing in the answer.
             self.handle.progress.record_lease_request(call.from, self.handle.clock.boot());
         }
-        // Before the index is confirmed: it then covers the imports of every record that is named.
-        let sources = sources::leases_to_proto(&self.handle.recorded_sources());
-        let index = self.handle.confirm_leadership().await;
-        let index = index.ok_or_else(|| Status::unavailable(SubmitError::NotLeader.to_string()))?;
+        let confirmed = self.handle.answer_index(reader_call.as_ref()).await;
+        let confirmed = confirmed.ok_or_else(|| Status::unavailable(SubmitError::NotLeader.to_string()))?;
         let clocks = Some(wire::clock_report_to_proto(&self.handle.measure_clocks()));
-        Ok(Response::new(proto::ReadIndexResponse { index, clocks, sources }))
+        let sources = sources::leases_to_proto(&confirmed.sources);
+        Ok(Response::new(proto::ReadIndexResponse { index: confirmed.index, clocks, sources }))
     }
 
     async fn applied(
@@ -408,9 +408,8 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::BarrierRequest>,
     ) -> Result<Response<proto::BarrierResponse>, Status> {
         self.admit(&request, CallKind::Member)?;
-        let confirmed = self.handle.barrier_as_leader(request.into_inner().index).await;
-        confirmed.map_err(|error| Status::aborted(error.to_string()))?;
-        Ok(Response::new(proto::BarrierResponse {}))
+        let confirmed = self.handle.answer_barrier(&request.into_inner()).await;
+        confirmed.map(Response::new).map_err(|error| Status::aborted(error.to_string()))
     }
 
     async fn transfer_leader(

@@ -286,7 +286,7 @@ impl<M: Machine> Handle<M> {
     /// Renews the lease until the state is closed. Without this task there is no [`LeaseProof`].
     pub(crate) async fn renew_lease(self) {
         let applied = self.shared.applied.subscribe();
-        self.freshness.renew_while_open(|for_lease| self.confirmed_index(for_lease), applied).await;
+        self.freshness.renew_while_open(|for_lease| self.confirmed_index(for_lease, None), applied).await;
     }
 
     /// The proof that this node has applied every acknowledged entry: at once while the lease is held, otherwise after

@@ -1,6 +1,8 @@
-//! Reads that see every acknowledged write: the freshness lease, the barrier and `ReadIndex`. Leases on outside sources.
+//! Reads that see every acknowledged write: the freshness lease, the barrier and `ReadIndex`. Leases on outside sources, and waits for
+//! outside readers.
 
 pub(crate) mod freshness;
 pub(crate) mod member_progress;
 pub(crate) mod read_index;
+pub(crate) mod readers;
 pub(crate) mod sources;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::readers::ReaderCall;
 use super::sources::SourceLease;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
@@ -124,7 +125,7 @@ async fn until_applied_within(
 impl<M: Machine> Handle<M> {
     /// Sends `ReadIndex` requests for all reads. Without this task there is no [`LinearizableRead`] by the leader.
     pub(crate) async fn serve_read_index(self, read_index_task: ReadIndexTask) {
-        let confirmed = || async { self.confirmed_index(false).await.map(|confirmed| confirmed.index) };
+        let confirmed = || async { self.confirmed_index(false, None).await.map(|confirmed| confirmed.index) };
         read_index_task.run(confirmed).await;
     }
 
@@ -135,6 +136,29 @@ impl<M: Machine> Handle<M> {
     /// [`ReadIndexError`], after [`limits::READ_INDEX_WAIT`] for each of the two.
     pub(crate) async fn linearizable(&self) -> Result<LinearizableRead, ReadIndexError> {
         let index = self.reads.confirmed().await?;
+        until_applied_within(self.until_agreed(index), limits::READ_INDEX_WAIT).await
+    }
+
+    /// The same proof for the call of an outside reader, with a request of its own that reports the call to the leader. A
+    /// call that is not reported must not be answered.
+    ///
+    /// # Errors
+    /// As [`Self::linearizable`].
+    pub(crate) async fn linearizable_for(
+        &self,
+        call: ReaderCall,
+    ) -> Result<LinearizableRead, ReadIndexError> {
+        let confirmed = async {
+            loop {
+                let requests = self.confirmed_index(false, Some(call));
+                match tokio::time::timeout(limits::READ_INDEX_ATTEMPT, requests).await {
+                    Ok(Some(confirmed)) => return confirmed.index,
+                    Ok(None) | Err(_) => tokio::time::sleep(limits::READ_INDEX_RETRY_PAUSE).await,
+                }
+            }
+        };
+        let index = tokio::time::timeout(limits::READ_INDEX_WAIT, confirmed).await;
+        let index = index.map_err(|_| ReadIndexError::NoLeader)?;
         until_applied_within(self.until_agreed(index), limits::READ_INDEX_WAIT).await
     }
 

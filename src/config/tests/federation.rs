@@ -70,6 +70,7 @@ fn values_of_a_peer_are_read() {
     let more = [
         ("stale_after", r#""5m""#),
         ("honour_lease", "true"),
+        ("await", "true"),
         ("max_entries", "7"),
         ("approve_incarnation", "true"),
         ("disclose", r#"["https://k8s.example.com"]"#),
@@ -82,13 +83,13 @@ fn values_of_a_peer_are_read() {
     assert_eq!(federation.certificate.certificate, Path::new("own.pem"));
     let eu = federation.peers.by_name("eu").expect("eu");
     assert_eq!((eu.stale_after.as_secs(), eu.max_entries, eu.approve_incarnation), (300, 7, true));
-    assert!(eu.honours_lease);
+    assert!(eu.honours_lease && eu.is_awaited);
     let issuers = ["https://k8s.example.com".to_owned()].into();
     assert_eq!(eu.disclose, Disclosure::Issuers(issuers));
     assert_eq!(eu.roots.crl.as_deref(), Some(Path::new("eu-crl.pem")));
     assert!(eu.roots.endpoint.is_some());
     let ap = federation.peers.by_issuer("https://ap.example.com").expect("ap");
-    assert!(!ap.honours_lease);
+    assert!(!ap.honours_lease && !ap.is_awaited);
     assert_eq!(ap.max_entries, limits::FEDERATED_ENTRIES_MAX / 2, "an equal share");
 }
 
@@ -144,9 +145,23 @@ fn peer_that_breaks_a_rule_is_refused() {
         refused(&unread),
         ("federation.peers[0].honour_lease".to_owned(), "needs accept = true".to_owned())
     );
+    let unserved = peer(&[("serve", "false"), ("await", "true")]);
+    let rule = "needs serve = true: only a peer that reads our ledger acknowledges it";
+    assert_eq!(refused(&unserved), ("federation.peers[0].await".to_owned(), rule.to_owned()));
     let neither = peer(&[("accept", "false"), ("serve", "false")]);
     assert_eq!(refused(&neither).0, "federation.peers[0]");
     good(&with(&peer(&[("accept", "false"), ("endpoints", "")])));
+}
+
+#[test]
+fn awaited_peers_beyond_the_limit_are_refused() {
+    let awaited = peer(&[("await", "true")]);
+    let many = |count: usize| -> String {
+        (0..count).map(|number| awaited.replace("eu", &format!("r{number}"))).collect()
+    };
+    good(&with(&many(limits::AWAITED_PEERS_MAX)));
+    let (setting, rule) = refused(&many(limits::AWAITED_PEERS_MAX + 1));
+    assert_eq!((setting.as_str(), rule.as_str()), ("federation.peers", "at most 16 may have await = true"));
 }
 
 #[test]

@@ -2,13 +2,14 @@
 //! up to a position of the peer's log.
 //!
 //! They are calls of their own, because the call that reads the ledger is held. Their response is not used, so it gives no
-//! lease.
+//! lease. Each call that reads the ledger repeats the last one: what the leader of the peer knows of it ends with its term.
 
 use std::future::Future;
 
 use tokio::sync::watch;
 
 use super::{Origin, PATH, Puller};
+use crate::federation::engine::Call;
 use crate::federation::wire::{SyncRequest, VERSION};
 use crate::id::LogPosition;
 use crate::limits;
@@ -24,10 +25,11 @@ pub(super) struct Imported {
 }
 
 /// Sends an acknowledgement of each position once, after the barrier: until then a node of this fabric may serve a request
-/// from a state without its entries. One that failed is sent again after the next response of the peer, which names a node
-/// of it that answers. Ends when nothing is imported any more.
+/// from a state without its entries. From then on it is in `enforced`, for the calls that repeat it. One that failed is sent
+/// again after the next response of the peer, which names a node of it that answers. Ends when nothing is imported any more.
 pub(super) async fn acknowledge<B, S>(
     mut imported: watch::Receiver<Option<Imported>>,
+    enforced: &watch::Sender<Option<Imported>>,
     barrier: impl Fn() -> B,
     send: impl Fn(Imported) -> S,
 ) where
@@ -39,10 +41,20 @@ pub(super) async fn acknowledge<B, S>(
         let Some(now) = *imported.borrow_and_update() else { continue };
         let place = Some((now.generation, now.to));
         // The position is read first: the barrier is then that of a state which has it.
-        if place != acknowledged && barrier().await && send(now).await {
-            acknowledged = place;
+        if place != acknowledged && barrier().await {
+            enforced.send_replace(Some(now));
+            if send(now).await {
+                acknowledged = place;
+            }
         }
     }
+}
+
+/// The acknowledgement that a call repeats: of the copy that it continues, and of nothing after its position.
+pub(super) fn repeated(enforced: Option<Imported>, call: &Call) -> Option<u64> {
+    let enforced = enforced.filter(|enforced| enforced.generation == call.known.generation)?;
+    let since = call.expected.since.filter(|since| since.incarnation == enforced.to.incarnation)?;
+    Some(enforced.to.index).filter(|index| *index <= since.index)
 }
 
 impl Puller {

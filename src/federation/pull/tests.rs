@@ -37,6 +37,7 @@ fn peer() -> Peer {
         serve: true,
         stale_after: Duration::from_secs(60),
         honours_lease: false,
+        is_awaited: false,
         max_entries: 1000,
         approve_incarnation: false,
         disclose: Disclosure::Own,
@@ -101,8 +102,7 @@ impl Pair {
         let copy = self.reader.state.peer_copy(ISSUER).expect("a row");
         let mut call = self.engine.call(copy.as_ref().map(known_of).unwrap_or_default());
         (call.request.limit, call.request.hold_ms) = (Some(limit), 0);
-        let current = self.origin.state.current().await.expect("current");
-        let response = self.served.sync(&current, &peer(), call.request.clone()).await.expect("a response");
+        let response = self.served.sync(&peer(), call.request.clone()).await.expect("a response");
         let body = serde_json::to_vec(&response).expect("JSON");
         let answer = call.expected.read(&body).expect("a response that keeps the rules");
         (call, answer)
@@ -242,9 +242,9 @@ async fn lease_ends(honours_lease: bool, named: Option<u64>, own: Duration) -> (
     assert!(pair.take(&call, &answer).await);
     answer.lease = named.map(Duration::from_millis);
     let copy = pair.reader.state.peer_copy(ISSUER).expect("a row").expect("a copy");
-    let (has, _had) = watch::channel(None);
-    pair.puller.record(&peer, begun, &answer, Some(&copy), (0, &has));
-    let acknowledged = has.borrow().map(|has| has.to.index);
+    let copied = Copied::default();
+    pair.puller.record(&peer, begun, &answer, Some(&copy), (0, &copied));
+    let acknowledged = copied.imported.borrow().map(|has| has.to.index);
     assert_eq!(acknowledged, honours_lease.then_some(answer.through), "only a lease that is honoured");
     let source = Source { id: peer_key(ISSUER), generation: copy.generation };
     let holds = async || {
@@ -296,7 +296,8 @@ async fn held_call_of_a_peer_that_is_paused_is_refused() {
     let request = idle_request(&mut pair).await;
     let current = pair.origin.state.current().await.expect("current");
     let caller = peer();
-    let mut held = Box::pin(pair.served.sync(&current, &caller, request));
+    let call = pair.served.call(request).expect("a call");
+    let mut held = Box::pin(pair.served.answer(&current, &caller, &call));
     assert!(held.as_mut().now_or_never().is_none(), "there is nothing new");
     pair.origin.state.as_node().set_peer(ISSUER, PeerAct::Pause).await.expect("paused");
     pair.revoke(2, true).await;
@@ -310,20 +311,19 @@ async fn held_call_of_a_peer_that_is_paused_is_refused() {
 async fn call_ahead_of_the_log_needs_a_permit_as_any_other() {
     let mut pair = Pair::start().await;
     let request = idle_request(&mut pair).await;
-    let current = pair.origin.state.current().await.expect("current");
     let caller = peer();
     let incarnation = pair.origin.state.index().incarnation.expect("bootstrapped");
     let ahead = SyncRequest { since: Some(format!("{incarnation}-{}", 1_u64 << 40)), ..request.clone() };
     let held = (0..limits::SYNC_HELD_PER_PEER_MAX).map(|_| {
-        let mut held = Box::pin(pair.served.sync(&current, &caller, request.clone()));
+        let mut held = Box::pin(pair.served.sync(&caller, request.clone()));
         assert!(held.as_mut().now_or_never().is_none(), "there is nothing new");
         held
     });
     let held: Vec<_> = held.collect();
-    let answer = pair.served.sync(&current, &caller, ahead.clone()).await;
+    let answer = pair.served.sync(&caller, ahead.clone()).await;
     assert!(matches!(answer, Err(Error::TooManyCalls)), "{answer:?}");
     drop(held);
-    let answer = pair.served.sync(&current, &caller, ahead).await;
+    let answer = pair.served.sync(&caller, ahead).await;
     assert!(matches!(answer, Err(Error::Position(_))), "{answer:?}");
     pair.end().await;
 }
@@ -337,7 +337,8 @@ async fn large_response_is_read_in_steps() {
     let request = pair.engine.call(Known::default()).request;
     let current = pair.origin.state.current().await.expect("current");
     let caller = peer();
-    let mut read = Box::pin(pair.served.sync(&current, &caller, request));
+    let call = pair.served.call(request).expect("a call");
+    let mut read = Box::pin(pair.served.answer(&current, &caller, &call));
     assert!(read.as_mut().now_or_never().is_none(), "other tasks run");
     let response = read.await.expect("a response");
     assert_eq!((response.entries.len(), response.next), (limits::LEDGER_ROWS_PER_STEP + 10, None));

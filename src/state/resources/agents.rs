@@ -21,7 +21,7 @@ use crate::state::tables::{
     AGENT, AGENT_END, AGENT_ISSUER_REVOKED, AGENT_OF_ISSUER, EntryTime, FLOOR, META, Tables, decode,
     eight_bytes, time_key,
 };
-use crate::state::{Error, OnBehalf, State};
+use crate::state::{Awaited, Error, OnBehalf, State};
 use crate::token::lineage::{self, canonical_name};
 
 /// Row of the meta table: number of agents.
@@ -423,15 +423,15 @@ impl OnBehalf<'_> {
     }
 
     /// Revokes an agent for good, and all that derives from it; `event` is transmitted over streams. Returns whether that
-    /// changed anything.
+    /// changed anything, after the barrier and the waits for peers.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`].
+    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], [`Error::PeersSilent`].
     pub async fn revoke_agent(
         self,
         agent_id: &WorkloadId,
         event: Option<SecurityEvent>,
-    ) -> Result<bool, Error> {
+    ) -> Result<(bool, Awaited), Error> {
         let command = RevokeAgent {
             agent_id: agent_id.as_str().to_owned(),
             digest: Bytes::copy_from_slice(lineage::workload(agent_id).as_bytes()),
@@ -439,7 +439,8 @@ impl OnBehalf<'_> {
             is_operator: self.is_operator(),
             event: event.map(Into::into),
         };
-        self.propose_revocation(Command::RevokeAgent(command)).await?.outcome.changed()
+        let (reply, awaited) = self.propose_revocation(Command::RevokeAgent(command)).await?;
+        Ok((reply.outcome.changed()?, awaited))
     }
 }
 

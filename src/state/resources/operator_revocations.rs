@@ -6,7 +6,7 @@ use crate::cluster::Corrupt;
 use crate::limits;
 use crate::state::command::{self, Command, Refusal, Reply, TaintSigningKey};
 use crate::state::tables::{EntryTime, REVOCATIONS, Tables};
-use crate::state::{Error, OnBehalf};
+use crate::state::{Awaited, Error, OnBehalf};
 
 /// Revokes a fact as an operator, who has some capacity beyond the limit.
 pub fn by_operator(
@@ -61,16 +61,17 @@ pub fn by_operator(
 }
 
 impl OnBehalf<'_> {
-    /// Revokes a fact as the caller, an operator: all that derives from it and was issued before. Returns after the barrier; a retry
-    /// returns the outcome of the first request.
+    /// Revokes a fact as the caller, an operator: all that derives from it and was issued before. Returns after the barrier
+    /// and the waits for peers; a retry returns the outcome of the first request.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
-    /// [`Error::IdempotencyKeyReused`].
-    pub async fn revoke(self, command: command::Revoke) -> Result<command::Revoked, Error> {
+    /// [`Error::IdempotencyKeyReused`], [`Error::PeersSilent`].
+    pub async fn revoke(self, command: command::Revoke) -> Result<(command::Revoked, Awaited), Error> {
         let command = command::Revoke { caller: self.name(), ..command };
-        match self.propose_revocation(Command::Revoke(command)).await?.outcome {
-            Reply::Revoked(revoked) => Ok(revoked),
+        let (reply, awaited) = self.propose_revocation(Command::Revoke(command)).await?;
+        match reply.outcome {
+            Reply::Revoked(revoked) => Ok((revoked, awaited)),
             _ => Err(Error::Undecodable),
         }
     }

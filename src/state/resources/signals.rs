@@ -25,7 +25,7 @@ use crate::state::command::{
 use crate::state::machine::idempotency::digest;
 use crate::state::tables::ttl_buckets::TtlBuckets;
 use crate::state::tables::{BLOCK, EntryTime, REVOCATION, REVOCATION_QUOTA, REVOCATIONS, SIGNAL, Tables};
-use crate::state::{Error, OnBehalf, State};
+use crate::state::{Awaited, Error, OnBehalf, State};
 use crate::token::lineage::Fact;
 
 /// Accepted tokens, by the digest of (iss, jti).
@@ -271,32 +271,37 @@ fn read_row(row: &[u8]) -> Result<(Digest128, u64), Corrupt> {
 }
 
 impl State {
-    /// Whether a signal with the same content was accepted before. Returns true only after the barrier, like the first
-    /// acceptance.
+    /// The state at the awaited peers of a signal with the same content that was accepted before; `None` if there is none.
+    /// Returns it only after the waits of the first acceptance.
     ///
     /// # Errors
-    /// [`Error::JtiReused`] if another token has this `jti`; [`Error::Damaged`].
-    pub async fn has_signal(&self, issuer: &str, jti: &str, content: &Digest128) -> Result<bool, Error> {
+    /// [`Error::JtiReused`] if another token has this `jti`; [`Error::PeersSilent`], [`Error::Damaged`].
+    pub async fn has_signal(
+        &self,
+        issuer: &str,
+        jti: &str,
+        content: &Digest128,
+    ) -> Result<Option<Awaited>, Error> {
         let found = find(&Tables::new(self.cluster.view()), &key_of(issuer, jti))?;
-        let Some((known, index)) = found else { return Ok(false) };
+        let Some((known, index)) = found else { return Ok(None) };
         if known != *content {
             return Err(Error::JtiReused);
         }
         // A row can be read shortly before the index in memory includes its effects.
         self.cluster.until_applied(index).await;
-        self.barrier().await?;
-        Ok(true)
+        self.enforced_everywhere(index).await.map(Some)
     }
 }
 
 impl OnBehalf<'_> {
-    /// Accepts a signal; false for a duplicate. Returns after the barrier in either case.
+    /// Accepts a signal; false for a duplicate. Returns after the barrier and the waits for peers in either case.
     ///
     /// # Errors
-    /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`].
-    pub async fn accept_signal(self, signal: Signal) -> Result<bool, Error> {
+    /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`], [`Error::PeersSilent`].
+    pub async fn accept_signal(self, signal: Signal) -> Result<(bool, Awaited), Error> {
         let command = Command::AcceptSignal(signal.into_command());
-        self.once(None).propose_revocation(command).await?.outcome.changed()
+        let (reply, awaited) = self.once(None).propose_revocation(command).await?;
+        Ok((reply.outcome.changed()?, awaited))
     }
 
     /// Sets the extra quota of an issuer, to be used once; replaces the previous one. Returns whether that changed

@@ -144,6 +144,8 @@ metrics! {
         "Calls of this node to a peer: `imported`, `nothing_new`, `held`, or the reason of the failure.";
     federation_import: HistogramVec = "svc_federation_import_seconds" ["peer"]
         "Time from the response of a peer to its application here, in seconds.";
+    federation_await: HistogramVec = "svc_federation_await_seconds" ["peer"]
+        "Time for which a revocation waited for an awaited peer, in seconds.";
     federation_state: IntGaugeVec = "svc_federation_state" ["peer", "state"]
         "1 for the present state of a peer: `not_read`, `joining`, `live`, `stale`, `held`, `paused`.";
     federation_heard: GaugeVec = "svc_federation_heard_seconds" ["peer"]

@@ -86,7 +86,7 @@ impl Harness {
             events,
             subject: "a@b.example".to_owned(),
         };
-        assert!(self.node.state.as_node().accept_signal(signal).await.expect("accepted"));
+        assert!(self.node.state.as_node().accept_signal(signal).await.expect("accepted").0);
     }
 
     /// Appends `count` events in one log entry.

@@ -157,7 +157,7 @@ impl Harness {
             events,
             subject: "subject".to_owned(),
         };
-        assert!(self.node.state.as_node().accept_signal(signal).await.expect("accepted"));
+        assert!(self.node.state.as_node().accept_signal(signal).await.expect("accepted").0);
     }
 
     pub(super) fn cursor(&self, stream_id: &str) -> StreamCursor {

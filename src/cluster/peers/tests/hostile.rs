@@ -102,7 +102,7 @@ async fn certificate_of_another_identity_is_rejected() {
         assert_refused(answer, Code::PermissionDenied, "the certificate names");
         let answer = client.peer().hello(client.request(proto::HelloRequest::default())).await;
         assert_refused(answer, Code::PermissionDenied, "the certificate names");
-        let barrier = client.peer().barrier(client.request(proto::BarrierRequest { index: 1 })).await;
+        let barrier = client.peer().barrier(client.request(proto::BarrierRequest::default())).await;
         assert_refused(barrier, Code::PermissionDenied, "the certificate names");
     }
     played.end().await;
@@ -147,10 +147,10 @@ async fn certified_non_member_is_rejected_on_every_call() {
 
 async fn assert_member_calls_refused(client: &channels::Client, text: &str) {
     let (mut peer, refused) = (client.peer(), Code::FailedPrecondition);
-    let read = proto::ReadIndexRequest { for_lease: true };
+    let read = proto::ReadIndexRequest { for_lease: true, reader_call: None };
     assert_refused(peer.read_index(client.request(read)).await, refused, text);
     assert_refused(peer.applied(client.request(proto::AppliedRequest { index: 1 })).await, refused, text);
-    assert_refused(peer.barrier(client.request(proto::BarrierRequest { index: 1 })).await, refused, text);
+    assert_refused(peer.barrier(client.request(proto::BarrierRequest::default())).await, refused, text);
     let commands = futures::stream::iter([forwarded(1, command("forged"))]);
     assert_refused(peer.forward(client.request(commands)).await.map(drop), refused, text);
     assert_refused(peer.observe(client.request(proto::ObserveRequest {})).await.map(drop), refused, text);

@@ -12,6 +12,7 @@ mod hostile;
 mod identities;
 mod log_keeper;
 mod membership;
+mod readers;
 mod snapshot_transfer;
 mod sources;
 mod three_nodes;

@@ -118,7 +118,7 @@ async fn leader_with_a_hanging_disk_is_replaced() {
     };
     assert_eq!(hung.handle.leader(), None, "it does not lead");
     assert_eq!(hung.handle.confirm_leadership().await, None, "it confirms no index");
-    assert!(hung.handle.confirmed_index(true).await.is_none(), "it requests no lease");
+    assert!(hung.handle.confirmed_index(true, None).await.is_none(), "it requests no lease");
     nodes[1].handle.barrier(written).await.expect("its lease has run out");
     assert!(hung.handle.applied() < written);
 

@@ -122,27 +122,13 @@ impl<M: Machine> Handle<M> {
     /// # Errors
     /// [`BarrierTimeout`] after [`limits::BARRIER_TIMEOUT`].
     pub(crate) async fn barrier(&self, index: u64) -> Result<(), BarrierTimeout> {
-        let acknowledged = async {
-            loop {
-                let (leader, member) = self.until_led().await;
-                let confirmed = async {
-                    if leader == self.node_id {
-                        self.barrier_as_leader(index).await.is_ok()
-                    } else {
-                        self.barrier_of(leader, &member, index).await
-                    }
-                };
-                // A deposed leader fails; a leader that hangs is replaced.
-                let is_confirmed = tokio::select! {
-                    is_confirmed = confirmed => is_confirmed,
-                    () = self.until_not_led_by(leader) => false,
-                };
-                if is_confirmed {
-                    return;
-                }
-                tokio::time::sleep(limits::FRESHNESS_RETRY_PAUSE).await;
+        let acknowledged = self.until_leader_decides(|leader, member| async move {
+            if leader == self.node_id {
+                self.barrier_as_leader(index).await.ok()
+            } else {
+                self.barrier_of(leader, &member, index).await
             }
-        };
+        });
         let waited = tokio::time::timeout(limits::BARRIER_TIMEOUT, acknowledged).await;
         let Freshness { confirmed, unconfirmed, .. } = &*self.freshness;
         if waited.is_ok() { confirmed } else { unconfirmed }.fetch_add(1, Ordering::Relaxed);
@@ -160,11 +146,11 @@ impl<M: Machine> Handle<M> {
         self.freshness.barrier(index, applied, others, self.progress.reports()).await
     }
 
-    async fn barrier_of(&self, leader: u64, member: &MemberRecord, index: u64) -> bool {
-        let Ok(client) = self.channels.shared(Purpose::Barriers, leader, member) else { return false };
+    async fn barrier_of(&self, leader: u64, member: &MemberRecord, index: u64) -> Option<()> {
+        let client = self.channels.shared(Purpose::Barriers, leader, member).ok()?;
         let mut peer = client.peer();
-        let requests = peer.barrier(client.request(BarrierRequest { index }));
-        requests.await.is_ok()
+        let requests = peer.barrier(client.request(BarrierRequest { index, ..BarrierRequest::default() }));
+        requests.await.ok().map(drop)
     }
 
     /// Progress of the other nodes that may hold a lease; `None` unless this node leads.

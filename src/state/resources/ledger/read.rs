@@ -285,7 +285,37 @@ pub(super) fn add_to_buckets(
     Ok(places.last.filter(|_| !places.is_end))
 }
 
+/// `index`, if the ledger has an entry from there on; otherwise the log index of its last entry, 0 if it is empty. A reader
+/// that has a whole response through that index has the ledger as of `index`.
+pub(super) fn end_until(view: &dyn View, index: u64) -> Result<u64, Corrupt> {
+    let has_entry_from = |from: u64| {
+        let (from, to) = (order_key(from, &[]), order_key(u64::MAX, &[u8::MAX; 33]));
+        Ok::<_, Corrupt>(view.first_between(REVOCATION_ORDER, &from, &to)?.is_some())
+    };
+    if has_entry_from(index)? {
+        return Ok(index);
+    }
+    let (mut low, mut high) = (0, index);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if has_entry_from(middle)? {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    Ok(low)
+}
+
 impl State {
+    /// The log index of our own ledger as of `index`: that of its last entry, or `index` if there are entries from there on.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    pub fn end_of_ledger(&self, index: u64) -> Result<u64, Corrupt> {
+        end_until(self.cluster.view(), index)
+    }
+
     /// The sums of our own ledger.
     pub fn ledger_sums(&self, _current: &LinearizableRead) -> Result<LedgerSums, Corrupt> {
         sums(self.cluster.view())

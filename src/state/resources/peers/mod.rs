@@ -280,7 +280,7 @@ impl OnBehalf<'_> {
     #[cfg(not(feature = "level-0"))]
     pub async fn set_peer(self, issuer: &str, act: PeerAct) -> Result<PeerCopy, Error> {
         let command = SetPeer { issuer: issuer.to_owned(), act: act.into(), caller: self.name() };
-        self.propose_revocation(Command::SetPeer(command)).await?;
+        self.propose_acknowledged(Command::SetPeer(command)).await?;
         self.state.peer_copy(issuer)?.ok_or(Error::UnknownPeer)
     }
 
