@@ -282,8 +282,10 @@ def check(regions, revocations):
     without_a_majority(scenario)
     cut(scenario, revocations)
     scenario.until_equal()
-    strict(scenario, 10)
-    scenario.until_equal()
+    # The configuration of containers is mounted read-only.
+    if isinstance(regions, Processes):
+        strict(scenario, 10)
+        scenario.until_equal()
 
 
 def main():

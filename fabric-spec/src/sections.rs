@@ -286,6 +286,8 @@ pub struct Peer {
     pub stale_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub honour_lease: Option<bool>,
+    #[serde(rename = "await", skip_serializing_if = "Option::is_none")]
+    pub is_awaited: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_entries: Option<u32>,

@@ -11,6 +11,7 @@ const MACHINE: [&str; 3] = [
 ];
 const CONTAINERS: &str = include_str!("../../../cluster/compose.toml");
 const COMPOSE: &str = include_str!("../../../docker-compose.yml");
+const COMPOSE_REGIONS: &str = include_str!("../../../docker-compose.regions.yml");
 const UNIT: &str = include_str!("../../../packaging/trust-fabric.service");
 const PRODUCTION: &str = include_str!("../../../cluster/production.example.toml");
 
@@ -106,7 +107,12 @@ fn production_example_is_a_node_of_three() {
 fn supervisors_wait_longer_than_the_longest_stop() {
     let served = limits::SHUTDOWN_DELAY_MAX.max(limits::HAND_OVER_TIMEOUT);
     let longest = served + limits::DRAIN_TIMEOUT + limits::STOP_TIMEOUT;
-    for (text, setting) in [(COMPOSE, "stop_grace_period: "), (UNIT, "TimeoutStopSec=")] {
+    let stops = [
+        (COMPOSE, "stop_grace_period: "),
+        (COMPOSE_REGIONS, "stop_grace_period: "),
+        (UNIT, "TimeoutStopSec="),
+    ];
+    for (text, setting) in stops {
         let values: Vec<&str> =
             text.lines().filter_map(|line| line.trim_start().strip_prefix(setting)).collect();
         let [value] = values[..] else { panic!("{setting}{values:?}") };
