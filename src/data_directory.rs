@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::cluster;
+use crate::{cluster, text};
 
 /// File with the name of the mode.
 const MODE_FILE: &str = "mode";
@@ -66,7 +66,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Other users have access to it, and thereby to signing keys.
-    #[error("data directory {}: mode {mode:o} gives other users access; set it to 0700{}", path.display(), of_volume(*mode))]
+    #[error("data directory {}: mode {mode:o} gives other users access; set it to 0700{}", path.display(), text::fs_group_advice(*mode))]
     OpenToOthers {
         /// Path of the directory.
         path: PathBuf,
@@ -248,16 +248,6 @@ fn create(path: &Path) -> Result<(), Error> {
         return Err(Error::OpenToOthers { path: path.to_owned(), mode: permissions });
     }
     Ok(())
-}
-
-/// Advice for the mode that Kubernetes gives to the directories of a volume with an `fsGroup`.
-const fn of_volume(mode: u32) -> &'static str {
-    if mode == 0o770 {
-        ". If Kubernetes has opened it to the fsGroup of the pod: set fsGroupChangePolicy to OnRootMismatch, and node.data_dir to \
-         a subdirectory of the volume, whose root always gets that mode"
-    } else {
-        ""
-    }
 }
 
 /// Checks the mode of the data, which an empty directory gets.

@@ -20,12 +20,12 @@ use tokio::sync::Mutex;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
-use crate::limits;
 use crate::state::{self, Awaited, CallContext, SigningKeyRecord, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
 use crate::token::signing_key::{SetSigningKey, SigningAlgorithm, SigningKey, StoredKey};
+use crate::{limits, text};
 
 /// Extension of a file with a private half (PKCS #8 in DER).
 const EXTENSION: &str = "p8";
@@ -42,7 +42,10 @@ pub enum Error {
         source: io::Error,
     },
     /// A file to which other users have access.
-    #[error("{}: mode {mode:o} is too open, a private key is 0600 in a directory of 0700", path.display())]
+    #[error(
+        "{}: mode {mode:o} is too open, a private key is 0600 in a directory of 0700{}",
+        path.display(), text::fs_group_advice(*mode)
+    )]
     TooOpen {
         /// Path of the file.
         path: PathBuf,
@@ -526,5 +529,28 @@ mod tests {
         assert!(keyring.directory.join(format!("{generated}.{EXTENSION}")).exists());
         drop(keyring);
         node.end().await;
+    }
+
+    /// The kubelet widens the directory of the keys and the keys alike.
+    #[tokio::test]
+    async fn key_opened_to_a_group_is_refused_with_advice() {
+        let outer = tempfile::tempdir().expect("directory");
+        let directory = outer.path().join("keys");
+        read_directory(&directory).expect("new");
+        let key = directory.join(format!("key.{EXTENSION}"));
+        write_private(&key, b"").await.expect("written");
+        for (path, mode, has_advice) in [
+            (&directory, 0o2770, true),
+            (&key, 0o660, true),
+            (&key, 0o640, false),
+            (&directory, 0o777, false),
+        ] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+            let refused = read_directory(&directory).err().expect("refused").to_string();
+            assert!(refused.contains("too open"), "{refused}");
+            assert!(refused.starts_with(&path.display().to_string()), "{refused}");
+            assert_eq!(refused.contains("chmod -R g-rwxs"), has_advice, "{refused}");
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).expect("mode");
+        }
     }
 }

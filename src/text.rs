@@ -63,6 +63,19 @@ pub(crate) fn from_hex(text: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
 }
 
+/// Advice for a refused mode, if it is the one that Kubernetes gives to a private directory or file of a volume when the pod
+/// has an `fsGroup`.
+pub(crate) const fn fs_group_advice(mode: u32) -> &'static str {
+    match mode {
+        0o770 | 0o660 => {
+            ". If Kubernetes has opened it to the fsGroup of the pod: set fsGroupChangePolicy to OnRootMismatch, and node.data_dir \
+             to a subdirectory of the volume, whose root always gets that mode; remove the access of the group once \
+             (chmod -R g-rwxs)"
+        }
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
