@@ -21,6 +21,7 @@ mod form;
 mod freshness;
 mod front_door;
 mod granted;
+mod in_cluster;
 mod issuer_sources;
 mod json_test_suite;
 mod keys;
