@@ -546,7 +546,7 @@ mod tests {
             (&directory, 0o777, false),
         ] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
-            let refused = read_directory(&directory).err().expect("refused").to_string();
+            let refused = read_directory(&directory).expect_err("refused").to_string();
             assert!(refused.contains("too open"), "{refused}");
             assert!(refused.starts_with(&path.display().to_string()), "{refused}");
             assert_eq!(refused.contains("chmod -R g-rwxs"), has_advice, "{refused}");
