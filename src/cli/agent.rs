@@ -3,9 +3,7 @@
 //! A token is printed only as JSON; otherwise it goes into a file with mode 0600.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
@@ -14,12 +12,14 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::endpoint::{Connection, ServerArguments, read_token};
+use super::new_file::NewFile;
 use super::output::{self, Format, Output, printable, text};
 use crate::text::values;
 
 const AGENT: [&str; 3] = ["v1", "identity", "agent"];
 const RENEW: [&str; 4] = ["v1", "identity", "agent", "renew"];
 const AGENTS: [&str; 3] = ["v1", "identity", "agents"];
+const TOKEN_FILE_MODE: u32 = 0o600;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -164,7 +164,7 @@ fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
 
 fn renew(arguments: &Renew, out: &mut dyn Write) -> Result<(), Error> {
     let token = read_token(&arguments.token_file)?;
-    let file = TokenFile::prepare(&arguments.token_file)?;
+    let file = NewFile::prepare(&arguments.token_file, TOKEN_FILE_MODE)?;
     let identity = super::wait_for(arguments.server.client()?.post_as(&token, &RENEW, &json!({})))?;
     deliver_token(out, arguments.output, Some(file), &identity, "renewed")
 }
@@ -177,18 +177,18 @@ fn mint(arguments: &Mint, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 /// The file for a new token, prepared before the token is requested; `None` if it is printed as JSON.
-fn destination(token_file: Option<&Path>, output: Output) -> Result<Option<TokenFile>, Error> {
+fn destination(token_file: Option<&Path>, output: Output) -> Result<Option<NewFile>, Error> {
     if token_file.is_none() && output.format != Format::Json {
         return Err(Error::NoTokenDestination);
     }
-    token_file.map(TokenFile::prepare).transpose()
+    token_file.map(|file| NewFile::prepare(file, TOKEN_FILE_MODE)).transpose()
 }
 
 /// Stores or prints the token.
 fn deliver_token(
     out: &mut dyn Write,
     output: Output,
-    file: Option<TokenFile>,
+    file: Option<NewFile>,
     identity: &Value,
     action: &str,
 ) -> Result<(), Error> {
@@ -298,44 +298,8 @@ fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result
     Ok(())
 }
 
-/// A token file with mode 0600, which replaces the old one only when it is complete.
-struct TokenFile {
-    path: PathBuf,
-    temporary: PathBuf,
-    file: File,
-}
-
-impl TokenFile {
-    fn prepare(path: &Path) -> Result<Self, Error> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".new");
-        let temporary = PathBuf::from(name);
-        // A leftover of an earlier run may have another mode.
-        drop(fs::remove_file(&temporary));
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
-        let file = file.map_err(|source| Error::File { path: temporary.clone(), source })?;
-        Ok(Self { path: path.to_owned(), temporary, file })
-    }
-
-    fn store(mut self, token: &str) -> Result<PathBuf, Error> {
-        let written = writeln!(self.file, "{token}").and_then(|()| self.file.sync_all());
-        let renamed = written.and_then(|()| fs::rename(&self.temporary, &self.path));
-        renamed.map_err(|source| Error::File { path: self.path.clone(), source })?;
-        Ok(self.path.clone())
-    }
-}
-
-impl Drop for TokenFile {
-    fn drop(&mut self) {
-        // Absent if it was renamed.
-        drop(fs::remove_file(&self.temporary));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     fn agent(id: &str, parent: &str) -> Value {
@@ -382,23 +346,6 @@ mod tests {
         // As deep as a list can be.
         let deep: Vec<_> = (0..2000).map(|at| agent(&format!("{at}"), &format!("{}", at - 1))).collect();
         assert_eq!(drawn(&deep, None).lines().count(), 2000);
-    }
-
-    #[test]
-    fn token_file_has_mode_0600_and_is_replaced_atomically() {
-        let directory = tempfile::tempdir().expect("directory");
-        let path = directory.path().join("token");
-        fs::write(&path, "old\n").expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("mode");
-        fs::write(directory.path().join("token.new"), "left").expect("written");
-        drop(TokenFile::prepare(&path).expect("prepared"));
-        assert_eq!(read_token(&path).expect("read"), "old");
-        assert_eq!(TokenFile::prepare(&path).expect("prepared").store("new").expect("stored"), path);
-        assert_eq!(read_token(&path).expect("read"), "new");
-        let mode = fs::metadata(&path).expect("file").permissions().mode() & 0o777;
-        assert_eq!((mode, fs::read_dir(directory.path()).expect("files").count()), (0o600, 1));
-        assert!(matches!(TokenFile::prepare(&directory.path().join("no/where")), Err(Error::File { .. })));
-        assert!(matches!(read_token(&directory.path().join("gone")), Err(Error::File { .. })));
     }
 
     #[test]

@@ -1,20 +1,21 @@
 //! `trust-fabric federation …`
 
-use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Error;
 use super::endpoint::ServerArguments;
+use super::new_file::NewFile;
 use super::output::{self, Output, printable};
 use crate::clock::Clock;
 use crate::tls;
 
 const PEERS: [&str; 3] = ["v1", "federation", "peers"];
+/// A node accepts no bundle that others than its owner may write.
+const BUNDLE_MODE: u32 = 0o644;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -57,7 +58,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::Bundle { ca, to } => {
             let bundle = tls::bundle_of_file(&ca, Clock::system().now()).map_err(Error::Ca)?;
             return match to {
-                Some(file) => replace(&file, &format!("{bundle}\n")),
+                Some(file) => NewFile::prepare(&file, BUNDLE_MODE)?.store(&bundle).map(drop),
                 None => Ok(writeln!(out, "{bundle}")?),
             };
         }
@@ -70,20 +71,6 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let changed = super::wait_for(peer.server.client()?.post(&path, &json!({})))?;
     let state = changed.get("state").and_then(Value::as_str).map(printable).unwrap_or_default();
     Ok(writeln!(out, "{}: {verb} is done, the peer is {state}", printable(&peer.name))?)
-}
-
-/// A node accepts no bundle that others than its owner may write, whatever our umask is.
-fn replace(file: &Path, text: &str) -> Result<(), Error> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".new");
-    let temporary = PathBuf::from(name);
-    // A leftover of an earlier run may have another mode.
-    drop(fs::remove_file(&temporary));
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary);
-    let written =
-        opened.and_then(|mut opened| opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all()));
-    let renamed = written.and_then(|()| fs::rename(&temporary, file));
-    renamed.map_err(|source| Error::File { path: file.to_owned(), source })
 }
 
 fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Result<(), Error> {
@@ -105,6 +92,7 @@ fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;

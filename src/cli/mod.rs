@@ -19,6 +19,7 @@ mod events;
 mod federation;
 mod health;
 mod keys;
+mod new_file;
 mod output;
 mod pagination;
 mod pki;
