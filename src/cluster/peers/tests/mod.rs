@@ -42,7 +42,7 @@ use super::call_metadata::CallMetadata;
 use super::channels::Channels;
 use super::local_node::LocalNode;
 use super::*;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_rollback::Life;
 use crate::cluster::disk_watch::Watchdog;
@@ -309,6 +309,23 @@ impl Node {
     async fn write(&self, text: &str) -> u64 {
         self.handle.propose(command(text)).await.expect("applied").index
     }
+}
+
+fn manual_clock() -> Clock {
+    Clock::manual(Timestamp::from_secs(1_800_000_000))
+}
+
+/// Three recovered nodes that share a clock.
+async fn three_by(clock: &Clock) -> (Site, Vec<Node>) {
+    let site = Site::new(3);
+    let mut nodes = Vec::new();
+    for id in 1..=3 {
+        nodes.push(site.node_by(id, &site.members, Rows, clock.clone()).await);
+    }
+    for node in &nodes {
+        node.recovered().await;
+    }
+    (site, nodes)
 }
 
 async fn stop_all<M: Machine>(nodes: Vec<Node<M>>) {

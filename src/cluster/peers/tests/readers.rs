@@ -3,7 +3,6 @@
 use futures::FutureExt as _;
 
 use super::*;
-use crate::clock::Timestamp;
 use crate::cluster::{ReaderCall, ReaderState, ReaderTimeout};
 use crate::id::Digest128;
 
@@ -13,21 +12,10 @@ const LONGEST: Duration = Duration::from_secs(320);
 const SHORT: ReaderCall = ReaderCall { reader: READER, lease: Some(limits::PEER_LEASE), enforced: 0 };
 
 async fn three(clock: &Clock) -> (Site, Vec<Node>) {
-    let site = Site::new(3);
-    let mut nodes = Vec::new();
-    for id in 1..=3 {
-        nodes.push(site.node_by(id, &site.members, Rows, clock.clone()).await);
-    }
-    for node in &nodes {
-        node.recovered().await;
-    }
+    let (site, nodes) = three_by(clock).await;
     // Since then the leader is known to lead.
     leader(&nodes).read_for(SHORT).await;
     (site, nodes)
-}
-
-fn clock() -> Clock {
-    Clock::manual(Timestamp::from_secs(1_800_000_000))
 }
 
 impl Node {
@@ -49,7 +37,7 @@ impl Node {
 /// Every node asks the leader, and the leader knows the calls at every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_is_waited_for_whichever_node_it_called() {
-    let clock = clock();
+    let clock = manual_clock();
     let (_site, nodes) = three(&clock).await;
     clock.advance(LONGEST);
     let index = leader(&nodes).write("revoked").await;
@@ -80,7 +68,7 @@ async fn reader_is_waited_for_whichever_node_it_called() {
 /// The lease of a call that is not answered yet counts: the leader notes it when the report arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_is_noted_before_its_index_is_confirmed() {
-    let clock = clock();
+    let clock = manual_clock();
     let (_site, nodes) = three(&clock).await;
     clock.advance(LONGEST);
     let leads = leader(&nodes);
@@ -95,7 +83,7 @@ async fn call_is_noted_before_its_index_is_confirmed() {
 /// A new leader knows nothing of the calls of before: it waits for the longest lease, or for a statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_leader_waits_until_the_reader_repeats_itself() {
-    let clock = clock();
+    let clock = manual_clock();
     let (_site, nodes) = three(&clock).await;
     clock.advance(LONGEST);
     let old = leader(&nodes);
@@ -121,7 +109,7 @@ async fn new_leader_waits_until_the_reader_repeats_itself() {
 /// Only the leader knows the calls of a reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_ends_no_wait_for_a_reader() {
-    let clock = clock();
+    let clock = manual_clock();
     let (_site, nodes) = three(&clock).await;
     clock.advance(LONGEST);
     let index = leader(&nodes).write("revoked").await;

@@ -1,28 +1,11 @@
 //! Leases on outside sources over connections between three nodes. They share a clock that tests advance.
 
 use super::*;
-use crate::clock::Timestamp;
 use crate::cluster::{NoSourceLease, Source};
 use crate::id::Digest128;
 
 const LENGTH: Duration = Duration::from_secs(60);
 const SOURCE: Source = Source { id: Digest128::from_bytes([7; 16]), generation: 1 };
-
-async fn three(clock: &Clock) -> (Site, Vec<Node>) {
-    let site = Site::new(3);
-    let mut nodes = Vec::new();
-    for id in 1..=3 {
-        nodes.push(site.node_by(id, &site.members, Rows, clock.clone()).await);
-    }
-    for node in &nodes {
-        node.recovered().await;
-    }
-    (site, nodes)
-}
-
-fn clock() -> Clock {
-    Clock::manual(Timestamp::from_secs(1_800_000_000))
-}
 
 impl Node {
     /// Takes the lease on the source, as a request does.
@@ -50,8 +33,8 @@ impl Node {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn record_of_the_leader_is_a_lease_of_every_node() {
-    let clock = clock();
-    let (_site, nodes) = three(&clock).await;
+    let clock = manual_clock();
+    let (_site, nodes) = three_by(&clock).await;
     for node in &nodes {
         assert_eq!(node.source_lease().await, Err(NoSourceLease { heard_ago: None }));
     }
@@ -80,8 +63,8 @@ async fn record_of_the_leader_is_a_lease_of_every_node() {
 /// The leases that the former leader gave go on; none comes from its records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_leader_names_no_lease_before_it_calls() {
-    let clock = clock();
-    let (_site, nodes) = three(&clock).await;
+    let clock = manual_clock();
+    let (_site, nodes) = three_by(&clock).await;
     let old = leader(&nodes);
     assert!(old.hear());
     for node in &nodes {
@@ -113,8 +96,8 @@ async fn new_leader_names_no_lease_before_it_calls() {
 /// The boot clock of a suspended virtual machine stands still, its wall clock is set afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn suspended_leader_names_no_record_of_before() {
-    let clock = clock();
-    let (_site, nodes) = three(&clock).await;
+    let clock = manual_clock();
+    let (_site, nodes) = three_by(&clock).await;
     let leads = leader(&nodes);
     let before = leads.handle.begin_source_call().expect("it leads");
     assert!(leads.hear());
