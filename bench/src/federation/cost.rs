@@ -1,18 +1,17 @@
 //! Processor time of a local verification while the ledger of the origin is imported, compared with none.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use tokio::time::{interval, sleep};
 
-use super::World;
 use super::region::Region;
+use super::{World, facts};
 use crate::load::{self, Write, as_f64};
 use crate::node::cpu_secs;
 use crate::registry::write_verification;
 use crate::report::Report;
-use crate::revocations;
 use crate::window::middle;
 
 /// Rounds; the median counts.
@@ -85,14 +84,11 @@ async fn verify(region: &Region, write: &Write) -> Result<u64> {
 
 /// The origin revokes so many facts per second.
 async fn revoke(world: &World, facts_per_sec: u64) -> Result<()> {
-    let (origin, callers) = (&world.origin, &world.origin.callers);
     let (begun, mut steps) = (Instant::now(), interval(STEP));
-    let facts = facts_per_sec * u64::try_from(STEP.as_millis())? / 1000;
+    let per_step = facts_per_sec * u64::try_from(STEP.as_millis())? / 1000;
     while begun.elapsed() + STEP <= WINDOW {
         steps.tick().await;
-        let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        let nodes = (callers.operator.as_slice(), callers.transmitter.as_slice());
-        revocations::fill(nodes, (&origin.issuer, &format!("{run}-")), facts).await?;
+        facts::revoke(world, per_step).await?;
     }
     sleep(WINDOW.saturating_sub(begun.elapsed())).await;
     Ok(())

@@ -73,12 +73,16 @@ fn memory(world: &World) -> Result<u64> {
     Ok(memory_kib(reader.members.pid(0)?)?.0)
 }
 
-/// The origin revokes so many facts, by signals.
 async fn fill(world: &World, facts: u64) -> Result<()> {
+    let took = revoke(world, facts).await?;
+    eprintln!("{facts} facts revoked in {:.1} s", took.as_secs_f64());
+    Ok(())
+}
+
+/// The origin revokes so many new facts, by signals. Returns the time that it took.
+pub async fn revoke(world: &World, facts: u64) -> Result<Duration> {
     let (origin, callers) = (&world.origin, &world.origin.callers);
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
     let nodes = (callers.operator.as_slice(), callers.transmitter.as_slice());
-    let took = revocations::fill(nodes, (&origin.issuer, &format!("{run}-")), facts).await?;
-    eprintln!("{facts} facts revoked in {:.1} s", took.as_secs_f64());
-    Ok(())
+    revocations::fill(nodes, (&origin.issuer, &format!("{run}-")), facts).await
 }
