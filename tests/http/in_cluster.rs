@@ -1,8 +1,9 @@
 //! An issuer as an API server of Kubernetes is one: a CA of its own, and keys for authenticated callers only.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::ServerConfig;
@@ -35,9 +36,35 @@ struct ApiServer {
     base: String,
     signer: Signer,
     requests: Requests,
-    /// Answers JWKS with a redirect to this address, if there is one.
-    elsewhere: Arc<Mutex<Option<String>>>,
+    conduct: Arc<Mutex<Conduct>>,
     _serving: JoinSet<()>,
+}
+
+/// Its rules, which a test may change while it runs.
+#[derive(Clone)]
+struct Conduct {
+    /// The only `Authorization` that it answers; every request, if empty.
+    authorization: String,
+    /// `jwks_uri` of the discovery document.
+    jwks_uri: String,
+    /// Answers JWKS with a redirect to this address, if there is one.
+    redirect: Option<String>,
+}
+
+impl Conduct {
+    /// Status, additional header and body of the answer.
+    fn answer(&self, issuer: &str, jwks: &str, path: &str, authorization: &str) -> (&str, String, String) {
+        let is_authorized = self.authorization.is_empty() || self.authorization == authorization;
+        match (path, &self.redirect) {
+            _ if !is_authorized => ("401 Unauthorized", String::new(), String::new()),
+            (JWKS, Some(to)) => ("307 Temporary Redirect", format!("location: {to}\r\n"), String::new()),
+            (JWKS, None) => ("200 OK", String::new(), jwks.to_owned()),
+            (DISCOVERY, _) => {
+                ("200 OK", String::new(), json!({"issuer": issuer, "jwks_uri": self.jwks_uri}).to_string())
+            }
+            _ => ("404 Not Found", String::new(), String::new()),
+        }
+    }
 }
 
 fn acceptor(ca: &CertifiedIssuer<'_, KeyPair>) -> TlsAcceptor {
@@ -68,9 +95,13 @@ impl ApiServer {
         let token_file = directory.path().join("token");
         fs::write(&token_file, "node-token").expect("written");
         let signer = Signer::es256("cluster");
-        let (requests, elsewhere) = (Requests::default(), Arc::new(Mutex::new(None::<String>)));
-        let (seen, redirect) = (Arc::clone(&requests), Arc::clone(&elsewhere));
-        let discovery = json!({"issuer": base, "jwks_uri": format!("{base}{JWKS}")}).to_string();
+        let requests = Requests::default();
+        let conduct = Arc::new(Mutex::new(Conduct {
+            authorization: "Bearer node-token".to_owned(),
+            jwks_uri: format!("{base}{JWKS}"),
+            redirect: None,
+        }));
+        let (issuer, seen, rules) = (base.clone(), Arc::clone(&requests), Arc::clone(&conduct));
         let jwks = json!({"keys": [signer.jwk()]}).to_string();
         let mut serving = JoinSet::new();
         serving.spawn(async move {
@@ -87,15 +118,8 @@ impl ApiServer {
                 let sent = head.lines().find_map(|line| line.strip_prefix("authorization: "));
                 let sent = sent.unwrap_or_default();
                 seen.lock().expect("requests").push(format!("{path} {sent}"));
-                let redirect = redirect.lock().expect("redirect").clone();
-                let (status, more, body) = match (sent, path, redirect) {
-                    ("Bearer node-token", JWKS, Some(to)) => {
-                        ("307 Temporary Redirect", format!("location: {to}\r\n"), "")
-                    }
-                    ("Bearer node-token", JWKS, None) => ("200 OK", String::new(), jwks.as_str()),
-                    ("Bearer node-token", DISCOVERY, _) => ("200 OK", String::new(), discovery.as_str()),
-                    _ => ("401 Unauthorized", String::new(), ""),
-                };
+                let rules = rules.lock().expect("rules").clone();
+                let (status, more, body) = rules.answer(&issuer, &jwks, path, sent);
                 let length = body.len();
                 let answer = format!(
                     "HTTP/1.1 {status}\r\n{more}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
@@ -104,22 +128,46 @@ impl ApiServer {
                 stream.shutdown().await.ok();
             }
         });
-        Self { directory, base, signer, requests, elsewhere, _serving: serving }
+        Self { directory, base, signer, requests, conduct, _serving: serving }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn conduct(&self) -> MutexGuard<'_, Conduct> {
+        self.conduct.lock().expect("conduct")
     }
 
     /// A fabric in the cluster, with the section of the guide.
     async fn node(&self) -> Node {
-        let file = |name: &str| self.directory.path().join(name).display().to_string();
+        self.node_with(Some(&self.file("ca.crt")), Some(&self.file("token"))).await
+    }
+
+    async fn node_with(&self, ca: Option<&Path>, token: Option<&Path>) -> Node {
+        let setting = |name: &str, file: Option<&Path>| {
+            file.map(|file| format!("{name} = \"{}\"\n", file.display())).unwrap_or_default()
+        };
         let more_config = format!(
-            "\n[[issuers]]\nissuer = \"{}\"\nsubject = \"kubernetes\"\ndiscovery = true\nca_file = \"{}\"\n\
-             bearer_token_file = \"{}\"\ntrust_domains = [\"trust.example\"]\n",
+            "\n[[issuers]]\nissuer = \"{}\"\nsubject = \"kubernetes\"\ndiscovery = true\n{}{}\
+             trust_domains = [\"trust.example\"]\n",
             self.base,
-            file("ca.crt"),
-            file("token")
+            setting("ca_file", ca),
+            setting("bearer_token_file", token)
         );
         let allowed_networks = &["127.0.0.0/8"];
         Node::start_with(Setup { rego: Some(POLICY), more_config, allowed_networks, ..Setup::default() })
             .await
+    }
+
+    /// Trusts the CA of another server too.
+    fn trust(&self, other: &Self) {
+        let roots = [self, other].map(|of| fs::read(of.file("ca.crt")).expect("read"));
+        fs::write(self.file("ca.crt"), roots.concat()).expect("written");
+    }
+
+    async fn is_unavailable(&self, node: &Node) {
+        node.exchange(&self.pod_token(node, None)).await.is_refused(503, "server_error", UNAVAILABLE);
     }
 
     /// A projected token of a pod for `audience`, with `expirationSeconds: 600`.
@@ -187,24 +235,59 @@ async fn projected_token_is_exchanged_and_passes_at_a_tool() {
 #[tokio::test]
 async fn redirect_does_not_carry_the_token_to_another_server() {
     let (server, thief) = (ApiServer::start().await, ApiServer::start().await);
-    let roots = [&server, &thief].map(|of| fs::read(of.directory.path().join("ca.crt")).expect("read"));
-    fs::write(server.directory.path().join("ca.crt"), roots.concat()).expect("written");
-    *server.elsewhere.lock().expect("redirect") = Some(format!("{}{JWKS}", thief.base));
-    let node = server.node().await;
-    node.exchange(&server.pod_token(&node, None)).await.is_refused(503, "server_error", UNAVAILABLE);
+    server.trust(&thief);
+    server.conduct().redirect = Some(format!("{}{JWKS}", thief.base));
+    server.is_unavailable(&server.node().await).await;
     assert_eq!((server.requests().len(), thief.requests().len()), (2, 0));
 }
 
+/// Attack: a discovery document sends the token to another server, which the CA also vouches for.
 #[tokio::test]
-async fn missing_token_file_refuses_only_the_issuer_of_the_cluster() {
+async fn discovery_does_not_carry_the_token_to_another_origin() {
+    let (server, thief) = (ApiServer::start().await, ApiServer::start().await);
+    server.trust(&thief);
+    server.conduct().jwks_uri = format!("{}{JWKS}", thief.base);
+    server.is_unavailable(&server.node().await).await;
+    assert_eq!((server.requests().len(), thief.requests().len()), (1, 0));
+    // An issuer that needs no token may publish its keys elsewhere.
+    for open in [&server, &thief] {
+        open.conduct().authorization.clear();
+    }
+    let node = server.node_with(Some(&server.file("ca.crt")), None).await;
+    node.exchange(&server.pod_token(&node, None)).await.is_refused(400, "invalid_request", BAD_SUBJECT);
+    assert_eq!(thief.requests(), [format!("{JWKS} ")], "the key of the thief is not that of the token");
+}
+
+#[tokio::test]
+async fn issuer_of_a_private_ca_is_not_trusted_without_it() {
+    let (server, other) = (ApiServer::start().await, ApiServer::start().await);
+    for ca in [None, Some(other.file("ca.crt"))] {
+        server.is_unavailable(&server.node_with(ca.as_deref(), Some(&server.file("token"))).await).await;
+    }
+    assert_eq!(server.requests(), Vec::<String>::new(), "the token was sent to an unknown server");
+    server.is_unavailable(&server.node_with(Some(&server.file("ca.crt")), None).await).await;
+    assert_eq!(server.requests(), [format!("{DISCOVERY} ")]);
+}
+
+#[tokio::test]
+async fn token_file_is_read_for_each_fetch() {
     let server = ApiServer::start().await;
-    fs::remove_file(server.directory.path().join("token")).expect("removed");
+    fs::remove_file(server.file("token")).expect("removed");
     let node = server.node().await;
-    node.exchange(&server.pod_token(&node, None)).await.is_refused(503, "server_error", UNAVAILABLE);
+    server.is_unavailable(&node).await;
     assert_eq!(server.requests(), Vec::<String>::new());
+    // Other issuers are not concerned.
     node.granted(&credential(&node.issuers.reporter(), JWT)).await;
     // The kubelet writes the file: no restart is needed.
-    fs::write(server.directory.path().join("token"), "node-token\n").expect("written");
+    fs::write(server.file("token"), "node-token\n").expect("written");
     node.advance_secs(30);
     node.granted(&server.pod_token(&node, None)).await;
+    server.requests();
+    // It replaces the token before it ends.
+    "Bearer second".clone_into(&mut server.conduct().authorization);
+    fs::write(server.file("token"), "second").expect("written");
+    node.advance_secs(300);
+    node.granted(&server.pod_token(&node, None)).await;
+    let expected = [DISCOVERY, JWKS].map(|path| format!("{path} Bearer second"));
+    assert_eq!(server.requests(), expected);
 }
