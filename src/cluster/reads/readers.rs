@@ -110,7 +110,7 @@ impl Readers {
         let mut notes = self.notes();
         let Some(by_reader) = notes.of_term(term) else { return false };
         if !by_reader.contains_key(&call.reader) && by_reader.len() >= limits::READERS_MAX {
-            // What is removed counts as never noted: no lease of it is left.
+            // A removed reader counts as never noted: no lease of it is left.
             by_reader.retain(|_, noted| now < noted.called + longest());
             if by_reader.len() >= limits::READERS_MAX {
                 return false;
