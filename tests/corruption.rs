@@ -19,10 +19,15 @@ use trust_fabric::state::{self, MintedToken, PolicySource};
 const NONCES: u8 = 60;
 const FLIPS: usize = 240;
 const AT_ONCE: usize = 6;
+/// Attempts on a machine whose disk stalls for longer than a write waits.
+const ATTEMPTS_MAX: usize = 3;
 
 fn nonce(number: u8) -> Digest128 {
     Digest128::from_bytes([number; 16])
 }
+
+/// A write had no outcome in time, so nothing is known of the node.
+type Unanswered = String;
 
 /// A data directory with history: tables on disk, tables only in the log, a snapshot, three starts.
 struct History {
@@ -69,32 +74,38 @@ impl History {
     }
 
     /// Starts a node on a damaged copy. Returns its error, or `None` if its state is complete.
-    async fn start_damaged(&self, name: &str, damage: impl FnOnce(&Path)) -> Option<String> {
-        let data = self.site.beside(name);
-        copy(&self.site.data(), &data);
-        damage(&data);
-        let outcome = self.start_on(&data, name).await;
-        // Tasks of the refused node may still write here. The site removes the rest.
-        drop(fs::remove_dir_all(&data));
-        outcome
+    async fn start_damaged(&self, name: &str, damage: impl Fn(&Path)) -> Option<String> {
+        for attempt in 0..ATTEMPTS_MAX {
+            let data = self.site.beside(&format!("{attempt}-{name}"));
+            copy(&self.site.data(), &data);
+            damage(&data);
+            let outcome = self.start_on(&data, name).await;
+            // Tasks of the refused node may still write here. The site removes the rest.
+            drop(fs::remove_dir_all(&data));
+            match outcome {
+                Ok(refusal) => return refusal,
+                Err(unanswered) => println!("{name}: {unanswered}"),
+            }
+        }
+        panic!("{name}: the node answered no write in {ATTEMPTS_MAX} attempts");
     }
 
-    async fn start_on(&self, data: &Path, name: &str) -> Option<String> {
+    async fn start_on(&self, data: &Path, name: &str) -> Result<Option<String>, Unanswered> {
         match self.site.start(data).await {
             Err(error) => {
                 let text = error.to_string();
                 assert!(text.contains(data.to_str().expect("path")), "{name}: no place in {text:?}");
-                Some(text)
+                Ok(Some(text))
             }
             Ok(node) => {
-                self.assert_complete(&node, name).await;
+                let complete = self.assert_complete(&node, name).await;
                 node.stop().await;
-                None
+                complete.map(|()| None)
             }
         }
     }
 
-    async fn assert_complete(&self, node: &Node, name: &str) {
+    async fn assert_complete(&self, node: &Node, name: &str) -> Result<(), Unanswered> {
         let state = &node.running.state;
         // A node that lost a private key publishes another, which adds a log entry.
         if !name.ends_with("p8") {
@@ -104,13 +115,18 @@ impl History {
             state.as_node().record_exchange(Some(nonce(number)), state::owner("test"), MintedToken::default())
         });
         for (number, outcome) in futures::future::join_all(spent).await.into_iter().enumerate() {
-            assert!(matches!(outcome, Err(state::Error::NonceSpent)), "{name}: nonce {number} was forgotten");
+            match outcome {
+                Err(state::Error::NonceSpent) => {}
+                Err(state::Error::Write(unanswered)) => return Err(unanswered.to_string()),
+                other => panic!("{name}: nonce {number} was forgotten: {other:?}"),
+            }
         }
         let digests: Vec<_> = state.policy_history().into_iter().map(|change| change.digest).collect();
         assert_eq!(digests.len(), 4, "{name}: {digests:?}");
         for digest in digests {
             assert!(state.policy_sources(&digest).expect("row").is_some(), "{name}: {digest}");
         }
+        Ok(())
     }
 }
 
