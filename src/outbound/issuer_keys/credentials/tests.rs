@@ -1,3 +1,5 @@
+//! Files that cannot be used. tests/http/in_cluster.rs has the fetches.
+
 use std::fs;
 
 use super::*;
