@@ -609,6 +609,16 @@ pub const POLICY_DECISIONS_CACHED_MAX: u64 = 10_000;
 pub const POLICY_CALL_DEPTH_MAX: usize = 32;
 /// Maximum time of one rule in the tests of a policy, or of an explanation.
 pub const POLICY_TEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum changes of an input that an explanation tries; beyond it: the others are not tried.
+pub const POLICY_CHANGES_TRIED_MAX: usize = 2_000;
+/// Maximum changes of an input that an explanation shows; beyond it: the others are not shown.
+pub const POLICY_CHANGES_SHOWN_MAX: usize = 10;
+/// Maximum time of one evaluation of a changed input; beyond it: it does not count as allowed.
+pub const POLICY_CHANGE_TIMEOUT: Duration = Duration::from_millis(5);
+/// Maximum latest denials that a node keeps for explanations; beyond it: the oldest are forgotten.
+pub const DENIALS_KEPT_MAX: usize = 10_000;
+/// Maximum size of the kept denials together; beyond it: the oldest are forgotten.
+pub const DENIALS_KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum length of the public reason of a denial; beyond it: truncated.
 pub const POLICY_REASON_BYTES_MAX: usize = 512;
 /// Maximum length of the message from the compiling process; beyond it: truncated.

@@ -12,10 +12,12 @@ use super::awaited;
 use super::body;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, Identities, IssueIdentity, OwnToken};
-use super::error::Error;
+use super::denials::Denied;
+use super::error::{Error, Refusal, Refused as _};
 use super::openapi::params::{IdempotencyKey, Page};
 use super::{App, paging, text};
 use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
+use crate::policy::Point;
 use crate::state::{CallContext, LinearizableRead};
 use crate::{json, limits};
 
@@ -44,7 +46,8 @@ pub async fn issue(
     app.identity.configured()?;
     let caller = caller.with_key(&parts, &bytes)?;
     let request = json::read::<AgentIdentityRequest>(&bytes)?.validate()?;
-    let identified = app.identity.issue(&request, &caller).await?;
+    let identified = app.identity.issue(&request, &caller).await;
+    let identified = identified.inspect_err(|error| keep_denied(&app, &caller, error, None))?;
     let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
     let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
@@ -85,7 +88,12 @@ pub async fn mint_token(
 ) -> Result<Response, Error> {
     app.identity.configured()?;
     let Ok(Path(agent_id)) = agent_id else { return Err(identity::Error::UnknownAgent.into()) };
-    let mint = async { app.identity.another_token(&agent_id, &caller).await.map_err(Error::from) };
+    let mint = async {
+        let identified = app.identity.another_token(&agent_id, &caller).await;
+        identified
+            .inspect_err(|error| keep_denied(&app, &caller, error, Some(&agent_id)))
+            .map_err(Error::from)
+    };
     let identified = if is_of_another(&app, &caller, &agent_id).await? {
         let act =
             Act::begin(&app, &caller, format!("mint a token for agent {}", text::printable(&agent_id)))?;
@@ -96,6 +104,17 @@ pub async fn mint_token(
     let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity token minted");
     Ok((NO_STORE, Json(identified)).into_response())
+}
+
+/// Keeps a denial for an explanation.
+fn keep_denied(app: &App, caller: &CallContext, error: &identity::Error, agent_id: Option<&str>) {
+    if matches!(error.refusal(), Refusal::Denied) {
+        let policy = match error {
+            identity::Error::Denied(denial) => Some((Point::Identity, denial)),
+            _ => None,
+        };
+        Denied { operation: "identity", error, subject: None, target: agent_id, policy }.keep(app, caller);
+    }
 }
 
 /// The agents of the caller; an operator sees all.

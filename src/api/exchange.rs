@@ -12,12 +12,14 @@ use super::App;
 use super::body::{self, Media};
 use super::cache_control::NO_STORE;
 use super::caller::{self, Caller};
+use super::denials::Denied;
 use super::error::Error;
-use super::feed_activity::Exchanged;
+use super::feed_activity::{self, Exchanged};
 use super::idempotency;
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
 use crate::exchange::{self, ExchangeInput, ExecutionScope, RequestedConfirmation, RetryKey};
+use crate::policy::Point;
 use crate::{json, limits};
 
 /// A token exchange request (RFC 8693 §2.1). Unknown fields are ignored, except in `execution_scope`.
@@ -102,6 +104,21 @@ pub async fn post(
         }
         Err(error) => (Err(error), None),
     };
+    if let Err(error) = &result
+        && feed_activity::is_denial(error)
+    {
+        let denial = Denied {
+            operation: "exchange",
+            error,
+            subject: subject.as_ref(),
+            target: audience.as_deref(),
+            policy: match error {
+                exchange::Error::Denied(denial) => Some((Point::Exchange, denial)),
+                _ => None,
+            },
+        };
+        denial.keep(&app, &caller);
+    }
     app.feed.activity(|| {
         let duration = app.clock.boot().saturating_sub(began);
         Exchanged { result: &result, subject, caller: caller.id(), audience, duration }.into()

@@ -56,7 +56,8 @@ impl From<Exchanged<'_>> for Activity {
 }
 
 /// Whether the refusal is a denial: because of the subject, actor or grant, not because of form or availability.
-fn is_denial(error: &exchange::Error) -> bool {
+#[must_use]
+pub fn is_denial(error: &exchange::Error) -> bool {
     use exchange::Error as E;
     match error {
         E::SubjectToken(_)

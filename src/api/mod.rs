@@ -19,6 +19,7 @@ mod check_result;
 mod cluster;
 pub(crate) mod connect_info;
 pub(crate) mod demo_issuer;
+mod denials;
 mod encryption_keys;
 mod error;
 mod etag;
@@ -52,6 +53,7 @@ mod ssf_configuration;
 mod startup;
 mod stream_controls;
 mod streams;
+mod sys_denials;
 mod sys_keys;
 mod sys_policy;
 mod sys_signals;
@@ -73,6 +75,7 @@ use self::caller::{
     JoinTokenHolder, LedgerReader, ManageStreams, ManageTools, Metrics as MetricsNeed, MetricsAccess,
     OwnToken, PeerNode, Public, ReadAudit, ReadEvents, ReadStreams, ReadTools, SendSignals, VerifyTools,
 };
+pub(crate) use self::denials::Denials;
 pub(crate) use self::load_shedding::LoadShedder;
 use self::rate_limit::RateLimits;
 pub use self::routes::Route;
@@ -129,6 +132,8 @@ pub struct Parts {
     pub poller: Poller,
     /// The live feed.
     pub feed: Feed,
+    /// The latest denials of this node.
+    pub denials: Denials,
     /// This node's signing keys.
     pub keyring: Keyring,
     /// The replicated state.
@@ -253,6 +258,7 @@ fn routes() -> Routes {
         (GET, "/v1/sys/policy/history", ClusterAdmin, sys_policy::history),
         (POST, "/v1/sys/policy/rollback", ClusterAdmin, sys_policy::rollback),
         (POST, "/v1/sys/policy/explain", ClusterAdmin, sys_policy::explain),
+        (GET, "/v1/sys/denials/{request_id}", ClusterAdmin, sys_denials::explain),
         (POST, "/v1/tools", ManageTools, tools::register),
         (GET, "/v1/tools", ReadTools, tools::list),
         (GET, "/v1/tools/{tool_id}", ReadTools, tools::get),

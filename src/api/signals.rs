@@ -14,12 +14,14 @@ use super::awaited;
 use super::body::{self, Media};
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, SendSignals};
-use super::error::{self, Error};
+use super::denials::Denied;
+use super::error::{self, Error, Refusal, Refused as _};
 use super::openapi::values;
 use super::text;
 use crate::limits;
+use crate::policy::Point;
 use crate::receiver::{self, Form, Received, RejectedSignal};
-use crate::state;
+use crate::state::{self, CallContext};
 
 /// A security event token as a JSON object. Unknown fields are ignored.
 #[derive(Serialize, Deserialize, ToSchema)]
@@ -102,6 +104,7 @@ pub async fn receive(
     let received = match app.receiver.receive(form, &caller).await {
         Ok(received) => received,
         Err(refused) => {
+            keep_denied(&app, &caller, &refused.error);
             log_refused(&refused, caller.id());
             return if is_signed { refusal_of_signed(refused.error) } else { Err(refused.error.into()) };
         }
@@ -113,6 +116,17 @@ pub async fn receive(
     }
     let answer = SignalAnswer { status: received.status.as_str() };
     Ok((StatusCode::ACCEPTED, NO_STORE, awaited::header(&received.awaited), Json(answer)).into_response())
+}
+
+/// Keeps a denial for an explanation.
+fn keep_denied(app: &App, caller: &CallContext, error: &receiver::Error) {
+    if matches!(error.refusal(), Refusal::Denied) {
+        let policy = match error {
+            receiver::Error::Denied(denial) => Some((Point::Signals, denial)),
+            _ => None,
+        };
+        Denied { operation: "signals", error, subject: None, target: None, policy }.keep(app, caller);
+    }
 }
 
 /// RFC 8935 §2.3: a refused token is 400 with a code; other errors are as on any route.

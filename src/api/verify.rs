@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, VerifyTools};
 use super::check_result::CheckResult;
+use super::denials::Denied;
 use super::error::Error;
 use super::openapi::params::IdempotencyKey;
 use super::openapi::values;
@@ -107,7 +108,10 @@ pub async fn post(
     let (began, mut subject) = (app.clock.boot(), None);
     let tool_id = input.tool_id.clone();
     let outcome = app.verifier.verify(input, &caller, &mut subject).await;
-    if let Err(verify::Error::Failed(failure)) = &outcome {
+    if let Err(error @ verify::Error::Failed(failure)) = &outcome {
+        let (subject_id, target) = (subject.as_ref(), tool_id.as_deref());
+        let denied = Denied { operation: "verification", error, subject: subject_id, target, policy: None };
+        denied.keep(&app, &caller);
         let duration = app.clock.boot().saturating_sub(began);
         app.feed.activity(|| feed_activity::refused(failure, subject, tool_id, duration));
     }

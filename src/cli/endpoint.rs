@@ -29,6 +29,16 @@ impl ServerArguments {
         }
     }
 
+    /// A client of each node, which calls no other.
+    pub(super) fn client_of_each(&self) -> Result<Vec<NodeClient>, Error> {
+        let urls = self.connection.urls.iter();
+        let of_one = urls.map(|url| Self {
+            connection: Connection { urls: vec![url.clone()], ..self.connection.clone() },
+            ..self.clone()
+        });
+        of_one.map(|server| server.client()).collect()
+    }
+
     /// The argument overrides the environment. Empty is unset.
     fn token_file(&self, environment: impl Iterator<Item = (String, String)>) -> Option<PathBuf> {
         let mut variables = environment.filter(|(_, value)| !value.is_empty());

@@ -39,6 +39,8 @@ pub(super) enum Error {
     NoTokenDestination,
     #[error("there is no such agent")]
     NoSuchAgent,
+    #[error("no asked node keeps a denial with this request_id")]
+    NoSuchDenial,
     #[error("{0} is ambiguous")]
     AmbiguousTarget(String),
     #[error("an email address needs the issuer that verified it")]
@@ -163,6 +165,10 @@ impl Error {
             ),
             Self::NotForced => Some("set --yes to confirm without a terminal"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
+            Self::NoSuchDenial => Some(
+                "name every node with --server; a node keeps its latest 10 000 denials until it stops, and a refusal for \
+                 another reason than a denial is explained by its text",
+            ),
             Self::AmbiguousTarget(_) => Some("set --kind to subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("set --issuer"),
             Self::Answer(client::Error::Unreachable(_)) => Some("is the node running? --server sets its URL"),

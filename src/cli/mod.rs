@@ -16,6 +16,7 @@ mod dev;
 mod endpoint;
 mod error;
 mod events;
+mod explanation;
 mod federation;
 mod health;
 mod keys;
@@ -301,7 +302,8 @@ mod tests {
             "policy test",
             "policy test policies/",
             "policy eval --input q.json policies",
-            "policy explain --input -",
+            "policy explain --input - -o json",
+            "policy explain 4f --server https://a:1,https://b:1",
             "policy apply policies --expect abc",
             "policy history --output json",
             "policy rollback",

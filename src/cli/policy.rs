@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::endpoint::ServerArguments;
+use super::explanation;
 use super::output::{self, Format, Output, printable, text};
 use crate::policy::{Bundle, Point, compile};
 use crate::{config, json as strict_json, limits};
@@ -21,7 +22,7 @@ pub(super) enum Command {
     Test(Test),
     /// Evaluate a policy on disk; prints the decision and exits with 1 if it is deny.
     Eval(Eval),
-    /// Evaluate the policy of a running node and trace the decision. Grants nothing.
+    /// Explain a denied request, or the decision on an input by the policy of a running node. Grants nothing.
     Explain(Explain),
     /// Replace the policy of a running cluster. Its tokens name the new one from then on.
     Apply(Apply),
@@ -60,14 +61,19 @@ pub(super) struct Eval {
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// Decision point: `exchange`, `identity` or `signals`.
-    #[arg(long, default_value = "exchange")]
+    /// The `request_id` of a denied request. Only the node that denied it knows it: name every node with --server.
+    #[arg(required_unless_present = "input")]
+    request_id: Option<String>,
+    /// Decision point of the input: `exchange`, `identity` or `signals`.
+    #[arg(long, default_value = "exchange", conflicts_with = "request_id")]
     point: Point,
     /// Policy input: a JSON file, or - for standard input.
-    #[arg(long, value_name = "FILE")]
-    input: PathBuf,
+    #[arg(long, value_name = "FILE", conflicts_with = "request_id")]
+    input: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArguments,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -168,12 +174,38 @@ fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<
     if answer.get("allow") == Some(&Value::Bool(true)) { Ok(()) } else { Err(Error::Denied) }
 }
 
-fn explain(Explain { point, input, server }: &Explain, out: &mut dyn Write) -> Result<(), Error> {
-    let input = read_input(input)?;
+fn explain(arguments: &Explain, out: &mut dyn Write) -> Result<(), Error> {
+    let Explain { request_id, point, input, server, output } = arguments;
+    if let Some(request_id) = request_id {
+        let denied = find_denial(request_id, server)?;
+        return Ok(match output.format {
+            Format::Json => output::json(out, &denied),
+            Format::Table => explanation::denial(out, &denied),
+        }?);
+    }
+    // The arguments have one of the two.
+    let input = read_input(input.as_deref().unwrap_or(Path::new("-")))?;
     let path = ["v1", "sys", "policy", "explain"];
     let query = [("point", point.as_str())];
-    let explanation = super::wait_for(server.client()?.post_with(&path, &query, &input))?;
-    Ok(output::json(out, &explanation)?)
+    let explained = super::wait_for(server.client()?.post_with(&path, &query, &input))?;
+    Ok(match output.format {
+        Format::Json => output::json(out, &explained),
+        Format::Table => explanation::decision(out, &explained),
+    }?)
+}
+
+/// Asks every node: a denial is known to the one that denied.
+fn find_denial(request_id: &str, server: &ServerArguments) -> Result<Value, Error> {
+    let mut failed = None;
+    for client in server.client_of_each()? {
+        match super::wait_for(client.get(&["v1", "sys", "denials", request_id])) {
+            Ok(denied) => return Ok(denied),
+            Err(Error::Answer(error)) if error.status() == Some(404) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    // A node that was not asked may know it.
+    Err(failed.unwrap_or(Error::NoSuchDenial))
 }
 
 fn apply(Apply { directory, expect, server }: &Apply, out: &mut dyn Write) -> Result<(), Error> {

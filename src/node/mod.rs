@@ -305,6 +305,7 @@ async fn assemble(
         streams: streams(&config, &state, &clock),
         poller,
         feed,
+        denials: api::Denials::default(),
         registry,
         verifier,
         keyring,

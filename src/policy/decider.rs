@@ -39,18 +39,27 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
         let mut key = [0; 32];
         key.copy_from_slice(digest::digest(&digest::SHA256, &bytes).as_ref());
         if let Some(decision) = self.cache.get(&key) {
-            return decision;
+            return decision.map_err(|denial| denial.of(input));
         }
-        let decision = self.decide_once(input, read);
+        let decision = self.decide_uncached(input, read);
         // A second evaluation may finish before the deadline, so a timeout is not cached.
         if !matches!(&decision, Err(denial) if denial.kind == DenialKind::TimedOut) {
             self.cache.insert(key, decision.clone());
         }
-        decision
+        decision.map_err(|denial| denial.of(input))
     }
 
     /// As [`decide`](Self::decide), without the cache: for an input that never repeats.
     pub(super) fn decide_once(
+        &self,
+        input: &impl Serialize,
+        read: impl FnOnce(Json, &str) -> Result<P, Denial>,
+    ) -> Result<P, Denial> {
+        self.decide_uncached(input, read).map_err(|denial| denial.of(input))
+    }
+
+    /// A denial does not have its input, which the cache need not hold.
+    fn decide_uncached(
         &self,
         input: &impl Serialize,
         read: impl FnOnce(Json, &str) -> Result<P, Denial>,

@@ -1,5 +1,8 @@
 //! Denial of a policy decision. The reason is for the caller, the detail for the operator.
 
+use serde::Serialize;
+use serde_json::Value as Json;
+
 use crate::limits;
 
 /// Cause of a denial, in the order in which they are detected.
@@ -29,6 +32,8 @@ pub struct Denial {
     pub detail: Option<String>,
     /// Digest of the deciding bundle.
     pub policy_digest: String,
+    /// The denied input; `None` if the bundle has no rule for the decision.
+    pub input: Option<Json>,
 }
 
 impl Denial {
@@ -44,7 +49,12 @@ impl Denial {
     }
 
     pub(super) fn new(kind: DenialKind, reason: &str, detail: Option<String>, policy_digest: &str) -> Self {
-        Self { kind, reason: printable(reason), detail, policy_digest: policy_digest.to_owned() }
+        let policy_digest = policy_digest.to_owned();
+        Self { kind, reason: printable(reason), detail, policy_digest, input: None }
+    }
+
+    pub(super) fn of(self, input: &impl Serialize) -> Self {
+        Self { input: serde_json::to_value(input).ok(), ..self }
     }
 }
 

@@ -8,6 +8,7 @@ pub mod blast_radius;
 mod builtins;
 mod call_graph;
 pub mod compile;
+mod counterfactual;
 mod decider;
 mod denial;
 mod evaluation;
@@ -26,6 +27,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
+pub use self::counterfactual::{Change, Edit};
 use self::decider::Decider;
 pub use self::denial::{Denial, DenialKind};
 pub use self::test_runner::{Explanation, TestOutcome};

@@ -7,6 +7,7 @@ use regorus::{Engine, Value};
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::counterfactual::{self, Change};
 use super::evaluation::{self, EvaluationError};
 use super::{Denial, Error, Source, exchange};
 use crate::limits;
@@ -31,6 +32,8 @@ pub struct Explanation {
     pub error: Option<String>,
     /// Every rule of the package that is not a function, with its value for this input or the reason why it has none.
     pub rules: BTreeMap<String, Json>,
+    /// Single changes of the input, of the request first, with each of which it would be allowed.
+    pub allowed_if: Vec<Change>,
 }
 
 /// Runs every rule `test_*` of the packages `*_test`.
@@ -76,7 +79,10 @@ pub(super) fn explain(
         Ok(answer) => (Some(answer), None),
         Err(denial) => (None, Some(denial.detail.unwrap_or(denial.reason))),
     };
-    Explanation { answer, error, rules: values }
+    let is_allowed = answer.as_ref().and_then(|answer| answer.get("allow")) == Some(&Json::Bool(true));
+    let allowed_if =
+        if is_allowed { Vec::new() } else { counterfactual::allowing_changes(sources, entry_point, input) };
+    Explanation { answer, error, rules: values, allowed_if }
 }
 
 /// Paths of all rules that are not functions, sorted and distinct.

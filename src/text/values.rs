@@ -31,6 +31,7 @@ texts! {
     CheckOutcome: "pass", "skip", "fail";
     DeliveryMethod: "push", "poll";
     DeliveryMethodUrn: "urn:ietf:rfc:8935", "urn:ietf:rfc:8936";
+    DeniedOperation: "exchange", "identity", "signals", "verification";
     EncryptionKeyStatus: "active";
     FactKind: "subject", "agent", "email", "client", "token", "key", "fabric";
     GrantType: "urn:ietf:params:oauth:grant-type:token-exchange";

@@ -93,7 +93,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["request_context", "unread_body"],
             &["middleware"],
             &["caller", "read_consistency"],
-            &["admin_audit", "feed_activity", "routes"],
+            &["admin_audit", "denials", "feed_activity", "routes"],
             &[
                 "agents",
                 "audit",
@@ -117,6 +117,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
                 "ssf_configuration",
                 "stream_controls",
                 "streams",
+                "sys_denials",
                 "sys_keys",
                 "sys_policy",
                 "sys_signals",

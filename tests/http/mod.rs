@@ -12,6 +12,7 @@ mod bound_tokens;
 mod callers;
 mod certificates;
 mod delegation;
+mod denials;
 mod edges;
 mod encryption_keys;
 mod event_keys;

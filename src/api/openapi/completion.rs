@@ -24,7 +24,7 @@ const TAGS: [(&str, &str, &[&str]); 15] = [
         &["/v1/federation/"],
     ),
     ("Live feed", "Events as they happen", &["/v1/events"]),
-    ("Policy", "The policy bundle of the cluster", &["/v1/sys/policy"]),
+    ("Policy", "The policy bundle of the cluster, and its denials", &["/v1/sys/policy", "/v1/sys/denials/"]),
     ("Signing keys", "The signing keys of the nodes", &["/v1/sys/keys"]),
     ("Cluster", "Members of the cluster, and backups of its state", &["/v1/sys/cluster", "/v1/sys/backup"]),
     ("Operations", "Health and metrics", &["/v1/sys/health", "/livez", "/readyz", "/metrics"]),
