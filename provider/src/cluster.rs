@@ -57,6 +57,8 @@ pub enum Credential {
     CertificateFirst,
     /// The token, otherwise the certificate.
     TokenFirst,
+    /// The token, never the certificate: for objects of the token's subject.
+    Token,
 }
 
 /// A request without a usable response.
@@ -81,6 +83,12 @@ pub enum Failure {
     /// No credential for the route.
     #[error("{0}")]
     NoCredential(String),
+    /// The object was gone before the operation was complete.
+    #[error("the object is not there any more")]
+    Gone,
+    /// A value that is not sent, without the value.
+    #[error("{0}")]
+    Withheld(String),
     /// The file of the token cannot be read.
     #[error("jwt_token_file: {0}")]
     TokenFile(std::io::Error),
@@ -116,6 +124,10 @@ impl Cluster {
     /// Why no request to a route with this credential can be sent, if so.
     #[must_use]
     pub fn lacks(&self, credential: Credential, route: &str) -> Option<String> {
+        if credential == Credential::Token {
+            let rule = "takes a token and no client certificate: set jwt_token in the provider configuration";
+            return self.token.is_none().then(|| format!("{route} {rule}"));
+        }
         if !self.is_secure || self.certificate.is_some() {
             return None;
         }
@@ -141,6 +153,7 @@ impl Cluster {
     pub fn identity(&self, credential: Credential) -> Option<String> {
         match self.bearer(credential).ok()? {
             Some(token) => crate::identity::of_token(&token),
+            None if credential == Credential::Token => None,
             None => self.certificate.as_ref()?.spiffe_id.clone(),
         }
     }
@@ -150,7 +163,7 @@ impl Cluster {
         let takes_token = match credential {
             Credential::Certificate => false,
             Credential::CertificateFirst => self.certificate.is_none(),
-            Credential::TokenFirst => true,
+            Credential::TokenFirst | Credential::Token => true,
         };
         match &self.token {
             Some(token) if takes_token => token.read().map(Some),
@@ -195,22 +208,23 @@ impl<'c> Call<'c> {
         self.cluster.identity(credential)
     }
 
-    /// Sends a request until it has an outcome.
+    /// Sends a request until it has an outcome. A bearer of its own is the credential instead.
     ///
     /// # Errors
     /// [`Failure`].
     pub async fn send(&self, credential: Credential, request: Request<'_>) -> Result<Response, Failure> {
         let route = format!("{} /{}", request.method, request.path.join("/"));
-        if let Some(reason) = self.cluster.lacks(credential, &route) {
+        let own = request.bearer;
+        if let Some(reason) = self.cluster.lacks(credential, &route).filter(|_| own.is_none()) {
             return Err(Failure::NoCredential(reason));
         }
         let key = Uuid::new_v4().to_string();
         let is_write = request.method != Method::GET;
         let mut wait = limits::RETRY_WAIT_MIN;
         loop {
-            let bearer = self.cluster.bearer(credential)?;
+            let ours = if own.is_some() { None } else { self.cluster.bearer(credential)? };
             let idempotency_key = is_write.then_some(key.as_str());
-            let attempt = Request { bearer: bearer.as_deref(), idempotency_key, ..request.clone() };
+            let attempt = Request { bearer: own.or(ours.as_deref()), idempotency_key, ..request.clone() };
             let error = match self.attempt(&attempt).await? {
                 Ok(response) => return Ok(response),
                 Err(error) if is_passing(&error) => error,
@@ -285,13 +299,18 @@ mod tests {
 
     #[test]
     fn each_route_gets_the_credential_that_it_takes() {
-        const ROUTES: [Credential; 3] =
-            [Credential::Certificate, Credential::CertificateFirst, Credential::TokenFirst];
+        const ROUTES: [Credential; 4] = [
+            Credential::Certificate,
+            Credential::CertificateFirst,
+            Credential::TokenFirst,
+            Credential::Token,
+        ];
+        const CERT: Option<&str> = Some("spiffe://td/cert");
         for (certificate, token, expected) in [
-            (true, true, [Some("spiffe://td/cert"), Some("spiffe://td/cert"), Some("token")]),
-            (true, false, [Some("spiffe://td/cert"); 3]),
-            (false, true, [None, Some("token"), Some("token")]),
-            (false, false, [None; 3]),
+            (true, true, [CERT, CERT, Some("token"), Some("token")]),
+            (true, false, [CERT, CERT, CERT, None]),
+            (false, true, [None, Some("token"), Some("token"), Some("token")]),
+            (false, false, [None; 4]),
         ] {
             let cluster = cluster(certificate, token, "https://h");
             let identities = ROUTES.map(|route| cluster.identity(route));

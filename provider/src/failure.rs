@@ -7,28 +7,52 @@ use crate::diagnostic::Diagnostic;
 use crate::resource::{Operation, Resource, invalid};
 use crate::schema::Attribute;
 
+/// That which failed, in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Aim {
+    /// `create`
+    pub verb: &'static str,
+    /// `created`
+    pub participle: &'static str,
+    /// `tool`
+    pub noun: &'static str,
+    pub attributes: &'static [Attribute],
+}
+
 /// The message of a failed operation on a resource.
 #[must_use]
 pub fn diagnostic(resource: &dyn Resource, operation: Operation, failure: &Failure) -> Diagnostic {
-    let (verb, noun) = (operation.verb(), resource.noun());
+    let aim = Aim {
+        verb: operation.verb(),
+        participle: operation.participle(),
+        noun: resource.noun(),
+        attributes: resource.table().attributes,
+    };
+    message(aim, |status| resource.advice(operation, status), failure)
+}
+
+/// The message of a failure, with this corrective action of a status instead of the common one.
+#[must_use]
+pub fn message(aim: Aim, own_advice: impl Fn(u16) -> Option<&'static str>, failure: &Failure) -> Diagnostic {
+    let Aim { verb, participle, noun, attributes } = aim;
     if let Failure::Invalid { attribute, rule } = failure {
         return invalid(attribute, rule);
     }
     let Some(refusal) = failure.refusal() else {
         let summary = match failure {
             Failure::NoCredential(_) => format!("No credential to {verb} the {noun}"),
-            Failure::Stopped => format!("Stopped before the {noun} could be {}", operation.participle()),
+            Failure::Stopped => format!("Stopped before the {noun} could be {participle}"),
             _ => format!("Failed to {verb} the {noun}"),
         };
         let detail = format!("{failure}\n\n{}", advice_without_response(failure));
         return Diagnostic::error(summary, detail.trim_end());
     };
-    let advice = resource.advice(operation, refusal.status).unwrap_or_else(|| advice(refusal));
+    let advice = own_advice(refusal.status).unwrap_or_else(|| advice(refusal));
     let repeated = match failure {
         Failure::OutOfTime { after_secs, .. } => format!(" Repeated for {after_secs} s."),
         _ => String::new(),
     };
-    let attribute = attribute_of(&refusal.description, resource.table().attributes);
+    let attribute = attribute_of(&refusal.description, attributes);
     let description = match attribute {
         Some(attribute) if attribute.is_sensitive => without_urls(&refusal.description),
         _ => refusal.description.clone(),
@@ -105,10 +129,10 @@ fn advice_without_response(failure: &Failure) -> &'static str {
     }
 }
 
-/// The attribute that an error description begins with: `resource_uri: must be …` or `events_requested[0]: …`.
+/// The attribute that an error description begins with: `resource_uri: …`, `events_requested[0]: …` or `key.x: …`.
 fn attribute_of(description: &str, attributes: &'static [Attribute]) -> Option<&'static Attribute> {
     let (member, _) = description.split_once(':')?;
-    let member = member.split('[').next().unwrap_or(member);
+    let member = member.split(['[', '.']).next().unwrap_or(member);
     attributes.iter().find(|attribute| attribute.wire == member)
 }
 

@@ -28,6 +28,10 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Timeout of an operation on a resource, all attempts included, if `timeouts` does not state another.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum `rotate_before` of an agent; beyond it: the configuration is refused.
+pub const ROTATE_BEFORE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// `rotate_before` of an agent, if it is not set.
+pub const ROTATE_BEFORE: Duration = Duration::from_secs(72 * 3600);
 /// First wait before a request is repeated; each is twice the wait before it.
 pub const RETRY_WAIT_MIN: Duration = Duration::from_millis(200);
 /// Maximum wait before a request is repeated, without `Retry-After`.

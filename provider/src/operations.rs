@@ -1,13 +1,14 @@
 //! The operations of Terraform on any resource: which one a change is, its credential and timeout, and the meaning of its
 //! outcome for the state.
 //!
-//! "Gone" and "failed" are never confused: only an object that the identity which created it does not find is gone.
+//! "Gone" and "failed" are never confused: only an object that the identity which created it does not find is gone, or one
+//! that the fabric states to be ended.
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{Call, Cluster};
+use crate::cluster::{Call, Cluster, Credential};
 use crate::diagnostic::Diagnostic;
 use crate::failure;
 use crate::private::Private;
@@ -53,18 +54,7 @@ impl Change<'_> {
 
 impl Session {
     fn cluster(&self) -> Result<&Cluster, Diagnostic> {
-        let detail = match &*self.access {
-            Access::Ready(cluster) => return Ok(cluster),
-            Access::NotKnown(name) => {
-                format!("{name} is not known yet: it depends on a resource that is not applied")
-            }
-            Access::NoEndpoint => {
-                "endpoint is not set: state endpoint or endpoints in the provider configuration, or set \
-                 TRUST_FABRIC_ENDPOINTS"
-                    .to_owned()
-            }
-        };
-        Err(Diagnostic::error("The provider is not configured", detail))
+        cluster(&self.access)
     }
 
     /// The message of a failed operation, with both identities if the object is that of another.
@@ -111,14 +101,38 @@ impl Session {
     }
 }
 
-/// The errors of a plan that need no request: a missing endpoint or credential.
+/// The fabric, if the configuration of the provider suffices.
+///
+/// # Errors
+/// The missing part of the configuration.
+pub fn cluster(access: &Access) -> Result<&Cluster, Diagnostic> {
+    let detail = match access {
+        Access::Ready(cluster) => return Ok(cluster),
+        Access::NotKnown(name) => {
+            format!("{name} is not known yet: it depends on a resource that is not applied")
+        }
+        Access::NoEndpoint => {
+            "endpoint is not set: state endpoint or endpoints in the provider configuration, or set \
+             TRUST_FABRIC_ENDPOINTS"
+                .to_owned()
+        }
+    };
+    Err(Diagnostic::error("The provider is not configured", detail))
+}
+
+/// The errors of a plan that need no request: a missing endpoint or credential. A write-only value is a credential of its
+/// own.
 #[must_use]
-pub fn check(session: &Session, change: Change<'_>) -> Vec<Diagnostic> {
+pub fn check(session: &Session, change: Change<'_>, config: &Object) -> Vec<Diagnostic> {
     let Some(operation) = change.operation() else { return Vec::new() };
     if let Access::NotKnown(_) = *session.access {
         return Vec::new();
     }
     let route = session.resource.route(operation);
+    let mut own = session.resource.table().attributes.iter().filter(|attribute| attribute.is_write_only);
+    if route.credential == Credential::Token && own.any(|own| !config.value(own.name).is_null()) {
+        return Vec::new();
+    }
     let lacks = |cluster: &Cluster| cluster.lacks(route.credential, route.name);
     match session.cluster().map(lacks) {
         Ok(None) => Vec::new(),
@@ -143,6 +157,7 @@ pub async fn read(session: &Session, before: Kept) -> Outcome {
     let operation = Operation::Read;
     let call = Call::begin(cluster, &session.stopped, operation.timeout(&state));
     match session.resource.read(&call, &state).await {
+        Ok(Some(found)) if found.is_ended => (Kept::default(), found.warnings),
         Ok(Some(found)) => {
             let credential = session.resource.route(operation).credential;
             let private = kept_private(found.private, before.private, || call.identity(credential));
@@ -188,7 +203,7 @@ pub async fn apply(session: &Session, change: Change<'_>, private: Private) -> O
             (found.map(|found| *found), Some(session.failed(&call, operation, &failure, &before.private)))
         }
     };
-    let Some(Found { observed, private, warnings }) = found else {
+    let Some(Found { observed, private, warnings, .. }) = found else {
         return (before, failed.into_iter().collect());
     };
     // An unfinished object has the values of the fabric, not those of the plan.

@@ -3,11 +3,14 @@
 //! A failure is a diagnostic, not a gRPC status, so that Terraform shows it as what it is. No response contains a secret.
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::diagnostic::Diagnostic;
+use crate::ephemeral::{self, Ephemeral};
+use crate::ephemerals;
 use crate::operations::{self, Change, Kept, Session};
 use crate::private::Private;
 use crate::proto::tfplugin6 as proto;
@@ -40,9 +43,12 @@ impl FabricProvider {
         }
     }
 
+    fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn session(&self, resource: &'static dyn Resource) -> Session {
-        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
-        Session { resource, access: Arc::clone(&access), stopped: self.stopped.clone() }
+        Session { resource, access: self.access(), stopped: self.stopped.clone() }
     }
 
     fn configure(&self, config: &Object) -> Result<(), Diagnostic> {
@@ -71,6 +77,12 @@ impl FabricProvider {
 /// The resource type of a call.
 fn named(type_name: &str) -> Result<&'static dyn Resource, Status> {
     resources::named(type_name).ok_or_else(|| Status::invalid_argument("this resource type does not exist"))
+}
+
+/// The type of ephemeral resources of a call.
+fn named_ephemeral(type_name: &str) -> Result<&'static dyn Ephemeral, Status> {
+    let known = ephemerals::named(type_name);
+    known.ok_or_else(|| Status::invalid_argument("this type of ephemeral resources does not exist"))
 }
 
 /// The object of a message; `None` for null.
@@ -114,9 +126,14 @@ impl Provider for FabricProvider {
             let table = resource.table();
             (table.name.to_owned(), table.schema())
         });
+        let ephemerals = ephemerals::all().into_iter().map(|ephemeral| {
+            let table = ephemeral.table();
+            (table.name.to_owned(), table.schema())
+        });
         Ok(Response::new(proto::SchemaResponse {
             provider: Some(settings::TABLE.schema()),
             resource_schemas: schemas.collect(),
+            ephemeral_resource_schemas: ephemerals.collect(),
             diagnostics: Vec::new(),
             server_capabilities: Some(proto::ServerCapabilities {
                 plan_destroy: true,
@@ -166,6 +183,10 @@ impl Provider for FabricProvider {
         let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
         let mut broken = resource::broken_rules(attributes, &config);
         broken.extend(resource.validate(&config));
+        if !request.client_capabilities.is_some_and(|capabilities| capabilities.write_only_attributes_allowed)
+        {
+            broken.extend(resource::stated_write_only(attributes, &config));
+        }
         let diagnostics = self.messages(broken, attributes, &[&config]);
         Ok(Response::new(proto::DiagnosticsResponse { diagnostics }))
     }
@@ -211,10 +232,18 @@ impl Provider for FabricProvider {
         let prior = object(request.prior_state.as_ref(), attributes)?;
         let proposed = object(request.proposed_new_state.as_ref(), attributes)?;
         let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
-        let planned = proposed.map(|proposed| resource::plan(resource, prior.as_ref(), &proposed, &config));
+        let mut planned =
+            proposed.map(|proposed| resource::plan(resource, prior.as_ref(), &proposed, &config));
+        let mut diagnostics = Vec::new();
+        if let (Some(_), Some(planned)) = (&prior, &mut planned) {
+            diagnostics.extend(resource::replace_if_due(resource, SystemTime::now(), planned));
+        }
+        let ends = prior.is_some() && planned.as_ref().is_none_or(|planned| !planned.replaces.is_empty());
+        let loss = resource.loss().filter(|_| ends);
+        diagnostics.extend(loss.map(|loss| Diagnostic::warning("The deletion is final", loss)));
         let after = planned.as_ref().map(|planned| &planned.state);
         let change = Change { before: prior.as_ref(), after };
-        let diagnostics = operations::check(&self.session(resource), change);
+        diagnostics.extend(operations::check(&self.session(resource), change, &config));
         Ok(Response::new(proto::PlanResponse {
             planned_state: dynamic(after, attributes),
             requires_replace: planned
@@ -235,7 +264,9 @@ impl Provider for FabricProvider {
         let resource = named(&request.type_name)?;
         let attributes = resource.table().attributes;
         let prior = object(request.prior_state.as_ref(), attributes)?;
+        let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
         let planned = object(request.planned_state.as_ref(), attributes)?;
+        let planned = planned.map(|planned| resource::with_write_only(attributes, planned, &config));
         let change = Change { before: prior.as_ref(), after: planned.as_ref() };
         let private = Private::decode(&request.planned_private);
         let (after, diagnostics) = operations::apply(&self.session(resource), change, private).await;
@@ -268,5 +299,69 @@ impl Provider for FabricProvider {
         };
         let diagnostics = self.messages(failed, table.attributes, &[]);
         Ok(Response::new(proto::ImportResponse { imported_resources, diagnostics }))
+    }
+
+    async fn validate_ephemeral_resource_config(
+        &self,
+        request: Request<proto::ValidateEphemeralRequest>,
+    ) -> Result<Response<proto::DiagnosticsResponse>, Status> {
+        let request = request.into_inner();
+        let ephemeral = named_ephemeral(&request.type_name)?;
+        let attributes = ephemeral.table().attributes;
+        let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
+        let mut broken = resource::broken_rules(attributes, &config);
+        broken.extend(ephemeral.validate(&config));
+        let diagnostics = self.messages(broken, attributes, &[&config]);
+        Ok(Response::new(proto::DiagnosticsResponse { diagnostics }))
+    }
+
+    async fn open_ephemeral_resource(
+        &self,
+        request: Request<proto::OpenRequest>,
+    ) -> Result<Response<proto::OpenResponse>, Status> {
+        let request = request.into_inner();
+        let ephemeral = named_ephemeral(&request.type_name)?;
+        let attributes = ephemeral.table().attributes;
+        let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
+        let opened = ephemeral::open(ephemeral, &self.access(), &self.stopped, &config).await;
+        Ok(Response::new(match opened {
+            Ok((result, kept)) => proto::OpenResponse {
+                diagnostics: Vec::new(),
+                result: dynamic(Some(&result), attributes),
+                private: kept.map(String::into_bytes),
+            },
+            Err(failed) => proto::OpenResponse {
+                diagnostics: self.messages(vec![failed], attributes, &[&config]),
+                result: dynamic(None, attributes),
+                private: None,
+            },
+        }))
+    }
+
+    /// No response of an opening asks for it.
+    async fn renew_ephemeral_resource(
+        &self,
+        request: Request<proto::RenewRequest>,
+    ) -> Result<Response<proto::RenewResponse>, Status> {
+        let private = request.into_inner().private;
+        Ok(Response::new(proto::RenewResponse { diagnostics: Vec::new(), private }))
+    }
+
+    async fn close_ephemeral_resource(
+        &self,
+        request: Request<proto::CloseRequest>,
+    ) -> Result<Response<proto::DiagnosticsResponse>, Status> {
+        let request = request.into_inner();
+        let ephemeral = named_ephemeral(&request.type_name)?;
+        let kept = String::from_utf8(request.private.unwrap_or_default());
+        let kept =
+            kept.map_err(|_| Status::invalid_argument("the private value is not that of an opening"))?;
+        let failed = if kept.is_empty() {
+            None
+        } else {
+            ephemeral::close(ephemeral, &self.access(), &self.stopped, &kept).await.err()
+        };
+        let diagnostics = self.messages(failed.into_iter().collect(), ephemeral.table().attributes, &[]);
+        Ok(Response::new(proto::DiagnosticsResponse { diagnostics }))
     }
 }

@@ -1,12 +1,12 @@
 //! A resource in five pure steps (table, validate, plan, request, state) and one function with I/O per operation; and the
 //! parts of these steps that are the same for all resources.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::cluster::{Call, Credential, Failure};
 use crate::diagnostic::Diagnostic;
 use crate::private::Private;
-use crate::schema::{Attribute, Table};
+use crate::schema::{Attribute, Presence, Table};
 use crate::value::{Object, Value};
 use crate::{duration, limits};
 
@@ -34,6 +34,8 @@ pub struct Found {
     pub observed: Object,
     pub private: Private,
     pub warnings: Vec<Diagnostic>,
+    /// The object is there, but of no use any more: a refresh removes it from the state.
+    pub is_ended: bool,
 }
 
 /// The end of an operation that did not succeed.
@@ -74,6 +76,16 @@ pub trait Resource: Send + Sync {
 
     /// Step 3: changes to the plan of [`plan`] that the table does not express.
     fn plan(&self, _prior: Option<&Object>, _config: &Object, _planned: &mut Planned) {}
+
+    /// The reason to replace an object although its configuration is the same, at the attribute that forces it.
+    fn due(&self, _planned: &Object, _now: SystemTime) -> Option<Diagnostic> {
+        None
+    }
+
+    /// The effect of a deletion that no later apply undoes, which the plan states.
+    fn loss(&self) -> Option<&'static str> {
+        None
+    }
 
     /// The corrective action of a refusal, instead of the common one.
     fn advice(&self, _operation: Operation, _status: u16) -> Option<&'static str> {
@@ -163,6 +175,21 @@ pub fn broken_rules(attributes: &[Attribute], config: &Object) -> Vec<Diagnostic
     broken
 }
 
+/// Refusals of write-only values, for a Terraform that would store them.
+#[must_use]
+pub fn stated_write_only(attributes: &[Attribute], config: &Object) -> Vec<Diagnostic> {
+    let stated = attributes
+        .iter()
+        .filter(|attribute| attribute.is_write_only && !config.value(attribute.name).is_null());
+    let refusal = |attribute: &Attribute| {
+        invalid(
+            attribute.name,
+            format!("{}: needs Terraform 1.11 or later, which does not store it", attribute.name),
+        )
+    };
+    stated.map(refusal).collect()
+}
+
 /// A value that breaks a rule.
 pub fn invalid(attribute: &'static str, detail: impl Into<String>) -> Diagnostic {
     Diagnostic::error("Invalid value", detail).at(attribute)
@@ -177,6 +204,7 @@ pub fn plan(resource: &dyn Resource, prior: Option<&Object>, proposed: &Object, 
         let value = proposed.value(attribute.name).clone();
         let is_left_out = attribute.is_computed() && config.value(attribute.name).is_null();
         let value = match (is_left_out, attribute.default, prior) {
+            _ if attribute.is_write_only => Value::Null,
             (true, Some(default), _) => default(),
             (true, None, None) => Value::Unknown,
             _ => value,
@@ -201,12 +229,31 @@ pub fn plan(resource: &dyn Resource, prior: Option<&Object>, proposed: &Object, 
     planned
 }
 
+/// Plans the replacement of an object that is due, unless it is replaced anyway.
+pub fn replace_if_due(resource: &dyn Resource, now: SystemTime, planned: &mut Planned) -> Option<Diagnostic> {
+    let reason = resource.due(&planned.state, now).filter(|_| planned.replaces.is_empty())?;
+    let computed = resource.table().attributes.iter();
+    for attribute in computed.filter(|attribute| attribute.presence == Presence::Computed) {
+        planned.state.set(attribute.name, Value::Unknown);
+    }
+    planned.replaces.extend(reason.attribute);
+    Some(reason)
+}
+
+/// A planned object with the write-only values of the configuration, for the requests of one operation.
+#[must_use]
+pub fn with_write_only(attributes: &[Attribute], planned: Object, config: &Object) -> Object {
+    let names = attributes.iter().filter(|attribute| attribute.is_write_only);
+    names.fold(planned, |planned, Attribute { name, .. }| planned.with(name, config.value(name).clone()))
+}
+
 /// The state after a creation or an update: the plan wherever it was known, otherwise the fabric's value.
 #[must_use]
 pub fn applied_state(attributes: &[Attribute], planned: &Object, observed: &Object) -> Object {
     let mut state = Object::default();
     for attribute in attributes {
         let value = match planned.value(attribute.name) {
+            _ if attribute.is_write_only => &Value::Null,
             Value::Unknown => observed.value(attribute.name),
             known => known,
         };
@@ -224,7 +271,8 @@ pub fn refreshed_state(attributes: &[Attribute], prior: &Object, observed: &Obje
         let before = prior.value(attribute.name);
         let now = observed.value(attribute.name);
         let keeps = !observed.has(attribute.name) || now.is_equivalent(before);
-        state.set(attribute.name, if keeps { before } else { now }.clone());
+        let value = if keeps { before } else { now };
+        state.set(attribute.name, if attribute.is_write_only { Value::Null } else { value.clone() });
     }
     state
 }

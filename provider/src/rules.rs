@@ -25,6 +25,70 @@ pub fn duration(text: &str) -> Verdict {
     duration::parse(text, limits::TIMEOUT_MAX).map(drop)
 }
 
+/// A time before the end of an agent.
+///
+/// # Errors
+/// The rule.
+pub fn rotate_before(text: &str) -> Verdict {
+    duration::parse(text, limits::ROTATE_BEFORE_MAX).map(drop)
+}
+
+/// A platform of agents.
+///
+/// # Errors
+/// The rule.
+pub fn platform(text: &str) -> Verdict {
+    let is_kept = matches!(text, "mcp" | "a2a" | "watsonx" | "custom");
+    verdict(is_kept, "must be mcp, a2a, watsonx or custom")
+}
+
+/// A value of an agent's metadata.
+///
+/// # Errors
+/// The rule.
+pub fn metadata_value(text: &str) -> Verdict {
+    let is_kept = text.len() <= 512 && !text.contains(char::is_control);
+    verdict(is_kept, "values must be at most 512 bytes without control characters")
+}
+
+/// `wimse://` or `spiffe://`, a trust domain and a path.
+///
+/// # Errors
+/// The rule.
+pub fn workload_id(text: &str) -> Verdict {
+    let rest = text.strip_prefix("wimse://").or_else(|| text.strip_prefix("spiffe://"));
+    let is_kept = rest.and_then(|rest| rest.split_once('/')).is_some_and(|(domain, path)| {
+        !domain.is_empty() && !path.is_empty() && is_printable(text, 2048) && !text.contains('#')
+    });
+    verdict(is_kept, "must be wimse:// or spiffe://, a trust domain and a path")
+}
+
+/// The identifier of an encryption key in an import.
+///
+/// # Errors
+/// The rule.
+pub fn key_id(text: &str) -> Verdict {
+    let is_kept =
+        text.split_once('#').is_some_and(|(id, kid)| workload_id(id).is_ok() && is_printable(kid, 128));
+    verdict(is_kept, "must be <workload_id>#<kid>")
+}
+
+/// The type of a token to exchange.
+///
+/// # Errors
+/// The rule.
+pub fn token_type(text: &str) -> Verdict {
+    let is_kept = matches!(
+        text,
+        "urn:ietf:params:oauth:token-type:jwt"
+            | "urn:svc:token-type:spiffe-svid"
+            | "urn:svc:token-type:agent-a2a"
+    );
+    let rule = "must be urn:ietf:params:oauth:token-type:jwt, urn:svc:token-type:spiffe-svid or \
+                urn:svc:token-type:agent-a2a";
+    verdict(is_kept, rule)
+}
+
 /// The identifier of a tool.
 ///
 /// # Errors

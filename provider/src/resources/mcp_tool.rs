@@ -209,5 +209,5 @@ fn state(response: Response) -> Result<Found, Failure> {
     let names = [&STATED[..], &RECORDED[..]].concat();
     let observed = json::observe(&response.body, TABLE.attributes, &names)?;
     let owner = observed.text("registered_by").map(str::to_owned);
-    Ok(Found { private: Private { etag: response.etag, owner }, observed, warnings: Vec::new() })
+    Ok(Found { private: Private { etag: response.etag, owner }, observed, ..Found::default() })
 }

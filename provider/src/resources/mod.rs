@@ -1,5 +1,7 @@
 //! The resource types, one file each.
 
+pub mod agent_identity;
+pub mod encryption_key;
 pub mod mcp_tool;
 pub mod ssf_stream;
 
@@ -7,8 +9,13 @@ use crate::resource::Resource;
 
 /// Every resource type.
 #[must_use]
-pub fn all() -> [&'static dyn Resource; 2] {
-    [&mcp_tool::McpTool, &ssf_stream::SsfStream]
+pub fn all() -> Vec<&'static dyn Resource> {
+    vec![
+        &agent_identity::AgentIdentity,
+        &encryption_key::EncryptionKey,
+        &mcp_tool::McpTool,
+        &ssf_stream::SsfStream,
+    ]
 }
 
 /// The resource type with this name.

@@ -51,11 +51,12 @@ pub enum Presence {
     Computed,
 }
 
-/// The rule of a text, or of each text of a list or a set; the error is the rule, as a clause after the name.
+/// The rule of a text, or of each text of a list, a set or a map; the error is the rule, as a clause after the name.
 pub type Rule = fn(&str) -> Result<(), String>;
 
 /// One attribute.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent marks of a row")]
 pub struct Attribute {
     pub name: &'static str,
     pub kind: Type,
@@ -68,6 +69,8 @@ pub struct Attribute {
     pub replaces: bool,
     /// Not shown by Terraform, and in no message.
     pub is_sensitive: bool,
+    /// Given to the provider with the configuration of each run and never stored.
+    pub is_write_only: bool,
     /// A computed value that every update may change.
     pub is_volatile: bool,
     /// The value if the configuration does not state one.
@@ -103,6 +106,7 @@ impl Attribute {
             wire: name,
             replaces: false,
             is_sensitive: false,
+            is_write_only: false,
             is_volatile: false,
             default: None,
             rule: None,
@@ -146,6 +150,11 @@ impl Attribute {
     }
 
     #[must_use]
+    pub const fn write_only(self) -> Self {
+        Self { is_sensitive: true, is_write_only: true, ..self }
+    }
+
+    #[must_use]
     pub const fn volatile(self) -> Self {
         Self { is_volatile: true, ..self }
     }
@@ -183,6 +192,7 @@ impl Attribute {
         let mut broken = Vec::new();
         let count = match value {
             Value::List(members) => Some(members.len()),
+            Value::Map(members) => Some(members.len()),
             // An unknown member may equal another.
             Value::Set(members) if !members.contains(&Value::Unknown) => Some(members.len()),
             _ => None,

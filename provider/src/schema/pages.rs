@@ -39,14 +39,22 @@ pub fn page(table: &Table) -> String {
 }
 
 fn title(table: &Table) -> String {
-    if table.import.is_some() { format!("Resource `{}`", table.name) } else { "Provider `svc`".to_owned() }
+    let name = table.name;
+    if name == crate::settings::TABLE.name {
+        return format!("Provider `{name}`");
+    }
+    let kind = if table.import.is_some() { "Resource" } else { "Ephemeral resource" };
+    format!("{kind} `{name}`")
 }
 
 /// The row of an attribute, and those of the attributes in it.
 fn row(attribute: &Attribute, within: &str) -> String {
     let name = format!("{within}{}", attribute.name);
-    let marks =
-        [(attribute.replaces, " A change replaces the resource."), (attribute.is_sensitive, " Sensitive.")];
+    let marks = [
+        (attribute.replaces, " A change replaces the resource."),
+        (attribute.is_sensitive, " Sensitive."),
+        (attribute.is_write_only, " Write-only: never stored; Terraform 1.11 or later."),
+    ];
     let marks: String = marks.iter().filter(|(is_set, _)| *is_set).map(|(_, mark)| *mark).collect();
     let mut rows = format!("| `{name}` | {} | {}{marks} |\n", attribute.kind.words(), attribute.summary);
     if let Type::Object(attributes) = attribute.kind {

@@ -31,7 +31,7 @@ fn attribute(attribute: &Attribute) -> proto::schema::Attribute {
         computed: is(&[Presence::Computed, Presence::OptionalComputed]),
         sensitive: attribute.is_sensitive,
         description_kind: proto::StringKind::Markdown.into(),
-        write_only: false,
+        write_only: attribute.is_write_only,
     }
 }
 

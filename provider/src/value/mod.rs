@@ -75,13 +75,14 @@ impl Value {
         }
     }
 
-    /// The texts of a text, a list or a set; those that are unknown are left out.
+    /// The texts of a text, a list, a set or a map; those that are unknown are left out.
     #[must_use]
     pub fn all_texts(&self) -> Vec<&str> {
         match self {
             Self::Text(text) => vec![text],
             Self::List(members) => members.iter().filter_map(Self::as_text).collect(),
             Self::Set(members) => members.iter().filter_map(Self::as_text).collect(),
+            Self::Map(members) => members.values().filter_map(Self::as_text).collect(),
             _ => Vec::new(),
         }
     }

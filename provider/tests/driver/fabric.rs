@@ -16,8 +16,11 @@ const FABRIC: &str = "https://localhost:8694";
 
 /// Callers with a certificate, and their capabilities.
 const CALLERS: [(&str, &str); 3] = [
-    ("terraform", r#""tools.manage", "tools.read", "streams.manage", "streams.read""#),
-    ("other", r#""tools.manage", "tools.read", "streams.manage", "streams.read""#),
+    (
+        "terraform",
+        r#""tools.manage", "tools.read", "streams.manage", "streams.read", "identity.issue", "exchange""#,
+    ),
+    ("other", r#""tools.manage", "tools.read", "streams.manage", "streams.read", "identity.issue""#),
     ("workload", r#""exchange""#),
 ];
 
@@ -117,6 +120,14 @@ impl Fabric {
         NodeClient::with_certificates(&[format!("https://{}", self.https)], &certificates).expect("client")
     }
 
+    /// A client with a bearer token and no certificate.
+    pub fn bearer(&self, token: &str) -> NodeClient {
+        let certificates =
+            Certificates { ca: Some(self.file("pki/ca.pem").into()), ..Certificates::default() };
+        let client = NodeClient::with_certificates(&[format!("https://{}", self.https)], &certificates);
+        client.expect("client").with_bearer(token.to_owned())
+    }
+
     /// A token of this fabric for itself, of the service account `demo/<name>`.
     pub async fn token(&self, name: &str) -> String {
         let mut command = Command::new(program());
@@ -144,7 +155,7 @@ impl Drop for Fabric {
 }
 
 /// The shipped policy; it also gives tokens for the fabric to `demo/terraform`, with capabilities for tools and streams, and
-/// to `demo/visitor`, without.
+/// to `demo/visitor`, without; and agents to `terraform` and `other`.
 fn write_policy(directory: &Path) {
     fs::create_dir(directory).expect("directory");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("checkout").join("policies");
@@ -158,6 +169,14 @@ fn write_policy(directory: &Path) {
     for (name, capabilities) in [("terraform", capabilities), ("visitor", json!(["db.read"]))] {
         data["exchange"]["workloads"][format!("wimse://{TRUST_DOMAIN}/ns/demo/sa/{name}")] =
             json!({ "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": capabilities });
+    }
+    for name in ["terraform", "other"] {
+        data["identity"]["callers"][format!("spiffe://{TRUST_DOMAIN}/{name}")] = json!({
+            "platforms": ["mcp", "a2a", "watsonx", "custom"],
+            "capabilities": ["db.read", "db.write", "tools.manage", "tools.read"],
+            "blast_radius": "namespace:demo",
+            "delegation_depth": 2,
+        });
     }
     fs::write(directory.join("data.json"), data.to_string()).expect("written");
 }

@@ -3,8 +3,11 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod agents;
+mod ephemerals;
 mod fabric;
 mod identities;
+mod keys;
 mod network;
 mod pages;
 mod plugin;

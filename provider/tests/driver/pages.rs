@@ -3,14 +3,20 @@
 use std::path::Path;
 use std::{env, fs};
 
+use trust_fabric_provider::ephemeral::Ephemeral;
+use trust_fabric_provider::resource::Resource;
 use trust_fabric_provider::schema::pages::page;
-use trust_fabric_provider::{resources, settings};
+use trust_fabric_provider::{ephemerals, resources, settings};
 
 #[test]
 fn pages_equal_the_schema() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("checkout").join("docs/terraform");
-    let resources = resources::all().into_iter().map(|resource| (resource.table().name, resource.table()));
-    for (name, table) in [("provider", &settings::TABLE)].into_iter().chain(resources) {
+    let resources = resources::all().into_iter().map(Resource::table);
+    let resources = resources.map(|table| (table.name.to_owned(), table));
+    let ephemerals = ephemerals::all().into_iter().map(Ephemeral::table);
+    let ephemerals = ephemerals.map(|table| (format!("ephemeral_{}", table.name), table));
+    let provider = ("provider".to_owned(), &settings::TABLE);
+    for (name, table) in [provider].into_iter().chain(resources).chain(ephemerals) {
         let path = directory.join(format!("{name}.md"));
         if env::var_os("TRUST_FABRIC_REWRITE").is_some() {
             fs::create_dir_all(&directory).expect("directory");

@@ -1,5 +1,5 @@
 //! One resource in a workspace of Terraform: validate, refresh, plan and apply in its order, with its own checks that a
-//! provider is consistent.
+//! provider is consistent and that nothing which Terraform stores or shows contains a token.
 
 use serde_json::{Value as Json, json};
 use trust_fabric_provider::proto::tfplugin6 as proto;
@@ -24,8 +24,10 @@ pub struct Workspace<'p> {
     resource: &'static dyn Resource,
     pub state: Option<Object>,
     pub private: Vec<u8>,
-    /// Messages of the last call that had any.
+    /// Messages of the last call that had any; of a plan, those of its refresh too.
     pub messages: Vec<Message>,
+    /// Whether Terraform knows write-only values (1.11).
+    pub is_current: bool,
 }
 
 /// The plan of a change.
@@ -40,7 +42,14 @@ pub struct Plan {
 
 pub type Outcome<T> = Result<T, Vec<Message>>;
 
-fn messages(diagnostics: Vec<proto::Diagnostic>) -> Vec<Message> {
+/// The canary: bytes that Terraform stores or shows.
+pub fn assert_no_token(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    assert!(!text.contains("eyJ") && !text.contains("PRIVATE KEY"), "{text}");
+}
+
+pub fn messages(diagnostics: Vec<proto::Diagnostic>) -> Vec<Message> {
+    assert_no_token(format!("{diagnostics:?}").as_bytes());
     let message = |diagnostic: proto::Diagnostic| {
         use proto::attribute_path::step::Selector;
         let step = diagnostic.attribute.and_then(|path| path.steps.into_iter().next());
@@ -55,12 +64,19 @@ fn messages(diagnostics: Vec<proto::Diagnostic>) -> Vec<Message> {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the type of the fields")]
-fn dynamic(object: Option<&Object>, attributes: &[Attribute]) -> Option<proto::DynamicValue> {
+pub fn dynamic(object: Option<&Object>, attributes: &[Attribute]) -> Option<proto::DynamicValue> {
     Some(proto::DynamicValue { msgpack: msgpack::encode(object, attributes), json: Vec::new() })
 }
 
 fn decoded(value: Option<proto::DynamicValue>, attributes: &'static [Attribute]) -> Option<Object> {
-    msgpack::decode(&value.expect("a value").msgpack, attributes).expect("decoded")
+    let value = value.expect("a value");
+    assert_no_token(&value.msgpack);
+    let object = msgpack::decode(&value.msgpack, attributes).expect("decoded");
+    let mut write_only = attributes.iter().filter(|attribute| attribute.is_write_only);
+    assert!(
+        write_only.all(|stored| object.as_ref().is_none_or(|object| object.value(stored.name).is_null()))
+    );
+    object
 }
 
 /// Configures the provider. In `config` the text `UNKNOWN` is an unknown value.
@@ -78,14 +94,15 @@ pub async fn configure(plugin: &mut Plugin, config: &Json) -> Outcome<()> {
 }
 
 /// The messages, if none is an error.
-fn succeeded(messages: Vec<Message>) -> Outcome<Vec<Message>> {
+pub fn succeeded(messages: Vec<Message>) -> Outcome<Vec<Message>> {
     if messages.iter().any(|message| message.is_error) { Err(messages) } else { Ok(messages) }
 }
 
 impl<'p> Workspace<'p> {
     pub fn new(plugin: &'p mut Plugin, type_name: &str) -> Self {
         let resource = resources::named(type_name).expect("a resource type");
-        Self { plugin, resource, state: None, private: Vec::new(), messages: Vec::new() }
+        let (private, messages) = (Vec::new(), Vec::new());
+        Self { plugin, resource, state: None, private, messages, is_current: true }
     }
 
     fn type_name(&self) -> String {
@@ -108,7 +125,10 @@ impl<'p> Workspace<'p> {
 
     pub async fn validate(&mut self, config: &Json) -> Outcome<()> {
         let config = dynamic(Some(&self.config(config)), self.attributes());
-        let request = proto::ValidateResourceRequest { type_name: self.type_name(), config };
+        let capabilities = proto::ClientCapabilities { write_only_attributes_allowed: true };
+        let client_capabilities = self.is_current.then_some(capabilities);
+        let type_name = self.type_name();
+        let request = proto::ValidateResourceRequest { type_name, config, client_capabilities };
         let validated = self.plugin.provider.validate_resource_config(request).await.expect("validated");
         succeeded(messages(validated.into_inner().diagnostics)).map(drop)
     }
@@ -127,6 +147,7 @@ impl<'p> Workspace<'p> {
             assert_eq!(after.as_ref(), Some(state), "a failed read keeps the state");
         }
         self.messages = outcome?;
+        assert_no_token(&read.private);
         (self.state, self.private) = (after, read.private);
         Ok(())
     }
@@ -165,12 +186,18 @@ impl<'p> Workspace<'p> {
             prior_private: self.private.clone(),
         };
         let planned = self.plugin.provider.plan_resource_change(request).await.expect("planned").into_inner();
-        succeeded(messages(planned.diagnostics))?;
+        self.messages.extend(succeeded(messages(planned.diagnostics))?);
+        assert_no_token(&planned.planned_private);
         let state = decoded(planned.planned_state, attributes);
         if let (Some(state), Some(config)) = (&state, config) {
             for attribute in attributes {
                 let (planned, stated) = (state.value(attribute.name), config.value(attribute.name));
-                let is_kept = planned == stated || (stated.is_null() && attribute.is_computed());
+                // Terraform accepts the prior value as one that is equivalent.
+                let is_prior = prior.is_some_and(|prior| planned == prior.value(attribute.name));
+                let is_kept = planned == stated
+                    || attribute.is_write_only
+                    || (stated.is_null() && attribute.is_computed())
+                    || (is_prior && !planned.is_null() && !stated.is_null());
                 assert!(is_kept, "{}: planned {planned:?}, configured {stated:?}", attribute.name);
             }
         }
@@ -214,6 +241,7 @@ impl<'p> Workspace<'p> {
         let applied =
             self.plugin.provider.apply_resource_change(request).await.expect("applied").into_inner();
         self.state = decoded(applied.new_state, attributes);
+        assert_no_token(&applied.private);
         self.private = applied.private;
         let messages = succeeded(messages(applied.diagnostics))?;
         if !messages.is_empty() {
