@@ -40,8 +40,8 @@ pub const METADATA: Attribute =
     Attribute::optional("metadata", Type::TextMap, "Further properties for the policy and for people.")
         .rule(rules::metadata_value)
         .members(0, 64);
-pub const AGENT_ID: Attribute = Attribute::computed("agent_id", Type::Text, "Identifier of the agent.")
-    .rule(rules::workload_id);
+pub const AGENT_ID: Attribute =
+    Attribute::computed("agent_id", Type::Text, "Identifier of the agent.").rule(rules::workload_id);
 pub const GRANTED_CAPABILITIES: Attribute =
     Attribute::computed("granted_capabilities", Type::TextSet, "Capabilities that the policy granted.")
         .wire("capabilities");

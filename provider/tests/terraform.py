@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the real Terraform with the provider against three nodes of this build: init from a mirror without network,
 validate without a node, apply, empty second plan, drift, import, a killed leader under 50 tools, an interrupted apply,
-destroy; and looks for tokens in everything that Terraform wrote.
+destroy; then agents and their tokens (`terraform_agents.py`); and looks for tokens in everything that Terraform wrote.
 
     provider/tests/terraform.py --mirror DIRECTORY     the layout that `make provider` makes
 
@@ -24,13 +24,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
+import terraform_agents  # noqa: E402
 from nodes import TRUST_DOMAIN, Client, exchange_request, leader, run, say, until  # noqa: E402
 
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/trust-fabric"
 FABRIC = "https://localhost:8694"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SCHEMA = ROOT / "provider/tests/golden/schema.json"
-CAPABILITIES = '"exchange", "tools.manage", "tools.read", "streams.manage", "streams.read"'
+CAPABILITIES = '"exchange", "tools.manage", "tools.read", "streams.manage", "streams.read", "identity.issue"'
+EXAMPLES = sorted((ROOT / "provider/examples").glob("*svc_*.tf"))
 
 PROVIDERS = """
 terraform {
@@ -115,7 +117,8 @@ class Nodes:
         self.processes = {}
 
     def policy(self):
-        """The shipped policy; `demo/terraform` may also have a token for the fabric, which manages tools."""
+        """The shipped policy; `demo/terraform` may also have a token for the fabric, which manages tools, and `terraform`
+        may have agents issued."""
         shutil.copytree(ROOT / "policies", self.directory / "policies")
         path = self.directory / "policies/data.json"
         data = json.loads(path.read_text())
@@ -123,6 +126,9 @@ class Nodes:
         data["exchange"]["audiences"][FABRIC]["capabilities"] += capabilities
         data["exchange"]["workloads"][f"wimse://{TRUST_DOMAIN}/ns/demo/sa/terraform"] = {
             "audiences": [FABRIC], "default_audience": FABRIC, "capabilities": capabilities}
+        data["identity"]["callers"][f"spiffe://{TRUST_DOMAIN}/terraform"] = {
+            "platforms": ["mcp", "custom"], "capabilities": ["db.read", *capabilities], "blast_radius": "namespace:demo",
+            "delegation_depth": 1}
         path.write_text(json.dumps(data))
 
     def config(self, node):
@@ -228,11 +234,11 @@ def check(nodes, terraform):
     say(terraform.run("init", "-input=false").splitlines()[-1] or "initialized")
     assert "registry.example/fabric/svc" in (terraform.directory / ".terraform.lock.hcl").read_text()
     say("init: from the mirror, without network; the lock file names the provider")
-    for name in ("svc_mcp_tool", "svc_ssf_stream"):
-        terraform.write(f"{name}.tf", (ROOT / f"provider/examples/{name}.tf").read_text())
+    for example in EXAMPLES:
+        terraform.write(example.name, example.read_text())
     terraform.run("validate")
-    for name in ("svc_mcp_tool", "svc_ssf_stream"):
-        (terraform.directory / f"{name}.tf").unlink()
+    for example in EXAMPLES:
+        (terraform.directory / example.name).unlink()
     schema = json.dumps(json.loads(terraform.run("providers", "schema", "-json")), indent=1, sort_keys=True) + "\n"
     if os.environ.get("TRUST_FABRIC_REWRITE"):
         SCHEMA.write_text(schema)
@@ -319,6 +325,8 @@ def check(nodes, terraform):
     assert client.call(1, "GET", "/v1/tools")[1] == [] and client.call(2, "GET", "/v1/signals/stream")[1] == []
     say("destroy: no tool and no stream is left")
 
+
+def canary(terraform):
     written = [path for path in terraform.directory.iterdir() if path.is_file()]
     texts = {path.name: path.read_bytes() for path in written}
     with zipfile.ZipFile(terraform.directory / "plan") as plan:
@@ -341,7 +349,14 @@ def main():
     scratch = Path(tempfile.mkdtemp(prefix="trust-fabric-terraform-"))
     nodes = Nodes(scratch)
     try:
-        check(nodes, Terraform(scratch / "workspace", mirror))
+        terraform = Terraform(scratch / "workspace", mirror)
+        check(nodes, terraform)
+        canary(terraform)
+        terraform = Terraform(scratch / "agents", mirror)
+        client, anonymous, operator = (Client(nodes.pki, name, nodes.ports) for name in ("terraform", None, "operator"))
+        agents = terraform_agents.Agents(client, anonymous)
+        terraform_agents.check(nodes, terraform, agents, operator, say)
+        canary(terraform)
     except BaseException:
         for log in sorted(scratch.glob("node-*.log")):
             say(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-20:]))

@@ -6,9 +6,12 @@ use trust_fabric_provider::value::Value;
 
 use super::fabric::Fabric;
 use super::plugin::Plugin;
+use super::proxy::{Fate, Proxy};
 use super::workspace::{Workspace, configure, text, with};
 
 const TYPE: &str = "svc_agent_identity";
+const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                         content-length: 2\r\n\r\n{}";
 
 async fn start() -> (Fabric, Plugin, NodeClient) {
     let fabric = Fabric::start().await;
@@ -161,6 +164,29 @@ async fn agent_near_its_end_is_replaced() {
     assert_eq!(status(&client, &first).await, "revoked");
     let plan = workspace.plan(Some(&agent())).await.expect("planned");
     assert_eq!(plan.changes, Vec::<&str>::new());
+}
+
+/// The agent exists, so that Terraform must know it: the next apply revokes it.
+#[tokio::test]
+async fn agent_that_cannot_be_read_is_kept_after_its_issue() {
+    let fabric = Fabric::start_in_development().await;
+    let proxy = Proxy::start_before(fabric.http, |request, writes| match writes {
+        1 if request.starts_with("GET") => Fate::Answer(FORBIDDEN),
+        _ => Fate::Pass,
+    });
+    let proxy = proxy.await;
+    let mut plugin = Plugin::start().await;
+    configure(&mut plugin, &json!({ "endpoint": proxy.endpoint() })).await.expect("configured");
+    let mut workspace = Workspace::new(&mut plugin, TYPE);
+    let refused = workspace.apply(Some(&agent())).await.expect_err("refused");
+    assert!(text(&refused).contains("Status 403"), "{refused:?}");
+    let client = NodeClient::new(&format!("http://{}", fabric.http)).expect("client");
+    assert_eq!(status(&client, &id(&workspace)).await, "active");
+    assert_eq!(workspace.value("ends_at"), Json::Null);
+    let agent_id = id(&workspace);
+    let plan = workspace.plan_without_refresh(None).await.expect("planned");
+    workspace.apply_plan(&plan, None).await.expect("revoked");
+    assert_eq!(status(&client, &agent_id).await, "revoked");
 }
 
 #[tokio::test]

@@ -86,6 +86,15 @@ async fn agent_of_a_run_acts_until_it_is_closed() {
     // Again, as after a lost response.
     close(&mut plugin, &run).await.expect("closed");
 
+    // Also after Ctrl-C.
+    let interrupted = open(&mut plugin, "svc_agent_identity", &config).await.expect("opened");
+    plugin.provider.stop_provider(proto::StopRequest {}).await.expect("stopped");
+    close(&mut plugin, &interrupted).await.expect("closed");
+    let token = interrupted.text("token");
+    assert_eq!(fabric.bearer(&token).get(&["v1", "tools"]).await.expect_err("refused").status(), Some(401));
+    let mut plugin = Plugin::start().await;
+    configure(&mut plugin, &own).await.expect("configured");
+
     let kept = with(&config, &json!({ "revoke_on_close": false }));
     let kept = open(&mut plugin, "svc_agent_identity", &kept).await.expect("opened");
     close(&mut plugin, &kept).await.expect("closed");

@@ -120,6 +120,16 @@ async fn schema_marks_what_the_pages_state() {
     assert!(protocols.optional && protocols.computed && protocols.r#type == br#"["set","string"]"#);
     let timeouts = attribute("timeouts");
     assert!(timeouts.r#type.is_empty() && timeouts.nested_type.is_some());
+    let token = schema.resource_schemas["svc_encryption_key"].block.clone().expect("a block");
+    let write_only = token.attributes.iter().filter(|attribute| attribute.write_only && attribute.sensitive);
+    assert_eq!(write_only.map(|attribute| &*attribute.name).collect::<Vec<_>>(), ["agent_token"]);
+    let mut ephemeral: Vec<_> = schema.ephemeral_resource_schemas.keys().collect();
+    ephemeral.sort();
+    assert_eq!(ephemeral, ["svc_agent_identity", "svc_agent_token", "svc_token"]);
+    for (name, secret) in [("svc_agent_identity", "token"), ("svc_token", "access_token")] {
+        let block = schema.ephemeral_resource_schemas[name].block.clone().expect("a block");
+        assert!(block.attributes.iter().any(|attribute| attribute.name == secret && attribute.sensitive));
+    }
     let stream = schema.resource_schemas["svc_ssf_stream"].block.clone().expect("a block");
     assert!(
         stream.attributes.iter().any(|attribute| attribute.name == "endpoint_url" && attribute.sensitive)

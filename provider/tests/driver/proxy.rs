@@ -28,6 +28,15 @@ pub struct Proxy {
 impl Proxy {
     /// The fate of a request depends on its number among the writes, from 0; reads pass.
     pub async fn start(node: SocketAddr, fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Self {
+        let of_write = move |request: &str, number| if is_read(request) { Fate::Pass } else { fate(number) };
+        Self::start_before(node, of_write).await
+    }
+
+    /// The fate of a request depends on itself and on the number of writes before it.
+    pub async fn start_before(
+        node: SocketAddr,
+        fate: impl Fn(&str, usize) -> Fate + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = listener.local_addr().expect("address");
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -52,6 +61,10 @@ impl Proxy {
     }
 }
 
+fn is_read(request: &str) -> bool {
+    request.starts_with("GET")
+}
+
 /// The value of a header.
 pub fn header<'r>(request: &'r str, name: &str) -> Option<&'r str> {
     request.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
@@ -61,18 +74,18 @@ async fn serve(
     mut client: TcpStream,
     node: SocketAddr,
     seen: &Mutex<Vec<String>>,
-    fate: &(dyn Fn(usize) -> Fate + Sync),
+    fate: &(dyn Fn(&str, usize) -> Fate + Sync),
 ) {
     let Some(request) = read(&mut client).await else { return };
     let number = {
         let mut seen = seen.lock().expect("requests");
-        if !request.starts_with("GET") {
+        let number = seen.len();
+        if !is_read(&request) {
             seen.push(request.clone());
         }
-        seen.len().saturating_sub(1)
+        number
     };
-    let fate = if request.starts_with("GET") { Fate::Pass } else { fate(number) };
-    let answer = match fate {
+    let answer = match fate(&request, number) {
         Fate::Answer(answer) => answer.to_owned(),
         Fate::Hang => std::future::pending().await,
         Fate::Pass => forward(node, &request).await,
