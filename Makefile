@@ -71,6 +71,11 @@ test: checkout ## run every test, with the Python oracles
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(TEST_PROFILE)
 
+.PHONY: breaks
+breaks: checkout ## see that the tests find each deliberate break of a promise: docs/proofs/breaks.md (10 minutes)
+	@scripts/install.sh test
+	@scripts/breaks.py -- $(TEST_PROFILE)
+
 .PHONY: docs
 docs: ## build the documentation as a book with search, without network, and check its links
 	@scripts/install.sh docs

@@ -11,6 +11,7 @@ name="trust-fabric-$version-linux-$(uname -m)"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
+scripts/no_breaks.sh "$built/trust-fabric"
 rm -rf "$dist"
 mkdir -p "$dist" "$built/completions"
 for shell in bash zsh fish; do

@@ -11,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 program=$1 tree=$2 with=${3:-}
 
+scripts/no_breaks.sh "$program"
 umask 022
 mkdir -p "$tree/root/usr/local/bin" "$tree/root/etc/trust-fabric" "$tree/own"
 # Function names stay, for readable crash reports.

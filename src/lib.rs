@@ -19,12 +19,13 @@
 //!    [`backup`] (the format of backups)
 //! 2. [`token`]: pure JOSE and claim rules
 //! 1. [`policy`]: the only Rego
-//! 0. [`id`] · [`clock`] · [`json`] · [`text`] · [`limits`] · [`limiter`] · [`telemetry`]
+//! 0. [`id`] · [`breaks`] · [`clock`] · [`json`] · [`text`] · [`limits`] · [`limiter`] · [`telemetry`]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub(crate) mod active_policy;
 pub mod api;
 pub(crate) mod backup;
+pub mod breaks;
 pub mod cli;
 pub mod clock;
 pub mod cluster;

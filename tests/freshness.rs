@@ -241,6 +241,52 @@ async fn without_a_leader_only_public_routes_answer() {
     drop(running.until_stopped().await);
 }
 
+/// The lease comes before the lookups: a node that looked up first would pass a token that was revoked while it waited.
+#[tokio::test]
+async fn key_tainted_during_the_wait_for_a_lease_counts() {
+    let site = Site::new();
+    let clock = Clock::manual(Clock::system().now());
+    let shutdown = CancellationToken::new();
+    let config = site.config(&site.data());
+    let running =
+        node::start(config, clock.clone(), Path::new(PROGRAM), shutdown.clone()).await.expect("starts");
+    let http = client();
+    let url = |path: &str| format!("http://{}{path}", running.address);
+    let post = |path: &str, body: Value| {
+        let [(name, value)] = JSON;
+        http.post(url(path)).header(name, value).body(body.to_string())
+    };
+    let answer = async |asked: RequestBuilder| asked.send().await.expect("answer");
+    let waits = async || {
+        let metrics = answer(http.get(url("/metrics"))).await.text().await.expect("text");
+        let line = metrics.lines().find_map(|line| line.strip_prefix("svc_freshness_waits_total "));
+        line.expect("counter").parse::<u64>().expect("number")
+    };
+    let tool = json!({"tool_id": "bare", "name": "takes anything"});
+    assert_eq!(answer(post("/v1/tools", tool)).await.status(), 201);
+    let minted = answer(post("/v1/exchange/token", node_under_test::exchange(&site.credential(), "a"))).await;
+    let minted = json_of(minted).await;
+    let verify = json!({"tool_id": "bare", "token": minted["access_token"]});
+
+    // A jump of the wall clock voids this lease, and every one that is requested before the boot clock moves.
+    let jump = 2 * limits::FRESHNESS_CLOCK_STEP_MAX;
+    clock.shift(i64::try_from(jump.as_millis()).expect("small"));
+    let before = waits().await;
+    let tainted = async {
+        while waits().await == before {}
+        let kid = running.state.index().signing_keys.keys().next().expect("key").clone();
+        let key = trust_fabric::id::Digest128::from_bytes([0; 16]);
+        running.state.as_node().taint_signing_key(kid, key).await.expect("tainted");
+        clock.advance(limits::FRESHNESS_MARGIN);
+    };
+    let (verified, ()) = futures::join!(answer(post("/v1/mcp/verify", verify)), tainted);
+    assert_eq!(verified.status(), 403);
+    let verified = json_of(verified).await;
+    assert!(verified.to_string().contains("signing key unknown"), "{verified}");
+    shutdown.cancel();
+    running.until_stopped().await.expect("stops");
+}
+
 #[tokio::test]
 async fn node_resumed_after_its_lease_answers_queued_requests() {
     let own = "urn:svc:token-type:agent-a2a";

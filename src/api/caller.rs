@@ -20,6 +20,7 @@ use super::error::{Error, Refusal};
 use super::rate_limit::Key;
 use super::request_context::RequestContext;
 use super::{App, idempotency};
+use crate::breaks::Break;
 use crate::clock::Timestamp;
 use crate::federation::peers::{Peer, Peers};
 use crate::id::WorkloadId;
@@ -423,7 +424,7 @@ async fn decide(
         }
         Principal::Bearer(credential) => CallerFacts::of_bearer(credential),
     };
-    let fresh = app.state.fresh().await?;
+    let fresh = app.state.fresh_unless([Break::AdmitWithoutLease, Break::LeaseAfterLookup]).await?;
     if app.state.refuses(&fresh, &facts) {
         return Err(Error::forbidden("the caller is blocked"));
     }

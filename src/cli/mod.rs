@@ -41,6 +41,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use self::error::Error;
+use crate::breaks;
 
 /// A broker of trust for workloads and AI agents.
 ///
@@ -125,6 +126,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    let runs_a_node = matches!(cli.command, Command::Serve(_) | Command::Dev(_) | Command::Restore(_));
+    if runs_a_node && let Err(text) = breaks::announce(&mut io::stderr()) {
+        drop(writeln!(io::stderr(), "error: {text}"));
+        return ExitCode::from(2);
+    }
     let mut out = io::stdout();
     match run(cli.command, &mut out).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

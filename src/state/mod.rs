@@ -57,6 +57,7 @@ pub(crate) use resources::subject_blocks::{BlockId, SubjectBlock};
 pub(crate) use resources::tools::{ToolPage, ToolQuery};
 pub use sources::{NoSourceLease, Source, SourceCall, SourceProof};
 
+use crate::breaks::Break;
 use crate::clock::Timestamp;
 use crate::cluster::{self, BarrierTimeout, Corrupt, StateHash};
 pub(crate) use crate::cluster::{
@@ -381,6 +382,14 @@ impl State {
     /// [`Error::Lease`] after a wait of up to [`crate::limits::FRESHNESS_WAIT`].
     pub async fn fresh(&self) -> Result<LeaseProof, Error> {
         Ok(self.cluster.fresh().await?)
+    }
+
+    /// [`Self::fresh`], which these breaks skip in a build for tests.
+    ///
+    /// # Errors
+    /// As [`Self::fresh`].
+    pub async fn fresh_unless<const N: usize>(&self, any: [Break; N]) -> Result<LeaseProof, Error> {
+        Ok(self.cluster.fresh_unless(any).await?)
     }
 
     /// A linearizable read, confirmed by ReadIndex.

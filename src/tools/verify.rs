@@ -6,6 +6,7 @@
 use super::audit::{self, Action, Audit, Decision, Draft};
 use super::checks::{self, Authentic, Failure, Keys, RevocationStatus, ToolCall, Verified};
 use super::entry::PROTOCOL_RULE;
+use crate::breaks::{self, Break};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, WorkloadId};
 use crate::limits;
@@ -163,7 +164,7 @@ impl ToolCallVerifier {
         token_subject: &mut Option<WorkloadId>,
     ) -> Result<Verdict, Error> {
         // The lease is checked before any lookup (design §4).
-        let fresh = self.state.fresh().await?;
+        let fresh = self.state.fresh_unless([Break::LeaseAfterLookup]).await?;
         self.state.check_clock(&fresh)?;
         let mut now = self.clock.now();
         let mut authentic = self.authenticate(&fresh, &request, now);
@@ -191,6 +192,9 @@ impl ToolCallVerifier {
             Ok(_) => self.run_checks(&fresh, authentic, &tool, &request, caller).await,
             Err(error) => Err(error),
         };
+        if breaks::active(Break::LeaseAfterLookup) {
+            self.state.fresh().await?;
+        }
         self.count(&outcome);
         open.record(|draft| record_outcome(draft, &outcome)).await?;
         Ok(Verdict { tool_id: request.tool_id, protocol: request.protocol, verified: outcome? })

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use super::database::{AppliedEntry, Database, Generations, ReadOnce, StateHash};
 use super::snapshot::{Builder, Snapshot, SnapshotFiles, Snapshots};
+use crate::breaks::{self, Break};
 use crate::clock::Clock;
 use crate::cluster::database_guard::DatabaseGuard;
 use crate::cluster::divergence::Divergence;
@@ -141,7 +142,7 @@ impl<M: Machine> StateMachine<M> {
 
     async fn until_durable(&mut self, index: u64) -> io::Result<()> {
         self.durable
-            .wait_for(|end| *end > index)
+            .wait_for(|end| *end > index || breaks::active(Break::ApplyBeforeDurable))
             .await
             .map(drop)
             .map_err(|_| io::Error::other("the log writer has stopped"))

@@ -12,6 +12,7 @@ use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{COMMITTED, LOG, MEMORIES, META, PURGED, VOTE, log_key};
+use crate::breaks::{self, Break};
 use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_watch::WriterProbe;
 use crate::cluster::record;
@@ -136,7 +137,7 @@ fn write(db: &DB, group: &[Job], truncated: &mut Option<u64>, disk_records: &Dis
         return Ok(());
     }
     let mut options = WriteOptions::default();
-    options.set_sync(sync);
+    options.set_sync(sync && !breaks::active(Break::AcknowledgeBeforeSync));
     db.write_opt(batch, &options).map_err(io::Error::other)
 }
 

@@ -24,6 +24,7 @@ use tonic::{Code, Status};
 use super::channels::{Channels, Client, NoTransport};
 use super::local_node::LocalNode;
 use super::{proto, wire};
+use crate::breaks::{self, Break};
 use crate::clock::Timestamp;
 use crate::cluster::apply::snapshot::{Snapshot, SnapshotFiles};
 use crate::cluster::clocks::Clocks;
@@ -237,7 +238,9 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
             let response = responses.next().await;
             let mut state = lock();
             let last = state.ends.pop_front();
-            let covers_a_later_request = last.is_some() && last.as_ref() == state.ends.front();
+            let covers_a_later_request = last.is_some()
+                && last.as_ref() == state.ends.front()
+                && !breaks::active(Break::CreditEarlierAppend);
             let response = match response? {
                 Ok(response) => {
                     wire::append_response(response, state.own_term).map_err(|error| undecodable(&error))

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use super::read_index::{ConfirmedIndex, ReadIndexError};
 use super::sources::{SourceLease, Sources};
+use crate::breaks::{self, Break};
 use crate::clock::Clock;
 use crate::cluster::{Handle, Machine};
 use crate::limits;
@@ -182,7 +183,7 @@ impl Freshness {
 
     /// The proof, without a wait while the lease is held.
     pub(crate) async fn fresh(&self) -> Result<LeaseProof, LeaseError> {
-        if self.is_held() {
+        if self.is_held() || breaks::active(Break::ServeWithoutLease) {
             return Ok(LeaseProof(()));
         }
         self.count_wait(self.wait()).await
@@ -266,7 +267,7 @@ impl Freshness {
             return false;
         };
         self.sources.hold_since(sent, self.void_before(), leases);
-        self.hold_since(sent);
+        self.hold_since(if breaks::active(Break::LeaseFromAnswer) { self.clock.boot() } else { sent });
         true
     }
 
@@ -297,6 +298,14 @@ impl<M: Machine> Handle<M> {
             FreshnessMode::Lease => self.freshness.fresh().await,
             FreshnessMode::ReadIndex => self.freshness.count_wait(self.fresh_by_read_index()).await,
         }
+    }
+
+    /// [`Self::fresh`], or a proof of nothing under one of these breaks.
+    pub(crate) async fn fresh_unless<const N: usize>(
+        &self,
+        any: [Break; N],
+    ) -> Result<LeaseProof, LeaseError> {
+        if any.into_iter().any(breaks::active) { Ok(LeaseProof(())) } else { self.fresh().await }
     }
 
     /// The proof without a clock: the leader confirms an index after the call, and it is applied here.

@@ -32,6 +32,7 @@ use super::tables::{
     INCARNATION, META, NODES, OUTBOX, PEER_LEDGER, PEER_LEDGER_END, POLICY, POLICY_HISTORY, REVOCATION,
     REVOCATION_END, REVOCATION_ORDER, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR, TOOL, Tables,
 };
+use crate::breaks::{self, Break};
 use crate::cluster::{
     Applied, Corrupt, LogTimes, Machine, MemberEntry, Stamp, StateHash, Submission, View, WantedMember, Write,
 };
@@ -209,6 +210,7 @@ impl Machine for Replicated {
             }
             let is_refused = match &caller {
                 None => false,
+                Some(_) if breaks::active(Break::ApplyForBlocked) => false,
                 Some(caller) => refused_caller::is_refused(&tables, &self.revocations, epoch, caller)?,
             };
             let replied = if is_refused {

@@ -12,6 +12,7 @@ use prost::Message as _;
 
 use super::feed::{self, NewFeedEvent};
 use super::{feature_levels, signing_keys};
+use crate::breaks::{self, Break};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, MemberEntry, WantedMember, WantedRole};
 use crate::limits;
@@ -114,8 +115,9 @@ pub fn allocate(
     for node in expired {
         delete(tables, node.node_id);
     }
+    let reused = breaks::active(Break::ReuseNodeId).then(|| lowest_unused_id(&nodes)).flatten();
     let node = Node {
-        node_id: tables.add(LAST_NODE_ID, 1)?,
+        node_id: reused.unwrap_or(tables.add(LAST_NODE_ID, 1)?),
         stage: NodeStage::Invited.into(),
         wanted: command.role,
         token_digest: exact::<32>(&command.token_digest, "a token digest")?,
@@ -127,6 +129,13 @@ pub fn allocate(
     put(tables, &node);
     append_feed_event(tables, now, node.node_id, &command.caller, "join token created")?;
     Ok(written(node))
+}
+
+/// The lowest id that no present node has. Only a build for tests allocates it.
+fn lowest_unused_id(nodes: &[Node]) -> Option<u64> {
+    let is_present =
+        |id: u64| nodes.iter().any(|node| node.node_id == id && node.stage() != NodeStage::Removed);
+    (1..=limits::NODE_ID_MAX).find(|id| !is_present(*id))
 }
 
 fn allocation_refusal(nodes: &[Node], last: u64, command: &AllocateNode) -> Option<Refusal> {

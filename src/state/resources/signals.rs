@@ -14,6 +14,7 @@ use super::issuer_quotas::quota_of;
 use super::revocations::{self, RevocationDetails};
 use super::revoked_fact::fact_row;
 use super::{feed, outbox, subject_blocks};
+use crate::breaks::{self, Break};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
@@ -289,6 +290,9 @@ impl State {
         }
         // A row can be read shortly before the index in memory includes its effects.
         self.cluster.until_applied(index).await;
+        if breaks::active(Break::DuplicateWithoutBarrier) {
+            return Ok(Some(Awaited::default()));
+        }
         self.enforced_everywhere(index).await.map(Some)
     }
 }

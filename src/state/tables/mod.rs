@@ -12,7 +12,8 @@ use std::ops::Bound;
 use prost::Message;
 
 use super::resources::events::EventId;
-use crate::clock::Timestamp;
+use crate::breaks::{self, Break};
+use crate::clock::{Clock, Timestamp};
 use crate::cluster::{Corrupt, Stamp, View, Write};
 
 macro_rules! tables {
@@ -414,7 +415,9 @@ impl<'v> Tables<'v> {
 
     /// Advances the times by the stamp of an entry.
     pub fn advance(&mut self, stamp: &Stamp) -> Result<EntryTime, Corrupt> {
-        let millis = self.number(TIME)?.max(u64::try_from(stamp.time.millis()).unwrap_or(0));
+        let wall = breaks::active(Break::ApplyByWallClock).then(|| Clock::system().now());
+        let time = wall.unwrap_or(stamp.time);
+        let millis = self.number(TIME)?.max(u64::try_from(time.millis()).unwrap_or(0));
         let now = timestamp(millis);
         self.set_number(TIME, millis);
         let known = match self.row(META, PASSED)? {

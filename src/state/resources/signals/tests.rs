@@ -6,7 +6,7 @@ use super::*;
 use crate::cluster::{Machine as _, Stamp};
 use crate::id::{Incarnation, LogPosition};
 use crate::state::tables::{BLOCKS, META};
-use crate::state::testing::{StateHarness, batch};
+use crate::state::testing::{StateHarness, TestNode, batch};
 use crate::state::{Epoch, Replicated};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -85,6 +85,30 @@ fn refuses(machine: &Replicated, sub: &str, iat: Timestamp) -> bool {
 
 /// Long after any watermark of a test: only a block covers it.
 const LATER: Timestamp = Timestamp::from_secs(1_800_100_000);
+
+/// Its first acknowledgement may have failed because of the barrier.
+#[tokio::test]
+async fn repeated_signal_waits_for_the_barrier() {
+    let node = TestNode::start(START).await;
+    let signal = Signal {
+        issuer: A.to_owned(),
+        jti: "1".to_owned(),
+        issued_at: START,
+        quota: 1,
+        effects: vec![watermark("ada")],
+        reason: String::new(),
+        content: content("a"),
+        events: Vec::new(),
+        subject: String::new(),
+    };
+    node.state.as_node().accept_signal(signal).await.expect("accepted");
+    let confirmed = || node.state.cluster().acknowledgements().confirmed;
+    let before = confirmed();
+    let repeated = node.state.has_signal(A, "1", &content("a")).await.expect("acknowledged");
+    assert!(repeated.is_some(), "it is known");
+    assert_eq!(confirmed(), before + 1, "no member can answer from an older index");
+    node.end().await;
+}
 
 #[test]
 fn all_effects_of_a_signal_apply_in_one_entry() {
