@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,6 +17,7 @@ use crate::load::as_f64;
 use crate::node::{Node, Start};
 use crate::overload::Cores;
 use crate::report::{Report, mib, ms};
+use crate::sse::{self, Events};
 use crate::wire::{self, Target};
 
 /// Connections for tool registrations.
@@ -99,9 +99,9 @@ async fn measure(
     let (ended, end) = watch::channel(false);
     let mut readers = JoinSet::new();
     for _ in 0..reading {
-        let stream = open(&node.http, None, None).await?;
+        let lines = open(&node.http, None, None).await?;
         let (name, end) = (name.to_owned(), end.clone());
-        readers.spawn(async move { Lines::of(stream).arrivals(&name, events, end).await });
+        readers.spawn(async move { lines.arrivals(&name, events, end).await });
     }
     let (open, _) = node.memory_kib()?;
     let written = write(&node.http, name, size).await?;
@@ -140,7 +140,7 @@ async fn returning(report: &mut Report, node: &Node, size: Size) -> Result<()> {
     let events = size.rate * size.seconds;
     let mut readers = JoinSet::new();
     for _ in 0..RETURNING {
-        let mut lines = Lines::of(open(&node.http, None, None).await?);
+        let mut lines = open(&node.http, None, None).await?;
         let target = node.http.clone();
         readers.spawn(async move {
             let (mut heard, mut connections) = (vec![0_u32; events as usize], 1_u32);
@@ -154,8 +154,8 @@ async fn returning(report: &mut Report, node: &Node, size: Size) -> Result<()> {
                 }
                 left -= 1;
                 if left == 0 {
-                    let last_id = lines.last_id.clone().context("no id")?;
-                    lines = Lines::of(open(&target, Some(&last_id), None).await?);
+                    let last_id = lines.0.last_id.clone().context("no id")?;
+                    lines = open(&target, Some(&last_id), None).await?;
                     (connections, left) = (connections + 1, READ_BEFORE_CUT);
                 }
             }
@@ -218,49 +218,18 @@ async fn write(target: &Target, name: &str, size: Size) -> Result<Vec<Written>> 
 }
 
 /// Subscribes to tools, optionally after an id, and waits for the head of the response.
-async fn open(target: &Target, last_id: Option<&str>, buffer: Option<u32>) -> Result<TcpStream> {
-    let mut stream = target.connect_tcp_with(buffer).await?;
-    let more = last_id.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
-    let request = wire::request("GET", "/v1/events?types=tool", &target.host, &more);
-    stream.write_all(&request).await?;
-    let mut head = Vec::new();
-    while wire::find(&head, b"\r\n\r\n").is_none() {
-        head.push(stream.read_u8().await?);
-    }
-    if !head.starts_with(b"HTTP/1.1 200") {
-        bail!("the feed is answered {}", String::from_utf8_lossy(&head));
-    }
-    Ok(stream)
+async fn open(target: &Target, last_id: Option<&str>, buffer: Option<u32>) -> Result<Lines> {
+    let stream = target.connect_tcp_with(buffer).await?;
+    Ok(Lines(sse::open(stream, "/v1/events?types=tool", &target.host, last_id).await?))
 }
 
-/// Lines of the feed. Chunk lengths between events are lines that are ignored.
-struct Lines {
-    stream: TcpStream,
-    read: Vec<u8>,
-    last_id: Option<String>,
-}
+/// Events of the feed.
+struct Lines(Events<TcpStream>);
 
 impl Lines {
-    fn of(stream: TcpStream) -> Self {
-        Self { stream, read: Vec::with_capacity(32 * 1024), last_id: None }
-    }
-
     /// The next event: the number of its tool, if it belongs to this measurement.
     async fn next(&mut self, name: &str) -> io::Result<Option<u32>> {
-        loop {
-            while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.read.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                if let Some(id) = line.strip_prefix("id: ") {
-                    self.last_id = Some(id.trim_end().to_owned());
-                } else if let Some(data) = line.strip_prefix("data: ") {
-                    return Ok(number_in(data, name));
-                }
-            }
-            if self.stream.read_buf(&mut self.read).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
+        Ok(number_in(&self.0.next().await?.data, name))
     }
 
     /// Time of each event, until all arrived or for a while after the last write.

@@ -40,9 +40,15 @@ pub struct Tally {
     pub elapsed: Duration,
 }
 
+impl Default for Tally {
+    fn default() -> Self {
+        Self { since_due: BTreeMap::new(), since_sent: BTreeMap::new(), elapsed: Duration::ZERO }
+    }
+}
+
 impl Tally {
     pub fn new() -> Self {
-        Self { since_due: BTreeMap::new(), since_sent: BTreeMap::new(), elapsed: Duration::ZERO }
+        Self::default()
     }
 
     pub fn record(&mut self, status: u16, due: Instant, sent: Instant) {

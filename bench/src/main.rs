@@ -5,10 +5,7 @@
 
 mod attacks;
 mod cap;
-mod certificates;
-mod client;
 mod connections;
-mod credentials;
 mod etcd;
 mod exchange;
 mod failover;
@@ -16,24 +13,15 @@ mod federation;
 mod feed;
 mod good_client;
 mod handover;
-mod health;
-mod hosts;
 mod join;
-mod link;
-mod load;
-mod members;
-mod node;
 mod overload;
-mod push_receiver;
 mod race;
-mod registry;
 mod replace;
 mod report;
 mod resume;
 mod revocations;
 mod rolling;
 mod scaling;
-mod settings;
 mod signals;
 mod snapshots;
 mod streams;
@@ -42,7 +30,6 @@ mod tools;
 mod traffic;
 mod verify;
 mod window;
-mod wire;
 mod writes;
 
 use std::process::ExitCode;
@@ -53,6 +40,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimi
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
+use trust_fabric_bench::{
+    certificates, client, credentials, health, link, load, members, node, push_receiver, registry, settings, sse, wire,
+};
 
 use node::Start;
 use overload::{Cores, Load};

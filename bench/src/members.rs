@@ -70,7 +70,21 @@ pub struct ClusterArgs {
     /// Names of the fabric
     #[arg(skip)]
     pub names: Names,
+    /// Addresses at which the nodes reach each other, if not their own: those of a link
+    #[arg(skip)]
+    pub links: Option<Vec<SocketAddr>>,
+    /// A library that each process loads before libc, with its control file in the directory of the node
+    #[arg(skip)]
+    pub preload: Option<PathBuf>,
+    /// Further variables of the environment of each process
+    #[arg(skip)]
+    pub environment: Vec<(String, String)>,
 }
+
+/// The control file of a preloaded library in the directory of a node.
+pub const CONTROL: &str = "faults";
+/// Its size: three integers of 64 bits.
+const CONTROL_BYTES: usize = 24;
 
 /// A cluster. Its started processes are killed when this is dropped.
 pub struct Members {
@@ -101,6 +115,8 @@ struct Local {
     place: PathBuf,
     /// The number of its host; `None` for this machine.
     host: Option<u8>,
+    preload: Option<PathBuf>,
+    environment: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -144,8 +160,9 @@ impl ClusterArgs {
             members.hosts = Some(Hosts::make(u8::try_from(self.nodes)?)?);
         }
         let mut listeners = self.listeners()?;
-        let peers = (1..=self.nodes).zip(&listeners).map(|(id, listeners)| (id, listeners.peers));
-        let founders = peers.collect::<Vec<_>>();
+        let peers = listeners.iter().map(|listeners| listeners.peers).collect();
+        let peers = self.links.clone().unwrap_or(peers);
+        let founders = (1..=self.nodes).zip(peers).collect::<Vec<_>>();
         for (id, Listeners { peers, http, https }) in (1..).zip(listeners.drain(..)) {
             let place = dir.join(format!("node-{id}"));
             if place.join("data").exists() {
@@ -177,7 +194,10 @@ impl ClusterArgs {
             // Drops the log of earlier runs.
             fs::write(place.join("node.log"), "")?;
             let host = self.hosts.then(|| u8::try_from(id)).transpose()?;
-            let mut local = Local { program: program.to_owned(), place, host, child: None };
+            fs::write(place.join(CONTROL), [0; CONTROL_BYTES])?;
+            let (program, preload) = (program.to_owned(), self.preload.clone());
+            let environment = self.environment.clone();
+            let mut local = Local { program, place, host, preload, environment, child: None };
             if id <= self.nodes {
                 local.start()?;
             }
@@ -223,7 +243,14 @@ impl ClusterArgs {
             let text = fs::read_to_string(&settings).with_context(|| settings.display().to_string())?;
             let https = text.lines().find_map(|line| line.strip_prefix("https = \"")?.strip_suffix('"'));
             let https = https.context("its configuration names no TLS listener")?.parse()?;
-            let mut local = Local { program: program.to_owned(), place, host: None, child: None };
+            let mut local = Local {
+                program: program.to_owned(),
+                place,
+                host: None,
+                preload: None,
+                environment: Vec::new(),
+                child: None,
+            };
             local.start()?;
             members.add(https, None, Process::Local(local))?;
         }
@@ -385,6 +412,15 @@ impl Members {
         }
     }
 
+    /// Whether the process of a node runs.
+    pub fn runs(&mut self, node: usize) -> Result<bool> {
+        let local = self.local(node)?;
+        Ok(match &mut local.child {
+            Some(child) => child.try_wait()?.is_none(),
+            None => false,
+        })
+    }
+
     /// Fails if a process has exited that the bench did not kill.
     pub fn still_run(&mut self) -> Result<()> {
         for node in &mut self.nodes {
@@ -412,6 +448,12 @@ impl Local {
             command.args(Hosts::runs_in(host));
         }
         command.arg(&self.program);
+        command.envs(self.environment.iter().cloned());
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
+            command.env("FAULTS_CONTROL", self.place.join(CONTROL));
+            command.env("FAULTS_BELOW", self.place.join("data"));
+        }
         let log = fs::OpenOptions::new().append(true).create(true).open(self.place.join("node.log"))?;
         command.arg("serve").arg("--config").arg(self.place.join("node.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -506,6 +548,9 @@ mod tests {
             joiners: 0,
             log_bytes_max: None,
             names: Names::default(),
+            links: None,
+            preload: None,
+            environment: Vec::new(),
         };
         let docker = dir.join("docker.sh");
         fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", dir.display())).expect("written");

@@ -6,19 +6,24 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::wire;
 
 const TAKEN: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
 /// Size of the accept queue.
 const BACKLOG: u32 = 128;
+/// Maximum wait for arrivals: the backoff of a receiver that was down is up to five minutes.
+pub const ARRIVAL_MAX: Duration = Duration::from_secs(600);
+/// Interval of the checks for arrivals.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Reserved address of a future receiver.
 pub struct ReservedAddress(SocketAddr);
@@ -66,19 +71,9 @@ impl ReservedAddress {
 
 impl Receiver {
     pub fn start(place: &ReservedAddress) -> Result<Self> {
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(place.0)?;
-        let listener = socket.listen(BACKLOG)?;
         let seen = ArrivalLog::default();
-        let mut listening = JoinSet::new();
         let taken = seen.clone();
-        listening.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, taken.clone()));
-            }
-        });
+        let listening = listen(place, Arc::new(move |token| taken.take(token)))?;
         Ok(Self { url: place.url(), seen, _listening: listening })
     }
 
@@ -87,7 +82,32 @@ impl Receiver {
     }
 }
 
-async fn serve(mut stream: TcpStream, seen: ArrivalLog) {
+/// Takes a token that was pushed. An error closes the connection without an answer.
+pub type Take = Arc<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
+
+/// Listens until the set is dropped.
+pub fn listen(place: &ReservedAddress, take: Take) -> Result<JoinSet<()>> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(place.0)?;
+    let listener = socket.listen(BACKLOG)?;
+    let mut listening = JoinSet::new();
+    listening.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(serve(stream, Arc::clone(&take)));
+        }
+    });
+    Ok(listening)
+}
+
+/// The claims of a SET, without verifying its signature, which is left to the tests.
+pub fn claims(token: &[u8]) -> Result<Value> {
+    let payload = token.split(|byte| *byte == b'.').nth(1).context("three parts")?;
+    Ok(serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?)
+}
+
+async fn serve(mut stream: TcpStream, take: Take) {
     let mut read = Vec::with_capacity(4096);
     loop {
         let Some((head, end)) = request(&read) else {
@@ -97,7 +117,7 @@ async fn serve(mut stream: TcpStream, seen: ArrivalLog) {
             }
             continue;
         };
-        if seen.take(&read[head..end]).is_err() {
+        if take(&read[head..end]).is_err() {
             return;
         }
         read.drain(..end);
@@ -119,10 +139,8 @@ fn request(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 impl ArrivalLog {
-    /// Records a SET without verifying its signature, which is left to the tests.
     fn take(&self, token: &[u8]) -> Result<()> {
-        let payload = token.split(|byte| *byte == b'.').nth(1).context("three parts")?;
-        let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+        let claims = claims(token)?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let (jti, txn) = (text(&claims["jti"]).context("jti")?, text(&claims["txn"]).unwrap_or_default());
         let event_type = claims["events"].as_object().and_then(|events| events.keys().next());
@@ -179,6 +197,32 @@ impl ArrivalLog {
         let arrivals = self.arrivals();
         let took = arrivals.first.zip(arrivals.last).map(|(first, last)| last - first);
         took.unwrap_or_default()
+    }
+
+    /// Waits for so many arrivals.
+    pub async fn until(&self, events: u64) -> Result<()> {
+        let begun = Instant::now();
+        let (mut last, mut since) = (0, begun);
+        while self.events() < events {
+            let now = self.events();
+            if now > last {
+                (last, since) = (now, Instant::now());
+            }
+            if since.elapsed() > ARRIVAL_MAX {
+                bail!("{now} of {events} events have arrived, and no more for {ARRIVAL_MAX:?}");
+            }
+            sleep(LOOK_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    pub async fn until_event(&self, name: &str, event_type: &str) -> Instant {
+        loop {
+            if let Some(at) = self.arrival(name, event_type) {
+                return at;
+            }
+            sleep(LOOK_PAUSE).await;
+        }
     }
 
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {

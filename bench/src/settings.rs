@@ -9,7 +9,7 @@ use crate::credentials::{FABRIC, ISSUER};
 
 /// Callers with a certificate and an entry, and their capabilities. `steady` is the well-behaved client.
 pub const CALLERS: [(&str, &str); 7] = [
-    ("operator", r#""cluster.admin", "metrics.read""#),
+    ("operator", r#""cluster.admin", "metrics.read", "audit.read", "events.read", "tools.read""#),
     ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
     (REGISTRAR, r#""tools.manage", "tools.read", "tools.verify""#),
     ("workload", r#""exchange""#),

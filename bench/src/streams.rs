@@ -20,7 +20,7 @@ use crate::credentials::FABRIC;
 use crate::load::{self, as_f64};
 use crate::node::{Node, Start};
 use crate::overload::Cores;
-use crate::push_receiver::{ArrivalLog, Receiver, ReservedAddress};
+use crate::push_receiver::{ARRIVAL_MAX, Receiver, ReservedAddress};
 use crate::report::{Report, mib, ms};
 use crate::revocations::send;
 use crate::settings::SIGNAL_ISSUER;
@@ -42,10 +42,6 @@ const SENDERS: usize = 16;
 const QUICK_RATE: u64 = 50;
 /// Duration of the measurement of signatures.
 const SIGN_TIME: Duration = Duration::from_secs(2);
-/// Maximum wait for arrivals: the backoff of a receiver that was down is up to five minutes.
-const ARRIVAL_MAX: Duration = Duration::from_secs(600);
-/// Interval of the checks for arrivals.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// Polls that never acknowledge.
 const POLLS: usize = 100;
 
@@ -321,32 +317,4 @@ async fn arrived(quick: &Receiver, sent: Vec<(String, Instant)>) -> Result<Vec<f
         latencies.push(at.saturating_duration_since(begun).as_secs_f64() * 1000.0);
     }
     Ok(latencies)
-}
-
-impl ArrivalLog {
-    /// Waits for so many arrivals.
-    async fn until(&self, events: u64) -> Result<()> {
-        let begun = Instant::now();
-        let (mut last, mut since) = (0, begun);
-        while self.events() < events {
-            let now = self.events();
-            if now > last {
-                (last, since) = (now, Instant::now());
-            }
-            if since.elapsed() > ARRIVAL_MAX {
-                bail!("{now} of {events} events have arrived, and no more for {ARRIVAL_MAX:?}");
-            }
-            sleep(LOOK_PAUSE).await;
-        }
-        Ok(())
-    }
-
-    async fn until_event(&self, name: &str, event_type: &str) -> Instant {
-        loop {
-            if let Some(at) = self.arrival(name, event_type) {
-                return at;
-            }
-            sleep(LOOK_PAUSE).await;
-        }
-    }
 }
