@@ -8,6 +8,6 @@ built_from="${CARGO_TARGET_DIR:?the Makefile sets it}/checkout"
 
 if [ "$(cat "$built_from" 2>/dev/null)" != "$PWD" ]; then
   mkdir -p "$CARGO_TARGET_DIR"
-  find build.rs src tests bench charts client fabric-spec models proto provider -type f -exec touch {} +
+  find build.rs src tests bench charts client fabric-spec jepsen models proto provider -type f -exec touch {} +
   printf '%s\n' "$PWD" >"$built_from"
 fi

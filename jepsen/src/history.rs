@@ -1,5 +1,5 @@
-//! What a run records: operations with their times, faults and leaders, one JSON object in each line of
-//! `history.jsonl`. The first line is the run itself.
+//! Records of a run: operations with their times, faults and leaders, one JSON object in each line of `history.jsonl`.
+//! The first line is the run itself.
 //!
 //! An operation belongs to one process, which does one at a time and gets a new number after an unknown outcome. Times
 //! are nanoseconds of one monotonic clock since the begin of the run, so that "began after" is exact. Nodes are numbered
@@ -56,7 +56,7 @@ pub enum Workload {
     Liveness,
 }
 
-/// What an operation does. `key`, `input` and `value` by kind; a member that is missing is unknown.
+/// The act of an operation. `key`, `input` and `value` by kind; a member that is missing is unknown.
 ///
 /// | Workload | Kind | `key` | `input` | `value` |
 /// |---|---|---|---|---|

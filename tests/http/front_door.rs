@@ -124,7 +124,7 @@ fn checkout_after_another_is_rebuilt() {
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let checkouts = ["first", "second"].map(|name| directory.path().join(name));
     for checkout in &checkouts {
-        let members = ["bench", "charts", "client", "fabric-spec", "models", "provider"];
+        let members = ["bench", "charts", "client", "fabric-spec", "jepsen", "models", "provider"];
         for directory in ["scripts", "src", "tests", "proto"].iter().chain(&members) {
             std::fs::create_dir_all(checkout.join(directory)).expect("directory");
         }

@@ -1,0 +1,251 @@
+//! Applies a schedule of faults to a cluster, and records their begins and ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use trust_fabric_bench::health::View;
+use trust_fabric_bench::link::Way;
+
+use crate::cluster::Cluster;
+use crate::history::{self, Record, Recorder};
+use crate::schedule::{Draw, Fault, Step, Who};
+
+/// Maximum wait for all nodes to be ready between two restarts, and after a fault of a directory.
+const READY_MAX: Duration = Duration::from_secs(20);
+/// Time between the copy of a directory and the start on it.
+const COPY_AGE: Duration = Duration::from_millis(1_200);
+/// Maximum wait for the exit of a process that was killed.
+const KILLED_MAX: Duration = Duration::from_secs(5);
+
+pub struct Nemesis {
+    pub cluster: Arc<Cluster>,
+    pub recorder: Arc<Recorder>,
+    /// For what a fault draws while it lasts.
+    pub seed: u64,
+}
+
+impl Nemesis {
+    /// Runs the schedule: faults of processes one after the other, and beside them those of the network.
+    pub async fn run(self: Arc<Self>, steps: Vec<Step>, begun: Instant) -> Result<()> {
+        let (network, processes): (Vec<_>, Vec<_>) =
+            steps.into_iter().partition(|step| step.fault.is_of_network());
+        let mut lanes = JoinSet::new();
+        for lane in [network, processes] {
+            let nemesis = Arc::clone(&self);
+            lanes.spawn(async move {
+                for step in lane {
+                    sleep_until(begun + Duration::from_millis(step.at_millis)).await;
+                    nemesis.step(&step).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(ended) = lanes.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+
+    async fn step(&self, step: &Step) -> Result<()> {
+        let (kind, hold) = (step.fault.name(), step.hold());
+        let detail = format!("{:?}", step.fault);
+        let cluster = &self.cluster;
+        match &step.fault {
+            Fault::Restart => return self.restart(kind).await,
+            Fault::SetBack(number) => {
+                let nodes = self.nodes(Who::Follower(*number));
+                return self.set_back(kind, nodes[0], hold).await;
+            }
+            Fault::Kill(who) => {
+                let nodes = self.nodes(*who);
+                self.note(kind, &nodes, &detail, false)?;
+                cluster.kill(&nodes)?;
+                sleep(hold).await;
+                for node in &nodes {
+                    cluster.start_again(*node)?;
+                }
+                self.note(kind, &nodes, &detail, true)
+            }
+            Fault::Pause(who) => {
+                let nodes = self.nodes(*who);
+                self.note(kind, &nodes, &detail, false)?;
+                cluster.pause(&nodes)?;
+                sleep(hold).await;
+                cluster.resume(&nodes)?;
+                self.note(kind, &nodes, &detail, true)
+            }
+            Fault::Clock(who, secs) => {
+                let nodes = self.nodes(*who);
+                self.note(kind, &nodes, &detail, false)?;
+                for node in &nodes {
+                    cluster.shift_clock(*node, *secs)?;
+                }
+                sleep(hold).await;
+                for node in &nodes {
+                    cluster.shift_clock(*node, 0)?;
+                }
+                self.note(kind, &nodes, &detail, true)
+            }
+            fault => {
+                let nodes = self.network_nodes(fault);
+                self.note(kind, &nodes, &detail, false)?;
+                self.network(fault, &nodes, hold).await;
+                cluster.heal_network();
+                self.note(kind, &nodes, &detail, true)
+            }
+        }
+    }
+
+    fn network_nodes(&self, fault: &Fault) -> Vec<usize> {
+        match fault {
+            Fault::Partition(who) | Fault::OneWay(who, _) | Fault::Flapping(who, _) => self.nodes(*who),
+            Fault::Bridge(number) => vec![self.nth(*number)],
+            _ => self.cluster.all(),
+        }
+    }
+
+    /// Keeps a fault of the network up for its time.
+    async fn network(&self, fault: &Fault, nodes: &[usize], hold: Duration) {
+        let (cluster, end) = (&self.cluster, Instant::now() + hold);
+        let others: Vec<_> = cluster.all().into_iter().filter(|node| !nodes.contains(node)).collect();
+        let silence = |way: &mut Way| way.is_silent = true;
+        match fault {
+            Fault::Partition(_) => {
+                cluster.ways(nodes, &others, silence);
+                cluster.ways(&others, nodes, silence);
+            }
+            Fault::OneWay(_, outward) => {
+                let (from, to) = if *outward { (nodes, &others[..]) } else { (&others[..], nodes) };
+                cluster.ways(from, to, silence);
+            }
+            Fault::Bridge(_) => {
+                let (left, right) = others.split_at(others.len() / 2);
+                cluster.ways(left, right, silence);
+                cluster.ways(right, left, silence);
+            }
+            Fault::Ring(shift) => {
+                // Each node reaches itself and as many neighbours on both sides as make a majority.
+                let reach = cluster.count / 4;
+                let place = |node: usize| (node + usize::try_from(*shift).unwrap_or_default()) % cluster.count;
+                for one in cluster.all() {
+                    for other in cluster.all() {
+                        let apart = place(one).abs_diff(place(other));
+                        if apart.min(cluster.count - apart) > reach.max(1) {
+                            cluster.ways(&[one], &[other], silence);
+                        }
+                    }
+                }
+            }
+            Fault::Slow(millis) => {
+                let delay = Duration::from_millis(*millis);
+                cluster.ways(nodes, nodes, |way| way.delay = delay);
+            }
+            Fault::Flapping(_, millis) => {
+                let mut is_silent = false;
+                while Instant::now() < end {
+                    is_silent = !is_silent;
+                    cluster.ways(nodes, &others, |way| way.is_silent = is_silent);
+                    cluster.ways(&others, nodes, |way| way.is_silent = is_silent);
+                    sleep(Duration::from_millis(*millis)).await;
+                }
+            }
+            Fault::Lossy(millis) => {
+                let mut draw = Draw::new(self.seed);
+                while Instant::now() < end {
+                    let (from, to) = (draw.one_of(nodes), draw.one_of(nodes));
+                    cluster.ways(&[from], &[to], |way| way.is_cut = true);
+                    sleep(Duration::from_millis(*millis)).await;
+                    cluster.ways(&[from], &[to], |way| way.is_cut = false);
+                }
+            }
+            _ => {}
+        }
+        sleep_until(end).await;
+    }
+
+    /// Every node in turn is stopped in order and started again; the next one when all are ready.
+    async fn restart(&self, kind: &str) -> Result<()> {
+        for node in self.cluster.all() {
+            self.note(kind, &[node], "SIGTERM", false)?;
+            self.cluster.stop(node).await?;
+            self.cluster.start_again(node)?;
+            self.note(kind, &[node], "started", true)?;
+            // If not, it is found after the load.
+            drop(self.cluster.health.until("not all nodes were well", READY_MAX, View::is_ready).await);
+        }
+        Ok(())
+    }
+
+    /// A node is started on an older copy of its directory, several times, and at last on its own one.
+    async fn set_back(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
+        let cluster = &self.cluster;
+        self.note(kind, &[node], "copied while it is paused", false)?;
+        cluster.pause(&[node])?;
+        let copied = cluster.copy_data(node);
+        cluster.resume(&[node])?;
+        copied?;
+        sleep(COPY_AGE).await;
+        cluster.kill(&[node])?;
+        cluster.until_exited(node, KILLED_MAX).await?;
+        cluster.swap_data(node)?;
+        self.note(kind, &[node], "started on the copy", false)?;
+        let end = Instant::now() + hold;
+        while Instant::now() < end {
+            cluster.start_down(node)?;
+            cluster.until_exited(node, end - Instant::now()).await?;
+        }
+        cluster.kill(&[node])?;
+        cluster.until_exited(node, KILLED_MAX).await?;
+        cluster.swap_data(node)?;
+        cluster.start_again(node)?;
+        self.note(kind, &[node], "started on its own directory", true)?;
+        drop(cluster.health.until("not all nodes were well", READY_MAX, View::is_ready).await);
+        Ok(())
+    }
+
+    fn nth(&self, number: u64) -> usize {
+        usize::try_from(number).unwrap_or_default() % self.cluster.count
+    }
+
+    /// The nodes that a fault concerns now.
+    fn nodes(&self, who: Who) -> Vec<usize> {
+        let cluster = &self.cluster;
+        // Without a leader, the first node takes its part.
+        let leader = cluster.leader().unwrap_or_default();
+        let mut followers: Vec<_> = cluster.all().into_iter().filter(|node| *node != leader).collect();
+        let turned = |nodes: &mut Vec<usize>, number: u64| {
+            let by = usize::try_from(number).unwrap_or_default() % nodes.len();
+            nodes.rotate_left(by);
+        };
+        match who {
+            Who::Leader => vec![leader],
+            Who::Follower(number) => {
+                turned(&mut followers, number);
+                followers.truncate(1);
+                followers
+            }
+            Who::Minority { with_leader, shift } => {
+                turned(&mut followers, shift);
+                if with_leader {
+                    followers.insert(0, leader);
+                }
+                followers.truncate((cluster.count - 1) / 2);
+                followers
+            }
+            Who::All => cluster.all(),
+        }
+    }
+
+    fn note(&self, kind: &str, nodes: &[usize], detail: &str, is_end: bool) -> Result<()> {
+        self.recorder.write(&Record::Fault(history::Fault {
+            time: self.recorder.now(),
+            kind: kind.to_owned(),
+            targets: nodes.iter().map(|node| *node as u64 + 1).collect(),
+            detail: detail.to_owned(),
+            is_end,
+        }))
+    }
+}

@@ -1,0 +1,138 @@
+//! One run: a cluster, its load, a schedule of faults, and what is read when they are over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use trust_fabric_bench::health::View;
+
+use crate::clients::{Clients, unix_secs};
+use crate::cluster::{Cluster, Place};
+use crate::history::{Fault, Leader, Record, Recorder, Run, Workload};
+use crate::liveness;
+use crate::schedule::{Nemesis, schedule};
+use crate::workloads::Load;
+
+/// Maximum wait for all nodes after the faults, before liveness counts as lost.
+const HEALED_MAX: Duration = Duration::from_secs(60);
+
+/// Every workload of the load.
+pub const WORKLOADS: [Workload; 7] = [
+    Workload::Revoke,
+    Workload::SingleUse,
+    Workload::Registry,
+    Workload::Streams,
+    Workload::Feed,
+    Workload::Audit,
+    Workload::Keys,
+];
+
+/// Faults and load of one run.
+#[derive(Clone)]
+pub struct Plan {
+    pub nemesis: Nemesis,
+    pub workloads: Vec<Workload>,
+    pub seconds: u64,
+    pub seed: u64,
+    /// Name of a deliberate break of the program, which is recorded and switched on.
+    pub broken: Option<String>,
+}
+
+/// Runs it in `directory`, which gets the schedule, the history, and the nodes with their logs.
+///
+/// # Errors
+///
+/// If the harness itself fails. A promise that is broken is no error: it is in the history.
+pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let steps = schedule(plan.seed, plan.nemesis, plan.seconds);
+    fs::write(directory.join("schedule.json"), serde_json::to_string_pretty(&steps)?)?;
+    let history = directory.join("history.jsonl");
+    let cluster = Arc::new(Cluster::start(place, &directory.join("cluster"), plan.broken.as_deref()).await?);
+    let recorder = Arc::new(Recorder::create(&history, facts(place, plan)?)?);
+    let clients = Clients::new(&cluster.members(), Arc::clone(&recorder))?;
+    let mut beside = JoinSet::new();
+    beside.spawn(watch_leaders(Arc::clone(&cluster), Arc::clone(&recorder)));
+    beside.spawn(supervise(Arc::clone(&cluster), Arc::clone(&recorder)));
+
+    let mut load = Load::start(&clients, plan.seed, &plan.workloads).await?;
+    let begun = Instant::now();
+    let nemesis = crate::nemesis::Nemesis {
+        cluster: Arc::clone(&cluster),
+        recorder: Arc::clone(&recorder),
+        seed: plan.seed,
+    };
+    tokio::select! {
+        ended = Arc::new(nemesis).run(steps, begun) => ended?,
+        failed = load.failed() => failed?,
+        failed = beside.join_next() => failed.context("a task has ended")???,
+    }
+    sleep_until(begun + Duration::from_secs(plan.seconds)).await;
+    cluster.heal()?;
+    liveness::look(&clients).await?;
+    load.stop().await?;
+    // A cluster that is not well now has lost its liveness, which is recorded; the reads show what else.
+    drop(cluster.health.until("not all nodes were well", HEALED_MAX, View::is_ready).await);
+    clients.begin_final();
+    let read = load.read_all().await;
+    beside.shutdown().await;
+    recorder.flush()?;
+    read?;
+    Ok(history)
+}
+
+fn facts(place: &Place, plan: &Plan) -> Result<Run> {
+    let version = Command::new(&place.program).arg("--version").output()?;
+    let names = plan.workloads.iter().map(|workload| {
+        let name = serde_json::to_value(workload).unwrap_or_default();
+        name.as_str().unwrap_or_default().to_owned()
+    });
+    let names: Vec<_> = names.collect();
+    let workload = if plan.workloads == WORKLOADS { "all".to_owned() } else { names.join("+") };
+    Ok(Run {
+        seed: plan.seed,
+        nodes: place.nodes,
+        workload,
+        nemesis: plan.nemesis.name(),
+        begun_unix_secs: unix_secs(),
+        version: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
+        broken: plan.broken.clone(),
+    })
+}
+
+/// Records the leader that each node names, when it changes.
+async fn watch_leaders(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result<()> {
+    let mut changes = cluster.health.changes();
+    let mut known = vec![None; cluster.count];
+    loop {
+        let view = changes.borrow_and_update().clone();
+        for (node, (known, health)) in (1..).zip(known.iter_mut().zip(&view.0)) {
+            let leader = health.and_then(|health| health.leader);
+            if *known != leader {
+                *known = leader;
+                let time = recorder.now();
+                recorder.write(&Record::Leader(Leader { time, seen_by: node, leader, term: None }))?;
+            }
+        }
+        changes.changed().await?;
+    }
+}
+
+/// Starts processes again that no fault has ended, and records it.
+async fn supervise(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result<()> {
+    let told = |node: usize| {
+        recorder.write(&Record::Fault(Fault {
+            time: recorder.now(),
+            kind: "exit".to_owned(),
+            targets: vec![node as u64 + 1],
+            detail: "the process ended by itself, and is started again".to_owned(),
+            is_end: true,
+        }))
+    };
+    cluster.supervise(told).await
+}

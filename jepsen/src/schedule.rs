@@ -1,0 +1,311 @@
+//! The faults of a run, drawn from its seed: the same seed has the same schedule.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Milliseconds before the first fault, for a history that begins well.
+const FIRST_MILLIS: u64 = 1_500;
+
+/// A reproducible sequence (`SplitMix64`).
+pub struct Draw(u64);
+
+impl Draw {
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    pub const fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// A number of the range.
+    pub const fn within(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from)
+    }
+
+    /// One of them; they are not empty.
+    pub fn one_of<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap_or_default()].clone()
+    }
+}
+
+/// A row of the table: one kind of fault, or a mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nemesis {
+    /// No fault
+    None,
+    /// kill -9 of one node, often the leader
+    KillOne,
+    /// kill -9 of a minority
+    KillMinority,
+    /// kill -9 of all nodes at once
+    KillAll,
+    /// SIGSTOP of the leader
+    PauseLeader,
+    /// SIGSTOP of a follower
+    PauseFollower,
+    /// SIGSTOP of a minority
+    PauseMinority,
+    /// A minority, often with the leader, is partitioned from the others
+    Minority,
+    /// Every node reaches a majority, and no two the same: five nodes or more
+    Ring,
+    /// One node reaches both halves, which do not reach each other
+    Bridge,
+    /// Bytes from one node to another are lost, those back arrive
+    OneWay,
+    /// A partition that comes and goes several times in a second
+    Flapping,
+    /// Bytes between nodes are late
+    Slow,
+    /// Connections between nodes break all the time
+    Lossy,
+    /// SIGTERM of every node in turn
+    Restart,
+    /// A follower is started on an older copy of its directory, which it must refuse
+    SetBack,
+    /// The wall clock of a node jumps
+    Clock,
+    /// Two faults at a time of any kind, one of processes and one of the network
+    Mix,
+}
+
+impl Nemesis {
+    /// Of the short table.
+    pub const SHORT: [Self; 12] = [
+        Self::KillOne,
+        Self::KillAll,
+        Self::PauseLeader,
+        Self::PauseFollower,
+        Self::Minority,
+        Self::Bridge,
+        Self::OneWay,
+        Self::Flapping,
+        Self::Restart,
+        Self::SetBack,
+        Self::Clock,
+        Self::Mix,
+    ];
+
+    pub fn name(self) -> String {
+        let name = serde_json::to_value(self).unwrap_or_default();
+        name.as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// The nodes of a fault. The leader is known only when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Who {
+    Leader,
+    /// A follower by number, modulo the number of followers.
+    Follower(u64),
+    /// The leader and further nodes, or so many followers: less than half.
+    Minority {
+        with_leader: bool,
+        shift: u64,
+    },
+    All,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Fault {
+    Kill(Who),
+    Pause(Who),
+    Restart,
+    SetBack(u64),
+    Clock(Who, i64),
+    Partition(Who),
+    Ring(u64),
+    Bridge(u64),
+    /// From the nodes to the others, or from the others to them.
+    OneWay(Who, bool),
+    Flapping(Who, u64),
+    Slow(u64),
+    Lossy(u64),
+}
+
+impl Fault {
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Kill(_) => "kill",
+            Self::Pause(_) => "pause",
+            Self::Restart => "restart",
+            Self::SetBack(_) => "set-back",
+            Self::Clock(..) => "clock",
+            Self::Partition(_) => "partition",
+            Self::Ring(_) => "ring",
+            Self::Bridge(_) => "bridge",
+            Self::OneWay(..) => "one-way",
+            Self::Flapping(..) => "flapping",
+            Self::Slow(_) => "slow",
+            Self::Lossy(_) => "lossy",
+        }
+    }
+
+    /// Whether it is a fault of the links, which may be beside one of a process.
+    pub const fn is_of_network(&self) -> bool {
+        !matches!(
+            self,
+            Self::Kill(_) | Self::Pause(_) | Self::Restart | Self::SetBack(_) | Self::Clock(..)
+        )
+    }
+}
+
+/// A fault with its time. Faults of processes follow one another, and so do those of the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Since the begin of the load.
+    pub at_millis: u64,
+    pub hold_millis: u64,
+    pub fault: Fault,
+}
+
+impl Step {
+    pub const fn hold(&self) -> Duration {
+        Duration::from_millis(self.hold_millis)
+    }
+}
+
+/// The faults of a run of so many seconds.
+pub fn schedule(seed: u64, nemesis: Nemesis, seconds: u64) -> Vec<Step> {
+    let mut draw = Draw::new(seed);
+    let end = seconds * 1000;
+    let mut steps = Vec::new();
+    let lanes: &[Lane] = match nemesis {
+        Nemesis::None => &[],
+        Nemesis::Mix => &[Lane::Processes, Lane::Network],
+        _ => &[Lane::Of(nemesis)],
+    };
+    for lane in lanes {
+        let mut at = FIRST_MILLIS;
+        while at < end {
+            let of = match lane {
+                Lane::Of(nemesis) => *nemesis,
+                Lane::Processes => draw.one_of(&PROCESSES),
+                Lane::Network => draw.one_of(&NETWORK),
+            };
+            let (fault, hold_millis) = fault_of(&mut draw, of);
+            if at + hold_millis > end && !steps.is_empty() {
+                break;
+            }
+            steps.push(Step { at_millis: at, hold_millis, fault });
+            at += hold_millis + draw.within(700, 2_000);
+        }
+    }
+    steps.sort_by_key(|step| step.at_millis);
+    steps
+}
+
+#[derive(Clone, Copy)]
+enum Lane {
+    Of(Nemesis),
+    Processes,
+    Network,
+}
+
+const PROCESSES: [Nemesis; 9] = [
+    Nemesis::KillOne,
+    Nemesis::KillOne,
+    Nemesis::KillMinority,
+    Nemesis::KillAll,
+    Nemesis::PauseLeader,
+    Nemesis::PauseFollower,
+    Nemesis::PauseMinority,
+    Nemesis::Clock,
+    Nemesis::Restart,
+];
+
+const NETWORK: [Nemesis; 7] = [
+    Nemesis::Minority,
+    Nemesis::Minority,
+    Nemesis::Bridge,
+    Nemesis::OneWay,
+    Nemesis::Flapping,
+    Nemesis::Slow,
+    Nemesis::Lossy,
+];
+
+/// Seconds by which clocks jump.
+const JUMPS: [i64; 6] = [-3600, -60, -10, 10, 60, 3600];
+
+/// A fault of this kind, and its milliseconds.
+fn fault_of(draw: &mut Draw, of: Nemesis) -> (Fault, u64) {
+    let one = |draw: &mut Draw| match draw.below(3) {
+        0 => Who::Follower(draw.below(8)),
+        _ => Who::Leader,
+    };
+    let minority =
+        |draw: &mut Draw| Who::Minority { with_leader: draw.below(3) > 0, shift: draw.below(8) };
+    // Around the lease and its wait, and around the time until another node leads.
+    let hold = match draw.below(4) {
+        0 => draw.within(150, 900),
+        1 => draw.within(900, 2_200),
+        _ => draw.within(2_200, 4_500),
+    };
+    match of {
+        Nemesis::None | Nemesis::KillOne | Nemesis::Mix => (Fault::Kill(one(draw)), hold),
+        Nemesis::KillMinority => (Fault::Kill(minority(draw)), hold),
+        Nemesis::KillAll => (Fault::Kill(Who::All), draw.within(100, 1_000)),
+        Nemesis::PauseLeader => (Fault::Pause(Who::Leader), hold),
+        Nemesis::PauseFollower => (Fault::Pause(Who::Follower(draw.below(8))), hold),
+        Nemesis::PauseMinority => (Fault::Pause(minority(draw)), hold),
+        Nemesis::Minority => (Fault::Partition(minority(draw)), hold),
+        Nemesis::Ring => (Fault::Ring(draw.below(8)), hold),
+        Nemesis::Bridge => (Fault::Bridge(draw.below(8)), hold),
+        Nemesis::OneWay => (Fault::OneWay(one(draw), draw.below(2) == 0), hold),
+        Nemesis::Flapping => (Fault::Flapping(one(draw), draw.within(60, 400)), draw.within(2_000, 4_500)),
+        Nemesis::Slow => (Fault::Slow(draw.within(10, 250)), hold),
+        Nemesis::Lossy => (Fault::Lossy(draw.within(50, 300)), draw.within(2_000, 4_500)),
+        Nemesis::Restart => (Fault::Restart, 4_000),
+        Nemesis::SetBack => (Fault::SetBack(draw.below(8)), draw.within(2_500, 4_500)),
+        Nemesis::Clock => (Fault::Clock(one(draw), draw.one_of(&JUMPS)), draw.within(1_500, 5_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_has_one_schedule() {
+        let of = |seed| schedule(seed, Nemesis::Mix, 60);
+        assert_eq!(of(7), of(7));
+        assert_ne!(of(7), of(8));
+    }
+
+    #[test]
+    fn faults_of_one_lane_do_not_overlap() {
+        for seed in 0..200 {
+            let steps = schedule(seed, Nemesis::Mix, 60);
+            for network in [false, true] {
+                let lane: Vec<_> =
+                    steps.iter().filter(|step| step.fault.is_of_network() == network).collect();
+                assert!(lane.len() > 5, "{}", lane.len());
+                for two in lane.windows(2) {
+                    assert!(two[0].at_millis + two[0].hold_millis < two[1].at_millis);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_nemesis_has_faults_before_the_end() {
+        use clap::ValueEnum as _;
+        for nemesis in Nemesis::value_variants() {
+            let steps = schedule(3, *nemesis, 20);
+            assert_eq!(steps.is_empty(), *nemesis == Nemesis::None, "{nemesis:?}");
+            assert!(steps.iter().all(|step| step.at_millis < 20_000));
+        }
+    }
+}

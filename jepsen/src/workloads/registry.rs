@@ -1,0 +1,139 @@
+//! Registry: reads, writes and compare-and-set of tools by their `ETag`, on all nodes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use trust_fabric_bench::wire;
+
+use super::tool_entry;
+use crate::clients::{Answer, Clients, Intent, Process, get};
+use crate::history::{Kind, Outcome, Workload};
+
+const CLIENTS: u64 = 6;
+/// Operations on one tool; then another takes its place, so that histories by key stay short.
+const OPERATIONS_PER_TOOL: u64 = 150;
+/// Tools in use at a time.
+const TOOLS: u64 = 3;
+const STEP: Duration = Duration::from_millis(5);
+
+#[derive(Default)]
+pub struct Registry {
+    operations: AtomicU64,
+    /// The revision that was read last of each tool.
+    seen: Mutex<std::collections::HashMap<String, u64>>,
+}
+
+impl Registry {
+    pub fn start(self: &Arc<Self>, clients: &Arc<Clients>, seed: u64, running: &mut JoinSet<Result<()>>) {
+        for _ in 0..CLIENTS {
+            let (registry, process) = (Arc::clone(self), clients.process(seed));
+            running.spawn(async move { registry.client(process).await });
+        }
+    }
+
+    async fn client(self: Arc<Self>, mut process: Process) -> Result<()> {
+        let clients = Arc::clone(process.clients());
+        while !clients.stopped_within(STEP).await {
+            let number = self.operations.fetch_add(1, Ordering::Relaxed);
+            let generation = number / (OPERATIONS_PER_TOOL * TOOLS);
+            let tool = format!("reg{}-{generation}-{}", clients.run, number % TOOLS);
+            let node = process.node();
+            match process.draw.below(20) {
+                0 => remove(&mut process, &tool, node).await?,
+                1..=9 => self.read(&mut process, &tool, node).await?,
+                10..=13 => self.write(&mut process, &tool, node, None).await?,
+                _ => {
+                    let seen = self.seen().get(&tool).copied();
+                    self.write(&mut process, &tool, node, seen).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<String, u64>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn read(&self, process: &mut Process, tool: &str, node: usize) -> Result<()> {
+        let intent = Intent {
+            workload: Workload::Registry,
+            kind: Kind::Read,
+            key: tool,
+            input: json!({"min_index": null}),
+        };
+        let request = get(&format!("/v1/tools/{tool}"));
+        let (_, value) = process.operate(intent, ("gateway", node), &request, record).await?;
+        if let Some(revision) = value["revision"].as_u64() {
+            self.seen().insert(tool.to_owned(), revision);
+        }
+        Ok(())
+    }
+
+    async fn write(&self, process: &mut Process, tool: &str, node: usize, seen: Option<u64>) -> Result<()> {
+        let value = process.clients().number();
+        let intent = Intent {
+            workload: Workload::Registry,
+            kind: Kind::Write,
+            key: tool,
+            input: json!({"value": value, "if_match": seen}),
+        };
+        let headers = seen.map(|revision| format!("if-match: \"{revision}\"\r\n")).unwrap_or_default();
+        let body = tool_entry(tool, value).to_string();
+        let path = format!("/v1/tools/{tool}");
+        let request = wire::request_with("PUT", &path, "localhost", &headers, body.as_bytes());
+        let judge = |answer: &Answer| {
+            let value = revision(answer).map_or(Value::Null, |revision| json!({"revision": revision}));
+            (answer.outcome(&[200, 201]), value)
+        };
+        let (_, value) = process.operate(intent, ("gateway", node), &request, judge).await?;
+        if let Some(revision) = value["revision"].as_u64() {
+            self.seen().insert(tool.to_owned(), revision);
+        }
+        Ok(())
+    }
+
+    /// Reads every tool of the run on every node.
+    pub async fn read_all(&self, process: &mut Process) -> Result<()> {
+        let tools: Vec<_> = self.seen().keys().cloned().collect();
+        for tool in tools {
+            for node in 0..process.clients().nodes {
+                self.read(process, &tool, node).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn remove(process: &mut Process, tool: &str, node: usize) -> Result<()> {
+    let intent = Intent {
+        workload: Workload::Registry,
+        kind: Kind::Remove,
+        key: tool,
+        input: json!({"if_match": null}),
+    };
+    let request = wire::request("DELETE", &format!("/v1/tools/{tool}"), "localhost", "");
+    let judge = |answer: &Answer| (answer.outcome(&[204]), Value::Null);
+    process.operate(intent, ("gateway", node), &request, judge).await.map(drop)
+}
+
+fn revision(answer: &Answer) -> Option<u64> {
+    answer.header("etag")?.trim_matches('"').parse().ok()
+}
+
+/// Content and revision of a read.
+fn record(answer: &Answer) -> (Outcome, Value) {
+    match answer.status {
+        Some(404) => (Outcome::Ok, Value::Null),
+        Some(200) => {
+            let content = answer.body["name"].as_str().and_then(|name| name.strip_prefix("content "));
+            let content = content.and_then(|content| content.parse::<u64>().ok());
+            (Outcome::Ok, json!({"value": content, "revision": revision(answer)}))
+        }
+        _ => (answer.outcome(&[]), Value::Null),
+    }
+}
