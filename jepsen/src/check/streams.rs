@@ -1,0 +1,173 @@
+//! Streams: every acknowledged signal reaches every stream at least once, in order per subject, and a repeat has the
+//! same `jti`.
+//!
+//! Signals of one subject are in order if one was acknowledged before the next began. The first arrivals count:
+//! a receiver that answers nothing gets events again, from the first unanswered one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{Found, Placed, Violation, grouped, is_ok, of, text};
+use crate::history::{History, Kind, Nanos, Outcome, Workload};
+
+pub const NAME: &str = "streams";
+
+/// Number of a signal of one subject.
+type Signal<'h> = (&'h str, u64);
+
+type Emitted<'h> = HashMap<Signal<'h>, Emit>;
+
+/// The requests of one signal: it is sent until it is acknowledged.
+struct Emit {
+    place: usize,
+    /// Begin of the first request that may have had an effect.
+    begun: Nanos,
+    /// End of the first one that was acknowledged.
+    acknowledged: Nanos,
+}
+
+impl Emit {
+    const NEVER: Self = Self { place: usize::MAX, begun: Nanos::MAX, acknowledged: Nanos::MAX };
+
+    fn add(&mut self, (place, request): Placed<'_>) {
+        if request.outcome != Outcome::Fail {
+            self.begun = self.begun.min(request.invoke);
+        }
+        if request.outcome == Outcome::Ok && request.end < self.acknowledged {
+            (self.place, self.acknowledged) = (place, request.end);
+        }
+    }
+}
+
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut found = Found::by(NAME);
+    let mut emitted: Emitted<'_> = HashMap::new();
+    for (place, operation) in of(history, Workload::Streams).filter(|(_, emit)| emit.kind == Kind::Emit) {
+        match operation.input["number"].as_u64() {
+            Some(number) => {
+                emitted.entry((&operation.key, number)).or_insert(Emit::NEVER).add((place, operation));
+            }
+            None => found.add_unreadable((place, operation)),
+        }
+    }
+    let arrivals = of(history, Workload::Streams).filter(|(_, arrival)| is_ok(arrival, Kind::Deliver));
+    let streams = grouped(arrivals, |arrival| text(&arrival.input["stream"]).unwrap_or_default());
+    let mut orders: BTreeMap<&str, (String, Vec<u64>)> = BTreeMap::new();
+    for (stream, arrivals) in &streams {
+        let first = first_arrivals(stream, arrivals, &mut found);
+        were_emitted(stream, &first, &emitted, &mut found);
+        in_order(stream, &first, &emitted, &mut found);
+        equal_orders(stream, &first, &mut orders, &mut found);
+        all_arrive(stream, &first, &emitted, &mut found);
+    }
+    if streams.is_empty()
+        && let Some(emit) = emitted.values().find(|emit| emit.acknowledged < Nanos::MAX)
+    {
+        found.add("at least once", "no stream received anything".to_owned(), &[emit.place]);
+    }
+    found.violations
+}
+
+/// First arrivals of one stream, in order of arrival.
+type Arrivals<'h> = Vec<(Signal<'h>, Placed<'h>)>;
+
+/// One `jti` belongs to one signal of a subject, and one signal has one `jti`.
+fn first_arrivals<'h>(stream: &str, arrivals: &[Placed<'h>], found: &mut Found) -> Arrivals<'h> {
+    let mut first = Vec::new();
+    let mut jtis: HashMap<Signal<'_>, (String, usize)> = HashMap::new();
+    let mut signals: HashMap<String, (Signal<'_>, usize)> = HashMap::new();
+    for &(place, arrival) in arrivals {
+        let (Some(jti), Some(number)) = (text(&arrival.value["jti"]), arrival.value["number"].as_u64())
+        else {
+            found.add_unreadable((place, arrival));
+            continue;
+        };
+        let signal = (arrival.key.as_str(), number);
+        let (known, before) = jtis.entry(signal).or_insert_with(|| {
+            first.push((signal, (place, arrival)));
+            (jti.clone(), place)
+        });
+        if *known != jti {
+            let detail = format!("{stream}: signal {signal:?} arrived as jti {known} and as {jti}");
+            found.add("same jti on repeats", detail, &[*before, place]);
+        }
+        let (known, before) = signals.entry(jti.clone()).or_insert((signal, place));
+        if *known != signal {
+            let detail = format!("{stream}: jti {jti} arrived for the signals {known:?} and {signal:?}");
+            found.add("one signal for each jti", detail, &[*before, place]);
+        }
+    }
+    first
+}
+
+/// A signal that was refused, or never sent, does not arrive; none arrives before it was sent.
+fn were_emitted(stream: &str, first: &Arrivals<'_>, emitted: &Emitted<'_>, found: &mut Found) {
+    for (signal, (place, arrival)) in first {
+        if emitted.get(signal).is_none_or(|emit| emit.begun > arrival.end) {
+            let detail = format!("{stream}: signal {signal:?} arrived, although it was not accepted before");
+            found.add("only accepted signals", detail, &[*place]);
+        }
+    }
+}
+
+fn in_order(stream: &str, first: &Arrivals<'_>, emitted: &Emitted<'_>, found: &mut Found) {
+    let mut latest: HashMap<&str, (Nanos, usize)> = HashMap::new();
+    for (signal, (place, _)) in first {
+        let Some(emit) = emitted.get(signal) else { continue };
+        let (begun, before) = latest.entry(signal.0).or_insert((0, *place));
+        if emit.acknowledged < *begun {
+            let detail = format!("{stream}: signal {signal:?} arrived after a later one of its subject");
+            found.add("order per subject", detail, &[*before, *place]);
+        }
+        if emit.begun > *begun {
+            (*begun, *before) = (emit.begun, *place);
+        }
+    }
+}
+
+/// All streams have one log: signals of one subject arrive in one order, also where the order of sending is not known.
+fn equal_orders<'h>(
+    stream: &str,
+    first: &Arrivals<'h>,
+    orders: &mut BTreeMap<&'h str, (String, Vec<u64>)>,
+    found: &mut Found,
+) {
+    let mut here: BTreeMap<&str, Vec<(u64, usize)>> = BTreeMap::new();
+    for ((subject, number), (place, _)) in first {
+        here.entry(subject).or_default().push((*number, *place));
+    }
+    for (subject, arrivals) in here {
+        let Some((other, order)) = orders.get(subject) else {
+            let order = arrivals.iter().map(|(number, _)| *number).collect();
+            orders.insert(subject, (stream.to_owned(), order));
+            continue;
+        };
+        let positions: HashMap<u64, usize> =
+            order.iter().enumerate().map(|(at, number)| (*number, at)).collect();
+        let common = arrivals.iter().filter_map(|(number, place)| Some((positions.get(number)?, place)));
+        let common: Vec<_> = common.collect();
+        if let Some(pair) = common.windows(2).find(|pair| pair[0].0 > pair[1].0) {
+            let detail = format!("signals of {subject} arrived in different orders: {stream}, {other}");
+            found.add("one order on all streams", detail, &[*pair[0].1, *pair[1].1]);
+        }
+    }
+}
+
+fn all_arrive(stream: &str, first: &Arrivals<'_>, emitted: &Emitted<'_>, found: &mut Found) {
+    let arrived: BTreeSet<Signal<'_>> = first.iter().map(|(signal, _)| *signal).collect();
+    let mut missing: Vec<_> = emitted
+        .iter()
+        .filter(|(signal, emit)| emit.acknowledged < Nanos::MAX && !arrived.contains(*signal))
+        .map(|(signal, emit)| (emit.place, *signal))
+        .collect();
+    missing.sort_unstable();
+    for (place, signal) in missing {
+        let detail = format!("{stream}: signal {signal:?} was acknowledged and never arrived");
+        found.add("at least once", detail, &[place]);
+    }
+}
+
+/// Signals that were acknowledged, and arrivals.
+pub fn coverage(history: &History) -> [(&'static str, u64); 2] {
+    let count = |kind| of(history, Workload::Streams).filter(|(_, one)| is_ok(one, kind)).count() as u64;
+    [("signals acknowledged", count(Kind::Emit)), ("arrivals", count(Kind::Deliver))]
+}

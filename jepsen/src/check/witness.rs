@@ -1,0 +1,176 @@
+//! The log as witness, for the registry and the log indexes of all answers, in O(n log n).
+//!
+//! The versions of a tool are an order of its writes. The order must respect real time, and repeating the writes in it
+//! must give every answer. A write of unknown outcome took effect if its value was read or a version needs it. The log
+//! index of an answer is at least every log index that was answered before its operation began.
+
+use std::collections::BTreeMap;
+
+use super::{Found, Placed, Violation, by_key, name};
+use crate::history::{History, Kind, Nanos, Operation, Outcome, Workload};
+
+mod versions;
+
+pub const NAME: &str = "witness";
+
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut found = Found::by(NAME);
+    indexes(history, &mut found);
+    for (tool, operations) in by_key(history, Workload::Registry) {
+        versions::replay(tool, &operations, &mut found);
+        looked_at(tool, &operations, &mut found);
+    }
+    found.violations
+}
+
+/// Relation of the index of an answer to the indexes that were answered before its operation began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// It is an entry of its own.
+    Above,
+    /// It is a linearizable read, or an entry.
+    AtLeast,
+    /// It is a read at a named index.
+    Named(u64),
+    /// It is a lookup under a lease, or has no index.
+    Free,
+}
+
+fn reach(operation: &Operation) -> Reach {
+    if operation.outcome != Outcome::Ok {
+        return Reach::Free;
+    }
+    match operation.kind {
+        // Each changes a tool, and the entry is proposed after the operation began.
+        Kind::Write | Kind::Remove => Reach::Above,
+        Kind::Read => operation.input["min_index"].as_u64().map_or(Reach::AtLeast, Reach::Named),
+        Kind::Revoke | Kind::Emit | Kind::Change | Kind::Taint => Reach::AtLeast,
+        Kind::Spend if operation.value == true || operation.value == "new" => Reach::AtLeast,
+        _ => Reach::Free,
+    }
+}
+
+/// The index of every answer is at least each index that was answered before its operation began. That makes the
+/// indexes of one process monotone, too.
+fn indexes(history: &History, found: &mut Found) {
+    let answered = |operation: &Operation| Some((operation.end, operation.index?));
+    let mut begins: Vec<Placed<'_>> = history.operations.iter().enumerate().collect();
+    begins.sort_by_key(|(_, operation)| operation.invoke);
+    let mut ends: Vec<(Nanos, u64, usize)> = begins
+        .iter()
+        .filter_map(|(place, operation)| answered(operation).map(|(end, index)| (end, index, *place)))
+        .collect();
+    ends.sort_unstable();
+    let mut ends = ends.into_iter().peekable();
+    let mut highest = (0, usize::MAX);
+    for (place, operation) in begins {
+        while let Some((_, index, place)) = ends.next_if(|(end, ..)| *end < operation.invoke) {
+            highest = highest.max((index, place));
+        }
+        let reach = reach(operation);
+        let index = operation.index.unwrap_or_default();
+        let (least, other) = match reach {
+            Reach::Free => continue,
+            _ if operation.index.is_none() => {
+                found.add("readable", format!("{} has no log index", name(operation)), &[place]);
+                continue;
+            }
+            Reach::Above => (highest.0 + 1, highest.1),
+            Reach::AtLeast => highest,
+            Reach::Named(named) => (named, usize::MAX),
+        };
+        if index >= least {
+            continue;
+        }
+        let Some(before) = history.operations.get(other) else {
+            let detail = format!("{} named index {least} and was answered at {index}", name(operation));
+            found.add("named index", detail, &[place]);
+            continue;
+        };
+        let detail = format!(
+            "{} was answered at index {index}, although index {} was answered before: {}",
+            name(operation),
+            highest.0,
+            name(before)
+        );
+        let is_session = before.process == operation.process;
+        found.add(if is_session { "session" } else { "index order" }, detail, &[other, place]);
+    }
+}
+
+/// A tool with an acknowledged change is read at the end, or its loss would not be seen.
+fn looked_at(tool: &str, operations: &[Placed<'_>], found: &mut Found) {
+    let is_changed = |(_, operation): &&Placed<'_>| {
+        matches!(operation.kind, Kind::Write | Kind::Remove) && operation.outcome == Outcome::Ok
+    };
+    let is_last_look = |(_, operation): &Placed<'_>| {
+        operation.is_final && operation.kind == Kind::Read && operation.outcome == Outcome::Ok
+    };
+    if let Some((place, _)) = operations.iter().find(is_changed)
+        && !operations.iter().any(is_last_look)
+    {
+        found.add("read at the end", format!("{tool} was changed and not read at the end"), &[*place]);
+    }
+}
+
+/// Groups of operations that must happen one after the other: those of a later group do not end before one of an
+/// earlier group begins.
+struct Sequence<G> {
+    groups: BTreeMap<G, Vec<Member>>,
+}
+
+/// An operation in its group. One that may have happened earlier than it began has `begun` 0.
+#[derive(Clone, Copy)]
+struct Member {
+    place: usize,
+    begun: Nanos,
+    ended: Nanos,
+}
+
+impl<G: Ord + Copy> Sequence<G> {
+    const fn new() -> Self {
+        Self { groups: BTreeMap::new() }
+    }
+
+    fn add(&mut self, group: G, member: Member) {
+        self.groups.entry(group).or_default().push(member);
+    }
+
+    fn bounds(&self) -> Bounds<G> {
+        let mut earliest = Nanos::MAX;
+        let mut bounds = Vec::with_capacity(self.groups.len());
+        for (group, members) in self.groups.iter().rev() {
+            let of_group = members.iter().map(|member| member.ended).min().unwrap_or(Nanos::MAX);
+            earliest = earliest.min(of_group);
+            bounds.push((*group, earliest));
+        }
+        bounds.reverse();
+        Bounds(bounds)
+    }
+
+    /// Pairs whose order contradicts real time: for each operation at most one, with the latest begin before it.
+    fn contradictions(&self) -> Vec<(usize, usize)> {
+        let mut pairs = Vec::new();
+        let mut latest: Option<Member> = None;
+        for members in self.groups.values() {
+            for member in members {
+                if let Some(latest) = latest.filter(|latest| member.ended < latest.begun) {
+                    pairs.push((latest.place, member.place));
+                }
+            }
+            latest = latest.into_iter().chain(members.iter().copied()).max_by_key(|member| member.begun);
+        }
+        pairs
+    }
+}
+
+/// For each group the earliest end in it and the groups after it.
+struct Bounds<G>(Vec<(G, Nanos)>);
+
+impl<G: Ord + Copy> Bounds<G> {
+    /// The earliest end in the groups after `group`.
+    fn after(&self, group: G) -> Nanos {
+        let next = self.0.partition_point(|(other, _)| *other <= group);
+        self.0.get(next).map_or(Nanos::MAX, |(_, earliest)| *earliest)
+    }
+}

@@ -1,0 +1,350 @@
+//! One tool: its versions are replayed in their order.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+use super::super::{Found, Placed, end, name, text};
+use super::{Member, Sequence};
+use crate::history::{Kind, Nanos, Outcome};
+
+/// Number of a registration and of its revision.
+type Version = (u64, u64);
+
+/// Position in the history of a tool: of a version first the write, then its reads, then its removal; after the last
+/// version of a registration the reads of the absent tool.
+type Group = (u64, u64, Step);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Written,
+    Read,
+    Removed,
+    Absent,
+}
+
+/// `registration.revision` as in an entity tag, with or without its quotes.
+fn version(value: &Value) -> Option<Version> {
+    let value = text(value)?;
+    let (registration, revision) = value.trim_matches('"').split_once('.')?;
+    Some((registration.parse().ok()?, revision.parse().ok()?))
+}
+
+/// The operations of one tool, and what is known of them.
+struct Tool<'h, 'f> {
+    name: &'h str,
+    found: &'f mut Found,
+    by_value: HashMap<String, Placed<'h>>,
+    versions: HashMap<usize, Version>,
+    writers: BTreeMap<Version, Placed<'h>>,
+    order: Sequence<Group>,
+}
+
+pub(super) fn replay<'h>(name: &'h str, operations: &[Placed<'h>], found: &mut Found) {
+    let mut tool = Tool {
+        name,
+        found,
+        by_value: HashMap::new(),
+        versions: HashMap::new(),
+        writers: BTreeMap::new(),
+        order: Sequence::new(),
+    };
+    let of = |kind| operations.iter().copied().filter(move |(_, operation)| operation.kind == kind);
+    let is_ok = |(_, operation): &Placed<'h>| operation.outcome == Outcome::Ok;
+    tool.take_writes(of(Kind::Write));
+    let absent = tool.take_reads(of(Kind::Read).filter(is_ok));
+    let removals: Vec<_> =
+        of(Kind::Remove).filter(|(_, operation)| operation.outcome != Outcome::Fail).collect();
+    tool.take_removals(&removals);
+    tool.fill_gaps();
+    tool.follow_conditions();
+    let removed = tool.explain_registrations(&removals);
+    tool.place_absent(&absent, &removed);
+    tool.reach_named(of(Kind::Read).filter(is_ok));
+    tool.respect_time(operations);
+}
+
+impl<'h> Tool<'h, '_> {
+    /// Acknowledged writes state their version.
+    fn take_writes(&mut self, writes: impl Iterator<Item = Placed<'h>>) {
+        for (place, operation) in writes {
+            let Some(value) = text(&operation.input["value"]) else {
+                self.found.add_unreadable((place, operation));
+                continue;
+            };
+            if let Some((other, _)) = self.by_value.insert(value, (place, operation)) {
+                let detail = format!("{}: two writes of one value cannot be told apart", self.name);
+                self.found.add("readable", detail, &[other, place]);
+            }
+            if operation.outcome == Outcome::Ok {
+                match version(&operation.value["revision"]) {
+                    Some(version) => self.attribute(version, (place, operation), place),
+                    None => self.found.add_unreadable((place, operation)),
+                }
+            }
+        }
+    }
+
+    /// Notes that `write` made `version`, as the operation at `shown` says.
+    fn attribute(&mut self, version: Version, write: Placed<'h>, shown: usize) {
+        let (place, operation) = write;
+        if let Some(other) = self.versions.insert(place, version).filter(|other| *other != version) {
+            let detail = format!("{} made the versions {other:?} and {version:?}", name(operation));
+            self.found.add("one version for each write", detail, &[place, shown]);
+        }
+        if let Some((other, before)) =
+            self.writers.insert(version, write).filter(|(other, _)| *other != place)
+        {
+            let detail = format!(
+                "version {version:?} of {} comes from two writes: {} and {}",
+                self.name,
+                name(before),
+                name(operation)
+            );
+            self.found.add("one write for each version", detail, &[other, place, shown]);
+        }
+    }
+
+    /// Each read returns a value that was written, with its version. The result is the reads of an absent tool.
+    fn take_reads(&mut self, reads: impl Iterator<Item = Placed<'h>>) -> Vec<Placed<'h>> {
+        let mut absent = Vec::new();
+        for (place, operation) in reads {
+            if operation.value["value"].is_null() {
+                absent.push((place, operation));
+                continue;
+            }
+            let value = text(&operation.value["value"]).unwrap_or_default();
+            let Some(version) = version(&operation.value["revision"]) else {
+                self.found.add_unreadable((place, operation));
+                continue;
+            };
+            let member = Member::of((place, operation));
+            self.order.add((version.0, version.1, Step::Read), member);
+            match self.by_value.get(&value).copied() {
+                None => {
+                    let detail = format!("{} returned {value}, which was never written", name(operation));
+                    self.found.add("value was written", detail, &[place]);
+                }
+                Some((writer, write)) if write.outcome == Outcome::Fail => {
+                    let detail = format!("{} returned {value} of a failed write", name(operation));
+                    self.found.add("failed write has no effect", detail, &[writer, place]);
+                }
+                Some(write) => self.attribute(version, write, place),
+            }
+        }
+        absent
+    }
+
+    /// Acknowledged removals of a named version. Nothing follows it in its registration.
+    fn take_removals(&mut self, removals: &[Placed<'h>]) {
+        let mut of_registration: HashMap<u64, usize> = HashMap::new();
+        for &(place, operation) in removals.iter().filter(|(_, removal)| removal.outcome == Outcome::Ok) {
+            let Some((registration, revision)) = version(&operation.input["if_match"]) else { continue };
+            self.order.add((registration, revision, Step::Removed), Member::of((place, operation)));
+            if let Some(other) = of_registration.insert(registration, place) {
+                let detail =
+                    format!("registration {registration} of {} was removed more than once", self.name);
+                self.found.add("removed once", detail, &[other, place]);
+            }
+            let later = (registration, revision.saturating_add(1))..=(registration, u64::MAX);
+            if let Some((version, (other, _))) = self.writers.range(later).next() {
+                let detail = format!("{} removed a version before {version:?}", name(operation));
+                self.found.add("condition", detail, &[place, *other]);
+            }
+        }
+    }
+
+    /// Versions whose write is not known are those of writes with unknown outcome.
+    fn fill_gaps(&mut self) {
+        let mut unresolved: Vec<_> = self
+            .by_value
+            .values()
+            .copied()
+            .filter(|(place, write)| write.outcome == Outcome::Unknown && !self.versions.contains_key(place))
+            .collect();
+        unresolved.sort_by_key(|(_, write)| write.invoke);
+        let mut missing = Vec::new();
+        for registration in self.registrations() {
+            let last = self.last_revision(registration);
+            let known = self.writers.range((registration, 0)..=(registration, u64::MAX)).count() as u64;
+            if last - known.min(last) > unresolved.len() as u64 {
+                let detail = format!(
+                    "{}: registration {registration} has {last} versions, of which {known} have a known write",
+                    self.name
+                );
+                self.found.add("every version has a write", detail, &[]);
+                continue;
+            }
+            let versions = (1..=last).map(|revision| (registration, revision));
+            missing.extend(versions.filter(|version| !self.writers.contains_key(version)));
+        }
+        for (write, member) in self.writers.iter().map(|(version, write)| (*version, Member::of(*write))) {
+            self.order.add((write.0, write.1, Step::Written), member);
+        }
+        let bounds = self.order.bounds();
+        for (registration, revision) in missing {
+            let group = (registration, revision, Step::Written);
+            let bound = bounds.after(group);
+            let previous = (registration, revision - 1);
+            let exact = unresolved.iter().position(|(_, write)| {
+                version(&write.input["if_match"]) == Some(previous) && write.invoke <= bound
+            });
+            let any = || {
+                let is_free = |(_, write): &Placed<'h>| write.input["if_match"].is_null();
+                unresolved.iter().position(|write| is_free(write) && write.1.invoke <= bound)
+            };
+            if let Some(at) = exact.or_else(any) {
+                let write = unresolved.remove(at);
+                self.order.add(group, Member::of(write));
+                self.writers.insert((registration, revision), write);
+            } else {
+                let detail = format!("version {:?} of {} has no write", (registration, revision), self.name);
+                self.found.add("every version has a write", detail, &[]);
+            }
+        }
+    }
+
+    /// A write under a condition follows the version that it names.
+    fn follow_conditions(&mut self) {
+        for ((registration, revision), (place, write)) in &self.writers {
+            let condition = &write.input["if_match"];
+            let follows = version(condition)
+                .is_some_and(|of| of.0 == *registration && of.1.checked_add(1) == Some(*revision));
+            if condition.is_null() || follows {
+                continue;
+            }
+            let detail = format!(
+                "{} made version {:?}, although its condition was {condition}",
+                name(write),
+                (registration, revision)
+            );
+            self.found.add("condition", detail, &[*place]);
+        }
+    }
+
+    /// Registrations that are known to have been removed. A registration that another one follows is.
+    fn explain_registrations(&mut self, removals: &[Placed<'h>]) -> Vec<u64> {
+        let mut removed = Vec::new();
+        let registrations = self.registrations();
+        for (at, registration) in registrations.iter().copied().enumerate() {
+            let last = self.last_revision(registration);
+            let condition = |(_, removal): &Placed<'h>| version(&removal.input["if_match"]);
+            let is_known = |removal: &&Placed<'h>| {
+                removal.1.outcome == Outcome::Ok && condition(removal).is_some_and(|of| of.0 == registration)
+            };
+            let is_possible = |removal: &&Placed<'h>| match condition(removal) {
+                Some(version) => removal.1.outcome == Outcome::Unknown && version == (registration, last),
+                None => removal.1.input["if_match"].is_null(),
+            };
+            if removals.iter().any(|removal| is_known(&removal)) {
+                removed.push(registration);
+            } else if let Some(removal) =
+                removals.iter().filter(is_possible).min_by_key(|removal| removal.1.invoke)
+            {
+                removed.push(registration);
+                let member = Member { ended: Nanos::MAX, ..Member::of(*removal) };
+                self.order.add((registration, last, Step::Removed), member);
+            } else if let Some(next) = registrations.get(at + 1) {
+                let detail = format!(
+                    "{} was registered again ({next}) although registration {registration} was not removed",
+                    self.name
+                );
+                let writer = self.writers.range((*next, 0)..).next();
+                let places: Vec<_> = writer.map(|(_, (place, _))| *place).into_iter().collect();
+                self.found.add("absence has a removal", detail, &places);
+            }
+        }
+        removed
+    }
+
+    /// Puts each read of the absent tool into the first time of its absence that real time permits.
+    fn place_absent(&mut self, absent: &[Placed<'h>], removed: &[u64]) {
+        let bounds = self.order.bounds();
+        let gaps: Vec<Group> = std::iter::once((0, 0, Step::Absent))
+            .chain(removed.iter().map(|registration| (*registration, u64::MAX, Step::Absent)))
+            .collect();
+        for &(place, operation) in absent {
+            let member = Member::of((place, operation));
+            // Later gaps have later bounds.
+            let first = gaps.partition_point(|gap| bounds.after(*gap) < member.begun);
+            if let Some(gap) = gaps.get(first) {
+                self.order.add(*gap, member);
+                continue;
+            }
+            let detail = format!("{} found nothing, although nothing removed the tool", name(operation));
+            self.found.add("absence has a removal", detail, &[place]);
+        }
+    }
+
+    /// A read at a named index sees every write that was answered at or below it.
+    fn reach_named(&mut self, reads: impl Iterator<Item = Placed<'h>>) {
+        let mut writes: Vec<_> = self
+            .writers
+            .iter()
+            .filter(|(_, (_, write))| write.outcome == Outcome::Ok)
+            .filter_map(|(version, (place, write))| Some((write.index?, *version, *place)))
+            .collect();
+        writes.sort_unstable();
+        let mut highest = ((0, 0), usize::MAX);
+        for write in &mut writes {
+            highest = highest.max((write.1, write.2));
+            (write.1, write.2) = highest;
+        }
+        for (place, operation) in reads {
+            let Some(named) = operation.input["min_index"].as_u64() else { continue };
+            let Some(read) = version(&operation.value["revision"]) else { continue };
+            let count = writes.partition_point(|(index, ..)| *index <= named);
+            let Some((index, version, write)) = count.checked_sub(1).map(|last| writes[last]) else {
+                continue;
+            };
+            if read < version {
+                let detail = format!(
+                    "{} named index {named} and returned version {read:?}, although {version:?} was answered at {index}",
+                    name(operation)
+                );
+                self.found.add("named index", detail, &[write, place]);
+            }
+        }
+    }
+
+    fn respect_time(&mut self, operations: &[Placed<'h>]) {
+        let operations: HashMap<usize, _> = operations.iter().copied().collect();
+        for (first, second) in self.order.contradictions() {
+            let (before, after) = (operations[&first], operations[&second]);
+            let detail = format!(
+                "{}: by its version, {} comes before {}, which had ended when it began",
+                self.name,
+                name(before),
+                name(after)
+            );
+            let is_lost = before.is_final && before.kind == Kind::Read;
+            let rule = if is_lost { "acknowledged change is there at the end" } else { "real time" };
+            self.found.add(rule, detail, &[first, second]);
+        }
+    }
+
+    fn registrations(&self) -> Vec<u64> {
+        let mut registrations: Vec<_> = self.writers.keys().map(|(registration, _)| *registration).collect();
+        registrations.extend(self.order.groups.keys().map(|(registration, ..)| *registration));
+        registrations.sort_unstable();
+        registrations.dedup();
+        registrations
+    }
+
+    fn last_revision(&self, registration: u64) -> u64 {
+        let (all, first) = ((registration, u64::MAX), (registration, 0));
+        let written = self.writers.range(first..=all).next_back().map(|((_, revision), _)| *revision);
+        let groups = (registration, 0, Step::Written)..(registration, u64::MAX, Step::Absent);
+        let seen = self.order.groups.range(groups).next_back().map(|((_, revision, _), _)| *revision);
+        written.max(seen).unwrap_or_default()
+    }
+}
+
+impl Member {
+    fn of((place, operation): Placed<'_>) -> Self {
+        // A read at a named index may be of the past.
+        let is_named = operation.kind == Kind::Read && !operation.input["min_index"].is_null();
+        let begun = if is_named { 0 } else { operation.invoke };
+        Self { place, begun, ended: end(operation) }
+    }
+}
