@@ -1,0 +1,115 @@
+//! Things of one use, presented by several processes.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::super::single_use::check;
+use super::*;
+
+fn make(draws: &[u64]) -> History {
+    let mut history = History::default();
+    let mut winners: BTreeMap<u64, Option<String>> = BTreeMap::new();
+    for mut planned in planned(draws, 5) {
+        let key = planned.bits.below(8);
+        let is_set = key.is_multiple_of(2);
+        let idempotency =
+            (!is_set && planned.bits.is_one_of(2)).then(|| format!("k{}", planned.bits.below(3)));
+        let mut made = operation(&planned, Workload::SingleUse, Kind::Spend, format!("n{key}"));
+        made.input = json!({"what": "nonce", "idempotency_key": idempotency, "content": 0});
+        let is_success = match winners.get(&key) {
+            Some(winner) => idempotency.is_some() && *winner == idempotency,
+            None => true,
+        };
+        if planned.happens {
+            winners.entry(key).or_insert(idempotency);
+        }
+        if made.outcome == Outcome::Ok {
+            made.value = match (is_set, is_success) {
+                (true, true) => json!("new"),
+                (true, false) => json!("duplicate"),
+                (false, _) => json!(is_success),
+            };
+        }
+        history.operations.push(made);
+    }
+    sorted(history)
+}
+
+fn is_success(made: &Operation) -> bool {
+    made.value == true || made.value == "new"
+}
+
+/// Refusals whose thing was answered as used by another.
+fn refused(history: &History) -> Vec<usize> {
+    let wins = |key: &str| history.operations.iter().any(|made| made.key == key && is_success(made));
+    places(history, |made| (made.value == false || made.value == "duplicate") && wins(&made.key))
+}
+
+const WRONG: [Wrong; 4] = [
+    Wrong {
+        name: "second success",
+        rules: &["at most one success"],
+        change: |history, bits| {
+            let Some(refused) = one_of(&refused(history), bits) else { return false };
+            let made = &mut history.operations[refused];
+            made.value = if made.value == false { json!(true) } else { json!("new") };
+            // A retry of the first would be no second success.
+            made.input["idempotency_key"] = json!("another");
+            true
+        },
+    },
+    Wrong {
+        name: "retry with another answer",
+        rules: &["a retry has the same answer"],
+        change: |history, bits| {
+            let keyed =
+                places(history, |made| made.value == true && made.input["idempotency_key"].is_string());
+            let Some(first) = one_of(&keyed, bits) else { return false };
+            let retry = history.operations[first].clone();
+            let (invoke, end) = (retry.end + 1, retry.end + 2);
+            history.operations.push(Operation { value: json!(false), invoke, end, ..retry });
+            true
+        },
+    },
+    Wrong {
+        name: "refusals although nothing was accepted",
+        rules: &["a refusal has a reason"],
+        change: |history, bits| {
+            let Some(refused) = one_of(&refused(history), bits) else { return false };
+            let key = history.operations[refused].key.clone();
+            let answer = history.operations[refused].value.clone();
+            if history.operations.iter().any(|made| made.key == key && made.outcome == Outcome::Unknown) {
+                return false;
+            }
+            for made in history.operations.iter_mut().filter(|made| made.key == key && is_success(made)) {
+                made.value = answer.clone();
+            }
+            true
+        },
+    },
+    Wrong {
+        name: "refusal before the first use",
+        rules: &["a refusal has a reason"],
+        change: |history, bits| {
+            let Some(refused) = one_of(&refused(history), bits) else { return false };
+            let key = history.operations[refused].key.clone();
+            let of_key = history.operations.iter().filter(|made| made.key == key);
+            let first = of_key.map(|made| made.invoke).min().unwrap_or_default();
+            let Some(invoke) = first.checked_sub(2) else { return false };
+            let made = &mut history.operations[refused];
+            (made.invoke, made.end) = (invoke, invoke + 1);
+            true
+        },
+    },
+];
+
+#[test]
+fn second_successes_are_reported() {
+    each_is_reported(make, check, &WRONG);
+}
+
+#[test]
+fn correct_single_uses_are_not_reported() {
+    none_is_reported(make, check);
+}
