@@ -150,6 +150,26 @@ FAULTS_ROUNDS ?= 20
 faults: build ## wrong clocks, hung disks and old directories under three nodes, 20 rounds of each (two hours)
 	@tests/faults.py --rounds $(FAULTS_ROUNDS)
 
+# Directory of runs and results, and further options: make jepsen JEPSEN_ARGS="--seed 7 --nemesis mix"
+JEPSEN_RESULTS ?= $(CACHE)/jepsen
+JEPSEN_ARGS ?=
+JEPSEN = "$$CARGO_TARGET_DIR/release/trust-fabric-jepsen"
+JEPSEN_RUN = $(JEPSEN) run --program "$$CARGO_TARGET_DIR/release/trust-fabric" --results "$(JEPSEN_RESULTS)"
+
+.PHONY: jepsen
+jepsen: build ## attack three nodes with kills, pauses, partitions, wrong clocks and old directories, and check the history (6 minutes)
+	@$(JEPSEN_RUN) --seconds 12 $(JEPSEN_ARGS)
+
+# Rounds of each nemesis on three and on five nodes, and of the faults of single machines.
+JEPSEN_ROUNDS ?= 10
+
+.PHONY: jepsen-long
+jepsen-long: build ## the same with every nemesis, on three and five nodes, and the faults of disks (hours)
+	@$(JEPSEN_RUN) --all --seconds 60 --rounds $(JEPSEN_ROUNDS) $(JEPSEN_ARGS)
+	@$(JEPSEN_RUN) --all --nodes 5 --seconds 60 --rounds $(JEPSEN_ROUNDS) $(JEPSEN_ARGS)
+	@tests/faults.py --rounds $(JEPSEN_ROUNDS) hung-disk set-back cloned-directory
+	@$(JEPSEN) report --results "$(JEPSEN_RESULTS)"
+
 .PHONY: disk-full
 disk-full: build ## three nodes on small loop-mounted file systems that run full, under writes; needs root (10 minutes)
 	@tests/disk_full.py

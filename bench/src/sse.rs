@@ -72,9 +72,11 @@ mod tests {
     #[tokio::test]
     async fn events_are_read_between_chunks_and_comments() {
         let (near, mut far) = tokio::io::duplex(4096);
-        far.write_all(b"HTTP/1.1 200 OK\r\n\r\n5\r\n: hi\n\r\n20\r\nid: a-1-0\nevent: tool\ndata: {}\n\n\r\n")
-            .await
-            .expect("written");
+        far.write_all(
+            b"HTTP/1.1 200 OK\r\n\r\n5\r\n: hi\n\r\n20\r\nid: a-1-0\nevent: tool\ndata: {}\n\n\r\n",
+        )
+        .await
+        .expect("written");
         let mut events = open(near, "/v1/events", "localhost", Some("a-0-0")).await.expect("open");
         let event = events.next().await.expect("an event");
         assert_eq!(

@@ -66,6 +66,11 @@ impl Answer {
         })
     }
 
+    /// Whether its description contains these words.
+    pub fn says(&self, words: &str) -> bool {
+        self.body["error_description"].as_str().is_some_and(|text| text.contains(words))
+    }
+
     pub fn index(&self) -> Option<u64> {
         self.header("svc-index")?.parse().ok()
     }
@@ -76,9 +81,11 @@ impl Answer {
             None if self.was_sent => Outcome::Unknown,
             Some(status) if answers.contains(&status) => Outcome::Ok,
             Some(503) => {
-                let text = self.body["error_description"].as_str().unwrap_or_default();
-                let may = MAY_HAVE_EFFECT.iter().any(|words| text.contains(words));
-                if may { Outcome::Unknown } else { Outcome::Fail }
+                if MAY_HAVE_EFFECT.iter().any(|words| self.says(words)) {
+                    Outcome::Unknown
+                } else {
+                    Outcome::Fail
+                }
             }
             Some(500..) => Outcome::Unknown,
             _ => Outcome::Fail,

@@ -284,8 +284,7 @@ mod tests {
     #[test]
     fn socket_of_this_process_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
-        let _near =
-            std::net::TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
+        let _near = std::net::TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
         let (far, remote) = listener.accept().expect("accepted");
         let local = far.local_addr().expect("address");
         let of = |process| origin(Arc::new(Mutex::new(vec![1, process])))(remote, local);

@@ -1,13 +1,15 @@
-//! A cluster under faults: its load, its faults, and the history of both.
+//! A cluster under faults: its load, its faults, the history of both, and the checkers of histories.
 
 // A caller that ignores a value of a history loses nothing else.
 #![allow(clippy::must_use_candidate)]
 
+pub mod check;
 mod clients;
 pub mod cluster;
 pub mod history;
 mod liveness;
 mod nemesis;
+pub mod results;
 pub mod run;
 pub mod schedule;
 mod workloads;

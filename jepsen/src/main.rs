@@ -5,19 +5,35 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use clap::{Parser, ValueEnum as _};
+use clap::Parser;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use trust_fabric_jepsen::check::{self, Violation};
 use trust_fabric_jepsen::cluster::Place;
 use trust_fabric_jepsen::history::{History, Workload};
+use trust_fabric_jepsen::results::{Results, RunResult};
 use trust_fabric_jepsen::run::{self, Plan, WORKLOADS};
 use trust_fabric_jepsen::schedule::Nemesis;
+
+/// The directory of result files among the results.
+const FILES: &str = "results";
 
 /// Faults against the promises of a cluster.
 #[derive(Parser)]
 enum Command {
-    /// One run after the other, each with a new cluster and one nemesis
+    /// One run after the other, each with a new cluster and one nemesis; prints a table of these runs
     Run(Options),
+    /// Checks a recorded history again
+    Check {
+        /// A file history.jsonl
+        history: PathBuf,
+    },
+    /// Sums the results of all runs in a directory
+    Report {
+        /// The directory of `run`
+        #[arg(long)]
+        results: PathBuf,
+    },
 }
 
 #[derive(clap::Args)]
@@ -27,6 +43,9 @@ struct Options {
     /// Faults of each run; default: those of the short table. Can be repeated
     #[arg(long, value_enum)]
     nemesis: Vec<Nemesis>,
+    /// Every nemesis that the number of nodes permits
+    #[arg(long, conflicts_with = "nemesis")]
+    all: bool,
     /// Load; default: all of it. Can be repeated
     #[arg(long, value_parser = workload)]
     workload: Vec<Workload>,
@@ -42,6 +61,9 @@ struct Options {
     /// A deliberate break of a test build
     #[arg(long)]
     broken: Option<String>,
+    /// Keep the directories of the nodes of a run without violations
+    #[arg(long)]
+    keep: bool,
     /// A directory for runs and results
     #[arg(long)]
     results: PathBuf,
@@ -66,7 +88,17 @@ fn main() -> ExitCode {
 }
 
 fn start(command: Command) -> Result<bool> {
-    let Command::Run(options) = command;
+    let options = match command {
+        Command::Run(options) => options,
+        Command::Check { history } => return Ok(found(&History::read(&history)?).is_empty()),
+        Command::Report { results } => {
+            let results = Results::read(&results.join(FILES))?;
+            println!("{}\n{}", results.table(), results.coverage());
+            let breaks = results.breaks();
+            println!("{breaks}");
+            return Ok(results.runs.iter().all(|run| run.run.broken.is_some() || run.violations.is_empty()));
+        }
+    };
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
@@ -76,10 +108,18 @@ fn start(command: Command) -> Result<bool> {
     })
 }
 
+/// Violations of a history, printed.
+fn found(history: &History) -> Vec<Violation> {
+    let violations = check::all(history);
+    for violation in &violations {
+        eprintln!("  {} ({}): {}", violation.checker, violation.rule, violation.detail);
+    }
+    violations
+}
+
 /// Waits for SIGINT or SIGTERM: the processes of the cluster are stopped then.
 async fn told_to_end() -> Result<&'static str> {
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         _ = interrupt.recv() => Ok("interrupted"),
         _ = terminate.recv() => Ok("terminated"),
@@ -89,10 +129,14 @@ async fn told_to_end() -> Result<&'static str> {
 async fn run_all(options: &Options) -> Result<bool> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let first = options.seed.unwrap_or(now);
-    let nemeses = if options.nemesis.is_empty() { Nemesis::SHORT.to_vec() } else { options.nemesis.clone() };
-    let workloads =
-        if options.workload.is_empty() { WORKLOADS.to_vec() } else { options.workload.clone() };
+    let nemeses = match options.nemesis.as_slice() {
+        [] if options.all => Nemesis::all(options.place.nodes),
+        [] => Nemesis::SHORT.to_vec(),
+        some => some.to_vec(),
+    };
+    let workloads = if options.workload.is_empty() { WORKLOADS.to_vec() } else { options.workload.clone() };
     let runs = (0..options.rounds).flat_map(|_| nemeses.clone());
+    let mut results = Vec::new();
     for (seed, nemesis) in (first..).zip(runs) {
         let plan = Plan {
             nemesis,
@@ -101,12 +145,34 @@ async fn run_all(options: &Options) -> Result<bool> {
             seed,
             broken: options.broken.clone(),
         };
-        let name = format!("{}-{seed}", nemesis.name());
-        eprintln!("{name}: seed {seed}, {} s", options.seconds);
-        let directory = options.results.join("runs").join(&name);
-        let history = History::read(&run::run(&options.place, &plan, &directory).await?)?;
-        eprintln!("{name}: {} operations, {} faults", history.operations.len(), history.faults.len());
+        results.push(one(options, &plan).await?);
     }
-    let _ = Nemesis::value_variants();
-    Ok(true)
+    let is_good = results.iter().all(|result| result.violations.is_empty());
+    let digest = Results::read(&options.results.join(FILES))?.digest;
+    println!("{}", Results { runs: results, digest }.table());
+    Ok(is_good)
+}
+
+/// One run, its violations and its result.
+async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
+    let broken = plan.broken.as_ref().map(|broken| format!("-{broken}")).unwrap_or_default();
+    let name = format!("{}-{}-{}{broken}", plan.nemesis.name(), options.place.nodes, plan.seed);
+    let directory = options.results.join("runs").join(&name);
+    eprintln!("{name}: seed {}, {} s, in {}", plan.seed, plan.seconds, directory.display());
+    let history = History::read(&run::run(&options.place, plan, &directory).await?)?;
+    let violations = found(&history);
+    let result = RunResult::of(&history, &violations);
+    result.write(&options.results.join(FILES))?;
+    eprintln!(
+        "{name}: {} operations, {} of unknown outcome, {} faults, {} violations",
+        result.operations.all(),
+        result.operations.unknown,
+        result.faults.values().sum::<u64>(),
+        violations.len()
+    );
+    if violations.is_empty() && !options.keep {
+        // Data of the nodes is large; the history is kept.
+        std::fs::remove_dir_all(directory.join("cluster"))?;
+    }
+    Ok(result)
 }

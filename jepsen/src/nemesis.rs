@@ -14,7 +14,7 @@ use crate::history::{self, Record, Recorder};
 use crate::schedule::{Draw, Fault, Step, Who};
 
 /// Maximum wait for all nodes to be ready between two restarts, and after a fault of a directory.
-const READY_MAX: Duration = Duration::from_secs(20);
+const READY_MAX: Duration = Duration::from_secs(10);
 /// Time between the copy of a directory and the start on it.
 const COPY_AGE: Duration = Duration::from_millis(1_200);
 /// Maximum wait for the exit of a process that was killed.
@@ -129,7 +129,8 @@ impl Nemesis {
             Fault::Ring(shift) => {
                 // Each node reaches itself and as many neighbours on both sides as make a majority.
                 let reach = cluster.count / 4;
-                let place = |node: usize| (node + usize::try_from(*shift).unwrap_or_default()) % cluster.count;
+                let place =
+                    |node: usize| (node + usize::try_from(*shift).unwrap_or_default()) % cluster.count;
                 for one in cluster.all() {
                     for other in cluster.all() {
                         let apart = place(one).abs_diff(place(other));

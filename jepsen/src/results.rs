@@ -12,7 +12,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{self, Violation};
-use crate::history::{History, Kind, Outcome, Run};
+use crate::history::{History, Kind, Outcome, Run, Workload};
 
 /// Operations by outcome.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -42,6 +42,8 @@ pub struct Reported {
     pub checker: String,
     pub rule: String,
     pub detail: String,
+    /// Of the first operation that shows it.
+    pub workload: Option<Workload>,
     /// Operations of the history up to and with the last one that shows it.
     pub after_operations: u64,
 }
@@ -54,6 +56,8 @@ pub struct RunResult {
     pub operations: Counts,
     /// By kind.
     pub kinds: BTreeMap<Kind, Counts>,
+    /// By workload.
+    pub workloads: BTreeMap<Workload, Counts>,
     /// Begun faults by kind.
     pub faults: BTreeMap<String, u64>,
     /// Changes of the leader that some node saw.
@@ -70,6 +74,7 @@ impl RunResult {
         for operation in &history.operations {
             result.operations.add(operation.outcome);
             result.kinds.entry(operation.kind).or_default().add(operation.outcome);
+            result.workloads.entry(operation.workload).or_default().add(operation.outcome);
             end = end.max(operation.end);
         }
         result.seconds = end / 1_000_000_000;
@@ -87,6 +92,7 @@ impl RunResult {
                 checker: violation.checker.to_owned(),
                 rule: violation.rule.to_owned(),
                 detail: violation.detail.clone(),
+                workload: violation.operations.first().map(|first| history.operations[*first].workload),
                 after_operations: violation.operations.iter().max().map_or(0, |last| *last as u64 + 1),
             })
             .collect();
@@ -140,10 +146,13 @@ impl Results {
 
     /// Workload × nemesis with its sums, as Markdown, and the totals.
     pub fn table(&self) -> String {
-        let mut rows: BTreeMap<(&str, &str), Row> = BTreeMap::new();
+        let mut rows: BTreeMap<(String, &str), Row> = BTreeMap::new();
         let mut total = Row::default();
         for result in self.sound() {
-            rows.entry((&result.run.workload, &result.run.nemesis)).or_default().add(result);
+            for (workload, counts) in &result.workloads {
+                let row = rows.entry((workload_name(*workload), &result.run.nemesis)).or_default();
+                row.add_part(result, *workload, *counts);
+            }
             total.add(result);
         }
         let mut table = String::from(
@@ -226,9 +235,24 @@ impl Row {
         self.leaders += result.leaders;
     }
 
+    /// Adds the operations of one workload, which all faults of the run concern.
+    fn add_part(&mut self, result: &RunResult, workload: Workload, counts: Counts) {
+        self.runs += 1;
+        self.operations += counts.all();
+        self.faults += result.faults.values().sum::<u64>();
+        let violations = result.violations.iter();
+        self.violations += violations.filter(|found| found.workload == Some(workload)).count() as u64;
+        self.unknown += counts.unknown;
+    }
+
     fn cells(&self) -> String {
         [self.runs, self.operations, self.faults, self.violations, self.unknown].map(grouped).join(" | ")
     }
+}
+
+fn workload_name(workload: Workload) -> String {
+    let name = serde_json::to_value(workload).unwrap_or_default();
+    name.as_str().unwrap_or_default().replace('_', " ")
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 /// Milliseconds before the first fault, for a history that begins well.
@@ -40,7 +41,7 @@ impl Draw {
 }
 
 /// A row of the table: one kind of fault, or a mix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nemesis {
     /// No fault
@@ -97,6 +98,11 @@ impl Nemesis {
         Self::Clock,
         Self::Mix,
     ];
+
+    /// Every one that is something else than another with so many nodes.
+    pub fn all(nodes: u64) -> Vec<Self> {
+        Self::value_variants().iter().copied().filter(|one| *one != Self::Ring || nodes >= 5).collect()
+    }
 
     pub fn name(self) -> String {
         let name = serde_json::to_value(self).unwrap_or_default();
@@ -155,10 +161,7 @@ impl Fault {
 
     /// Whether it is a fault of the links, which may be beside one of a process.
     pub const fn is_of_network(&self) -> bool {
-        !matches!(
-            self,
-            Self::Kill(_) | Self::Pause(_) | Self::Restart | Self::SetBack(_) | Self::Clock(..)
-        )
+        !matches!(self, Self::Kill(_) | Self::Pause(_) | Self::Restart | Self::SetBack(_) | Self::Clock(..))
     }
 }
 
@@ -245,8 +248,7 @@ fn fault_of(draw: &mut Draw, of: Nemesis) -> (Fault, u64) {
         0 => Who::Follower(draw.below(8)),
         _ => Who::Leader,
     };
-    let minority =
-        |draw: &mut Draw| Who::Minority { with_leader: draw.below(3) > 0, shift: draw.below(8) };
+    let minority = |draw: &mut Draw| Who::Minority { with_leader: draw.below(3) > 0, shift: draw.below(8) };
     // Around the lease and its wait, and around the time until another node leads.
     let hold = match draw.below(4) {
         0 => draw.within(150, 900),
@@ -301,7 +303,6 @@ mod tests {
 
     #[test]
     fn every_nemesis_has_faults_before_the_end() {
-        use clap::ValueEnum as _;
         for nemesis in Nemesis::value_variants() {
             let steps = schedule(3, *nemesis, 20);
             assert_eq!(steps.is_empty(), *nemesis == Nemesis::None, "{nemesis:?}");

@@ -41,7 +41,7 @@ impl Audit {
         let clients = Arc::clone(process.clients());
         let account = format!("a{}", clients.run);
         while !clients.is_stopped() {
-            let Some(token) = mint(&mut process, &account, None).await? else { return Ok(()) };
+            let Some(token) = mint(&mut process, &account, None).await? else { continue };
             for _ in 0..PER_TOKEN {
                 if clients.stopped_within(STEP).await {
                     break;

@@ -175,7 +175,8 @@ async fn change(process: &mut Process, tool: &str) -> Result<Outcome> {
     let request = post("/v1/tools", "", &tool_entry(tool, 0));
     let judge = |answer: &Answer| (answer.outcome(&[200, 201]), Value::Null);
     let node = process.node();
-    let (outcome, _) = process.operate(intent(Kind::Change, tool), ("gateway", node), &request, judge).await?;
+    let (outcome, _) =
+        process.operate(intent(Kind::Change, tool), ("gateway", node), &request, judge).await?;
     Ok(outcome)
 }
 

@@ -48,10 +48,8 @@ impl Keys {
                 continue;
             };
             let (header, claims) = (part(token, 0)?, part(token, 1)?);
-            let minted = Minted {
-                jti: claims["jti"].as_str().context("no jti")?.to_owned(),
-                token: token.to_owned(),
-            };
+            let minted =
+                Minted { jti: claims["jti"].as_str().context("no jti")?.to_owned(), token: token.to_owned() };
             let value = json!({"kid": header["kid"], "exp": claims["exp"]});
             process.record(intent(Kind::Mint, &minted.jti), node, &answer, outcome, value)?;
             let node = process.node();

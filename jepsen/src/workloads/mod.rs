@@ -148,12 +148,7 @@ pub fn tool_entry(tool: &str, content: u64) -> Value {
 }
 
 /// Sends a request to the nodes in turn until one gives one of these answers. Not recorded.
-pub async fn until(
-    clients: &Clients,
-    caller: &'static str,
-    request: &[u8],
-    good: &[u16],
-) -> Result<Answer> {
+pub async fn until(clients: &Clients, caller: &'static str, request: &[u8], good: &[u16]) -> Result<Answer> {
     let begun = Instant::now();
     let mut node = 0;
     loop {
@@ -180,8 +175,11 @@ async fn mint(process: &mut Process, account: &str, execution: Option<Value>) ->
         let answer = clients.call("workload", process.node(), &request).await;
         match answer.status {
             Some(200) => return minted(&answer).map(Some),
-            // A nonce was used by a try whose response was lost.
-            Some(400) => return Ok(None),
+            // A nonce was used by a try whose response was lost, or the clock of the node is wrong.
+            Some(400) => {
+                sleep(PAUSE).await;
+                return Ok(None);
+            }
             _ => sleep(PAUSE).await,
         }
     }

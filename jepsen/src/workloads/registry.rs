@@ -1,6 +1,5 @@
 //! Registry: reads, writes and compare-and-set of tools by their `ETag`, on all nodes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,15 +13,14 @@ use crate::clients::{Answer, Clients, Intent, Process, get};
 use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 6;
-/// Operations on one tool; then another takes its place, so that histories by key stay short.
-const OPERATIONS_PER_TOOL: u64 = 150;
+/// Time of the use of a tool; then another takes its place, so that histories by key stay short.
+const TOOL_NANOS: u64 = 2_000_000_000;
 /// Tools in use at a time.
-const TOOLS: u64 = 3;
+const TOOLS: u64 = 4;
 const STEP: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub struct Registry {
-    operations: AtomicU64,
     /// The revision that was read last of each tool.
     seen: Mutex<std::collections::HashMap<String, u64>>,
 }
@@ -38,9 +36,8 @@ impl Registry {
     async fn client(self: Arc<Self>, mut process: Process) -> Result<()> {
         let clients = Arc::clone(process.clients());
         while !clients.stopped_within(STEP).await {
-            let number = self.operations.fetch_add(1, Ordering::Relaxed);
-            let generation = number / (OPERATIONS_PER_TOOL * TOOLS);
-            let tool = format!("reg{}-{generation}-{}", clients.run, number % TOOLS);
+            let generation = clients.recorder.now() / TOOL_NANOS;
+            let tool = format!("reg{}-{generation}-{}", clients.run, process.draw.below(TOOLS));
             let node = process.node();
             match process.draw.below(20) {
                 0 => remove(&mut process, &tool, node).await?,

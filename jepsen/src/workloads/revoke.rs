@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{TOOL, mint, verdict, verification};
 use crate::clients::{Answer, Clients, Intent, Process, exchange, post, signal, subject, unix_secs};
-use crate::history::{Kind, Outcome, Workload};
+use crate::history::{Kind, Nanos, Outcome, Workload};
 
 const CLIENTS: u64 = 4;
 /// Verifications of earlier revocations for each new one.
@@ -25,6 +25,8 @@ struct Account {
     token: String,
     credential: String,
     iat: u64,
+    /// Time of the history before which both were issued.
+    issued: Nanos,
     number: u64,
 }
 
@@ -49,7 +51,8 @@ impl Revoke {
             let name = format!("r{}-{number}", clients.run);
             let Some(token) = mint(&mut process, &name, None).await? else { continue };
             let credential = clients.issuer.credential_of(&name, clients.number())?;
-            let account = Account { name, token, credential, iat: unix_secs(), number };
+            let (iat, issued) = (unix_secs(), clients.recorder.now());
+            let account = Account { name, token, credential, iat, issued, number };
             let node = process.node();
             use_token(&mut process, &account, node).await?;
             self.revoke_beside_uses(&mut process, &account).await?;
@@ -145,7 +148,7 @@ fn intent<'a>(account: &'a Account, used: &str) -> Intent<'a> {
         workload: Workload::Revoke,
         kind: Kind::Use,
         key: &account.name,
-        input: json!({"what": used, "issued": account.number, "iat": account.iat}),
+        input: json!({"what": used, "issued": account.issued, "iat": account.iat}),
     }
 }
 
