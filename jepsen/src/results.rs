@@ -133,7 +133,8 @@ impl Results {
         for path in files {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let bytes = fs::read(&path).with_context(|| name.clone())?;
-            sums += &format!("{}  {name}\n", hex(&bytes));
+            // Writing to a string does not fail, here and below.
+            let _ = writeln!(sums, "{}  {name}", hex(&bytes));
             runs.push(serde_json::from_slice(&bytes).with_context(|| name.clone())?);
         }
         Ok(Self { runs, digest: hex(sums.as_bytes()) })
@@ -159,7 +160,6 @@ impl Results {
             "| workload | nemesis | runs | operations | faults | violations | unknown |\n|---|---|---:|---:|---:|---:|---:|\n",
         );
         for ((workload, nemesis), row) in &rows {
-            // Writing to a string does not fail, here and below.
             let _ = writeln!(table, "| {workload} | {nemesis} | {} |", row.cells());
         }
         let _ = writeln!(table, "| **all** | | {} |", total.cells());
@@ -256,7 +256,10 @@ fn workload_name(workload: Workload) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// `1 234 567`.

@@ -165,3 +165,105 @@ impl Taken {
         self.0[call / 64] ^= 1 << (call % 64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::collection::vec;
+    use proptest::prelude::any;
+
+    use super::*;
+
+    /// A register of small numbers: few values, so that wrong orders often fit, too.
+    struct Register;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Call {
+        Read(u8),
+        Write(u8),
+        Swap(u8, u8),
+    }
+
+    impl Model for Register {
+        type State = u8;
+        type Call = Call;
+
+        fn initial(&self) -> u8 {
+            0
+        }
+
+        fn step(&self, state: &u8, call: &Call) -> Option<u8> {
+            match *call {
+                Call::Read(value) => (*state == value).then_some(value),
+                Call::Write(value) => Some(value),
+                Call::Swap(from, to) => (*state == from).then_some(to),
+            }
+        }
+    }
+
+    fn timed(bits: u32) -> Timed<Call> {
+        let below = |shift: u32, count: u32| (bits >> shift) % count;
+        let value = |shift| u8::try_from(below(shift, 3)).expect("small");
+        let call = match below(0, 4) {
+            0 => Call::Write(value(3)),
+            1 => Call::Swap(value(3), value(6)),
+            _ => Call::Read(value(3)),
+        };
+        let begun = u64::from(below(9, 12));
+        let ended = (below(20, 6) > 0).then(|| begun + u64::from(below(13, 8)));
+        Timed { begun, ended, call }
+    }
+
+    /// Tries every order of every choice of the calls of unknown outcome.
+    fn exists_order(calls: &[Timed<Call>], taken: &mut Vec<usize>, state: u8) -> bool {
+        let is_open = |call: &usize| !taken.contains(call);
+        let open: Vec<_> = (0..calls.len()).filter(is_open).collect();
+        if open.iter().all(|call| calls[*call].ended.is_none()) {
+            return true;
+        }
+        let earliest = open.iter().filter_map(|call| calls[*call].ended).min();
+        for call in open {
+            let is_first = earliest.is_none_or(|earliest| calls[call].begun <= earliest);
+            let Some(after) = Register.step(&state, &calls[call].call).filter(|_| is_first) else { continue };
+            taken.push(call);
+            if exists_order(calls, taken, after) {
+                return true;
+            }
+            taken.pop();
+        }
+        false
+    }
+
+    #[test]
+    fn search_agrees_with_a_trial_of_every_order() {
+        // A case may run again, so it cannot count in ordinary variables.
+        let counts = [Cell::new(0), Cell::new(0)];
+        let config =
+            proptest::test_runner::Config { cases: 4000, failure_persistence: None, ..Default::default() };
+        let mut runner = proptest::test_runner::TestRunner::new(config);
+        let histories = vec(any::<u32>(), 0..8);
+        runner
+            .run(&histories, |bits| {
+                let calls: Vec<_> = bits.into_iter().map(timed).collect();
+                let expected = exists_order(&calls, &mut Vec::new(), 0);
+                let found = check(&Register, &calls, 1_000_000);
+                assert_eq!(found == Verdict::Linearizable, expected, "{calls:?}: {found:?}");
+                assert_ne!(found, Verdict::Undecided);
+                let count = &counts[usize::from(expected)];
+                count.set(count.get() + 1);
+                Ok(())
+            })
+            .expect("agreement");
+        assert!(counts.iter().all(|count| count.get() > 500), "both happen: {counts:?}");
+    }
+
+    #[test]
+    fn search_that_does_not_end_is_undecided() {
+        let calls: Vec<_> = (0..20)
+            .map(|number| Timed { begun: 0, ended: Some(100), call: Call::Write(number) })
+            .chain([Timed { begun: 200, ended: Some(300), call: Call::Read(99) }])
+            .collect();
+        assert_eq!(check(&Register, &calls, 1000), Verdict::Undecided);
+    }
+}

@@ -9,8 +9,8 @@ use crate::history::{History, Kind, Outcome, Workload};
 
 pub const NAME: &str = "registry";
 
-/// Maximum steps of the search for one tool; beyond it: undecided, which is a violation.
-const STEPS_MAX: u64 = 20_000_000;
+/// Maximum steps of the search for one tool; beyond it: undecided, which is a violation. About a second.
+const STEPS_MAX: u64 = 2_000_000;
 
 /// Number of a value in the history of one tool.
 type Version = u64;

@@ -78,9 +78,10 @@ fn at_most_one(key: &str, answers: &[Answer<'_>], found: &mut Found) {
 /// A retry has the answer of the first, and the same token. A SET has no key: its retry is a duplicate.
 fn equal_answers(answers: &[Answer<'_>], found: &mut Found) {
     let spends = answers.iter().map(|(spend, _)| *spend);
-    for (presentation, answers) in grouped(spends.map(|(place, operation)| (place, operation)), |operation| {
+    let presentations = grouped(spends, |operation| {
         (text(&operation.input["idempotency_key"]), text(&operation.input["content"]))
-    }) {
+    });
+    for (presentation, answers) in presentations {
         if presentation.0.is_none() {
             continue;
         }

@@ -62,39 +62,38 @@ fn indexes(history: &History, found: &mut Found) {
         .collect();
     ends.sort_unstable();
     let mut ends = ends.into_iter().peekable();
-    let mut highest = (0, usize::MAX);
+    let mut highest: Option<(u64, usize)> = None;
     for (place, operation) in begins {
         while let Some((_, index, place)) = ends.next_if(|(end, ..)| *end < operation.invoke) {
-            highest = highest.max((index, place));
+            highest = highest.max(Some((index, place)));
         }
         let reach = reach(operation);
-        let index = operation.index.unwrap_or_default();
-        let (least, other) = match reach {
-            Reach::Free => continue,
-            _ if operation.index.is_none() => {
-                found.add("readable", format!("{} has no log index", name(operation)), &[place]);
-                continue;
-            }
-            Reach::Above => (highest.0 + 1, highest.1),
-            Reach::AtLeast => highest,
-            Reach::Named(named) => (named, usize::MAX),
-        };
-        if index >= least {
+        if reach == Reach::Free {
             continue;
         }
-        let Some(before) = history.operations.get(other) else {
-            let detail = format!("{} named index {least} and was answered at {index}", name(operation));
-            found.add("named index", detail, &[place]);
+        let Some(index) = operation.index else {
+            found.add("readable", format!("{} has no log index", name(operation)), &[place]);
             continue;
         };
-        let detail = format!(
-            "{} was answered at index {index}, although index {} was answered before: {}",
-            name(operation),
-            highest.0,
-            name(before)
-        );
-        let is_session = before.process == operation.process;
-        found.add(if is_session { "session" } else { "index order" }, detail, &[other, place]);
+        match (reach, highest) {
+            (Reach::Named(named), _) if index < named => {
+                let detail = format!("{} named index {named} and was answered at {index}", name(operation));
+                found.add("named index", detail, &[place]);
+            }
+            (Reach::Above | Reach::AtLeast, Some((before, other)))
+                if index < before || (reach == Reach::Above && index == before) =>
+            {
+                let earlier = &history.operations[other];
+                let detail = format!(
+                    "{} was answered at index {index}, although {before} was answered before: {}",
+                    name(operation),
+                    name(earlier)
+                );
+                let is_session = earlier.process == operation.process;
+                found.add(if is_session { "session" } else { "index order" }, detail, &[other, place]);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Bits {
     }
 }
 
-/// SplitMix64.
+/// The finalizer of `SplitMix64`.
 fn mixed(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -326,22 +326,23 @@ const WRONG_FOR_WITNESS: [Wrong; 8] = [
         name: "version without a write",
         rules: &["every version has a write"],
         change: |history, bits| {
-            let Some((one, other)) = one_of(&successive(history), bits) else { return false };
-            let key = history.operations[one].key.clone();
-            let registration = |made: &Operation| {
-                let text = made.value["revision"].as_str().unwrap_or_default();
-                text.split('.').next().map(str::to_owned)
+            let registration = |place: usize| {
+                let revision = history.operations[place].value["revision"].as_str().unwrap_or_default();
+                revision.split('.').next().map(str::to_owned)
             };
-            let is_unknown = |made: &Operation| made.key == key && made.outcome == Outcome::Unknown;
-            let is_read = |made: &Operation| {
-                made.kind == Kind::Read && made.value["value"] == history.operations[one].input["value"]
+            // No read shows it, and no write of unknown outcome can have made it.
+            let is_needed = |(one, other): &(usize, usize)| {
+                let write = &history.operations[*one];
+                registration(*one) == registration(*other)
+                    && !history.operations.iter().any(|made| {
+                        let is_read = made.kind == Kind::Read && made.value["value"] == write.input["value"];
+                        let is_unknown = made.kind == Kind::Write && made.outcome == Outcome::Unknown;
+                        made.key == write.key && (is_read || is_unknown)
+                    })
             };
-            if registration(&history.operations[one]) != registration(&history.operations[other])
-                || history.operations.iter().any(|made| is_unknown(made) || is_read(made))
-            {
-                return false;
-            }
-            history.operations.remove(one);
+            let pairs: Vec<_> = successive(history).into_iter().filter(is_needed).collect();
+            let Some((write, _)) = one_of(&pairs, bits) else { return false };
+            history.operations.remove(write);
             true
         },
     },
