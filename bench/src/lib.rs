@@ -5,6 +5,7 @@
 #![allow(clippy::must_use_candidate)]
 
 pub mod certificates;
+pub mod chart;
 pub mod client;
 pub mod credentials;
 pub mod health;

@@ -41,8 +41,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use trust_fabric_bench::{
-    certificates, client, credentials, health, link, load, members, node, push_receiver, registry, settings,
-    sse, wire,
+    certificates, chart, client, credentials, health, link, load, members, node, push_receiver, registry,
+    settings, sse, wire,
 };
 
 use node::Start;

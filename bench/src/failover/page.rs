@@ -4,41 +4,28 @@ use std::fmt::Write as _;
 
 use super::result::Figures;
 use super::seconds::{Cell, Second};
+use crate::chart::{self, Axis, LEFT, WIDTH, label};
 use crate::load::as_f64;
 use crate::traffic::history::{History, Kind, Micros};
 
-/// Width of the charts, without their labels.
-const WIDTH: f64 = 1000.0;
 /// Height of one chart.
 const HEIGHT: f64 = 110.0;
-/// Width of the labels, and space between two charts.
-const LEFT: f64 = 130.0;
+/// Space between two charts.
 const BETWEEN: f64 = 34.0;
 /// Range of the latency axis.
 const LATENCY_MS: (f64, f64) = (1.0, 30_000.0);
 
-const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:1180px;margin:24px auto;padding:0 16px;\
-color:#1c2330;background:#fff}h1{font-size:22px}table{border-collapse:collapse;margin:16px 0}td,th{padding:3px 12px 3px 0;\
-text-align:right;font-variant-numeric:tabular-nums;border-bottom:1px solid #e3e7ee}td:first-child,th:first-child{text-align:left}\
-svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#5b6678}.t{font-weight:600;fill:#1c2330!important}\
-.f{stroke:#c62f2f;stroke-width:1;stroke-dasharray:3 2}.g{stroke:#e3e7ee}.r{fill:#3f7fd1}.e{fill:#c62f2f}.p50{fill:none;stroke:#3f7fd1;stroke-width:1.2}\
-.p99{fill:none;stroke:#d98a1f;stroke-width:1.2}.n0{fill:#3f7fd1}.n1{fill:#3a9d6a}.n2{fill:#8a5fc9}.n3{fill:#d98a1f}.n{fill:#c62f2f}\
-@media(prefers-color-scheme:dark){body{background:#12161d;color:#dde3ec}td,th{border-color:#2b323e}.g{stroke:#2b323e}\
-svg text{fill:#97a3b6}.t{fill:#dde3ec!important}}";
-
 pub fn draw(history: &History, figures: &Figures) -> String {
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Failover under load</title>\
-         <style>{STYLE}</style><h1>Failover under load</h1><p>{} faults in {} s; each is a dashed line. \
+    let mut body = format!(
+        "<p>{} faults in {} s; each is a dashed line. \
          A request belongs to the second in which it was due; its latency counts from then, over all tries.</p>",
         history.faults.len(),
         figures.seconds.len()
     );
-    page.push_str(&timeline(history, &figures.seconds));
-    page.push_str(&summary(figures));
-    page.push_str(&faults(history, figures));
-    page.push_str("</html>\n");
-    page
+    body.push_str(&timeline(history, &figures.seconds));
+    body.push_str(&summary(figures));
+    body.push_str(&faults(history, figures));
+    chart::page("Failover under load", &body)
 }
 
 /// The leader, then for each kind its requests with their errors, and its latency.
@@ -46,8 +33,10 @@ fn timeline(history: &History, seconds: &[Second]) -> String {
     let mut drawn = String::new();
     let mut top = 22.0;
     let scale = WIDTH / as_f64(seconds.len().max(1) as u64);
-    leaders(&mut drawn, history, seconds.len(), top);
-    top += 16.0 + BETWEEN;
+    let axis = Axis::new(seconds.len() as u64);
+    label(&mut drawn, "leader", top + 12.0);
+    axis.leaders(&mut drawn, leaders(history), top);
+    top += chart::LEADER_HEIGHT + BETWEEN;
     for kind in Kind::ALL {
         let cells: Vec<_> = seconds.iter().map(|second| &second.kinds[kind.place()]).collect();
         requests(&mut drawn, kind, &cells, scale, top);
@@ -56,7 +45,7 @@ fn timeline(history: &History, seconds: &[Second]) -> String {
         top += HEIGHT + BETWEEN;
     }
     for fault in &history.faults {
-        let x = x_of(fault.at, seconds.len());
+        let x = axis.x(seconds_of(fault.at));
         // Writing to a string does not fail, here and below.
         let _ = write!(
             drawn,
@@ -64,44 +53,15 @@ fn timeline(history: &History, seconds: &[Second]) -> String {
             top - BETWEEN
         );
     }
-    let every = (seconds.len() / 10).max(1);
-    for second in (0..=seconds.len()).step_by(every) {
-        let x = LEFT + as_f64(second as u64) * scale;
-        let _ = write!(
-            drawn,
-            "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{second} s</text>",
-            top - BETWEEN + 16.0
-        );
-    }
-    format!("<svg viewBox=\"0 0 {:.0} {:.0}\" role=\"img\">{drawn}</svg>", LEFT + WIDTH + 20.0, top)
+    axis.numbers(&mut drawn, top - BETWEEN + 16.0);
+    chart::image(&drawn, top)
 }
 
-fn leaders(drawn: &mut String, history: &History, seconds: usize, top: f64) {
-    label(drawn, "leader", top + 12.0);
-    let mut since = history.leaders.iter().peekable();
-    while let Some((from, leader)) = since.next() {
-        let until = since.peek().map_or(history.end, |(next, _)| *next).min(history.end);
-        let (x, end) = (x_of(*from, seconds), x_of(until, seconds));
-        let (class, title) = match leader {
-            Some(node) => (format!("n{}", node % 4), format!("node {} leads", node + 1)),
-            None => ("n".to_owned(), "no leader".to_owned()),
-        };
-        let width = (end - x).max(0.4);
-        let _ = write!(
-            drawn,
-            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top}\" width=\"{width:.2}\" height=\"16\"><title>{title}</title></rect>"
-        );
-        // A number where it fits.
-        if let Some(node) = leader.filter(|_| width > 14.0) {
-            let _ = write!(
-                drawn,
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" style=\"fill:#fff\">{}</text>",
-                x + width / 2.0,
-                top + 12.0,
-                node + 1
-            );
-        }
-    }
+/// Each leader with its begin and its end.
+fn leaders(history: &History) -> impl Iterator<Item = (f64, f64, Option<usize>)> {
+    let ends = history.leaders.iter().skip(1).map(|(from, _)| *from).chain([history.end]);
+    let spans = history.leaders.iter().zip(ends);
+    spans.map(|((from, leader), until)| (seconds_of(*from), seconds_of(until.min(history.end)), *leader))
 }
 
 fn requests(drawn: &mut String, kind: Kind, cells: &[&Cell], scale: f64, top: f64) {
@@ -168,12 +128,8 @@ fn latencies(drawn: &mut String, kind: Kind, cells: &[&Cell], scale: f64, top: f
     }
 }
 
-fn label(drawn: &mut String, text: &str, y: f64) {
-    let _ = write!(drawn, "<text class=\"t\" x=\"0\" y=\"{y:.1}\">{text}</text>");
-}
-
-fn x_of(at: Micros, seconds: usize) -> f64 {
-    LEFT + WIDTH * as_f64(at) / 1e6 / as_f64(seconds.max(1) as u64)
+fn seconds_of(at: Micros) -> f64 {
+    as_f64(at) / 1e6
 }
 
 fn summary(figures: &Figures) -> String {
