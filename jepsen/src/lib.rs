@@ -12,4 +12,5 @@ mod nemesis;
 pub mod results;
 pub mod run;
 pub mod schedule;
+pub mod timeline;
 mod workloads;
