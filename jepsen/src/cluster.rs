@@ -206,6 +206,25 @@ impl Cluster {
         fs::rename(&aside, &older).context("swap the directories")
     }
 
+    /// Whether the program finds every chain of the audit intact in an export of a node; `None` without an export.
+    pub async fn is_audit_intact(&self, program: &Path, dir: &Path, node: usize) -> Result<Option<bool>> {
+        let address = self.members().https_address(node)?;
+        let pki = dir.canonicalize()?.join("pki");
+        let file = pki.with_file_name(format!("audit-{}.jsonl", node + 1));
+        let mut export = Command::new(program);
+        export.args(["audit", "export", "--server", &format!("https://{address}"), "--out"]).arg(&file);
+        for (flag, name) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
+            export.arg(flag).arg(pki.join(name));
+        }
+        let mut verify = Command::new(program);
+        verify.args(["audit", "verify"]).arg(&file);
+        let verified = tokio::task::spawn_blocking(move || {
+            command(&mut export).ok()?;
+            Some(command(&mut verify).is_ok())
+        });
+        Ok(verified.await?)
+    }
+
     /// Nodes whose process has ended although no fault ended it; they are started again after a pause.
     pub async fn supervise(&self, mut told: impl FnMut(usize) -> Result<()>) -> Result<()> {
         loop {

@@ -14,7 +14,10 @@ use trust_fabric_jepsen::history::{History, Workload};
 use trust_fabric_jepsen::results::{Results, RunResult};
 use trust_fabric_jepsen::run::{self, Plan, WORKLOADS};
 use trust_fabric_jepsen::schedule::Nemesis;
+use trust_fabric_jepsen::timeline;
 
+/// Violations that are printed of one history.
+const PRINTED_MAX: usize = 20;
 /// The directory of result files among the results.
 const FILES: &str = "results";
 
@@ -111,8 +114,11 @@ fn start(command: Command) -> Result<bool> {
 /// Violations of a history, printed.
 fn found(history: &History) -> Vec<Violation> {
     let violations = check::all(history);
-    for violation in &violations {
+    for violation in violations.iter().take(PRINTED_MAX) {
         eprintln!("  {} ({}): {}", violation.checker, violation.rule, violation.detail);
+    }
+    if violations.len() > PRINTED_MAX {
+        eprintln!("  and {} more", violations.len() - PRINTED_MAX);
     }
     violations
 }
@@ -161,6 +167,8 @@ async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
     eprintln!("{name}: seed {}, {} s, in {}", plan.seed, plan.seconds, directory.display());
     let history = History::read(&run::run(&options.place, plan, &directory).await?)?;
     let violations = found(&history);
+    let page = directory.join("timeline.html");
+    std::fs::write(&page, timeline::draw(&history, &violations))?;
     let result = RunResult::of(&history, &violations);
     result.write(&options.results.join(FILES))?;
     eprintln!(

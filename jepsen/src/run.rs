@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use trust_fabric_bench::health::View;
 
-use crate::clients::{Clients, unix_secs};
+use crate::clients::{Answer, Clients, Intent, unix_secs};
 use crate::cluster::{Cluster, Place};
-use crate::history::{Fault, Leader, Record, Recorder, Run, Workload};
+use crate::history::{Fault, Kind, Leader, Outcome, Record, Recorder, Run, Workload};
 use crate::liveness;
 use crate::schedule::{Nemesis, schedule};
 use crate::workloads::Load;
@@ -49,6 +50,9 @@ pub struct Plan {
 ///
 /// If the harness itself fails. A promise that is broken is no error: it is in the history.
 pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf> {
+    if directory.exists() {
+        fs::remove_dir_all(directory)?;
+    }
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let steps = schedule(plan.seed, plan.nemesis, plan.seconds);
     fs::write(directory.join("schedule.json"), serde_json::to_string_pretty(&steps)?)?;
@@ -80,10 +84,34 @@ pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf
     drop(cluster.health.until("not all nodes were well", HEALED_MAX, View::is_ready).await);
     clients.begin_final();
     let read = load.read_all().await;
+    let chains = match plan.workloads.contains(&Workload::Audit) {
+        true => verify_chains(&cluster, &clients, place, directory).await,
+        false => Ok(()),
+    };
     beside.shutdown().await;
     recorder.flush()?;
-    read?;
+    read.and(chains)?;
     Ok(history)
+}
+
+/// Records whether the chains of the audit are intact, as the program judges an export of each node.
+async fn verify_chains(
+    cluster: &Cluster,
+    clients: &Arc<Clients>,
+    place: &Place,
+    directory: &Path,
+) -> Result<()> {
+    let mut process = clients.process(0);
+    for node in cluster.all() {
+        let invoke = clients.recorder.now();
+        let intact = cluster.is_audit_intact(&place.program, &directory.join("cluster"), node).await?;
+        let answer = Answer::observed(invoke, clients.recorder.now());
+        let key = format!("node {}", node + 1);
+        let intent = Intent { workload: Workload::Audit, kind: Kind::Chain, key: &key, input: Value::Null };
+        let outcome = if intact.is_some() { Outcome::Ok } else { Outcome::Fail };
+        process.record(intent, node, &answer, outcome, json!(intact))?;
+    }
+    Ok(())
 }
 
 fn facts(place: &Place, plan: &Plan) -> Result<Run> {

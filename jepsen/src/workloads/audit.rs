@@ -92,8 +92,12 @@ impl Audit {
                     key: &key,
                     input: json!({"tool": tool}),
                 };
-                let request = get(&format!("/v1/tools/{tool}/audit?limit=1000"));
-                process.operate(intent, ("operator", node), &request, trail).await?;
+                let (answer, entries) = trail(process.clients(), node, &tool).await;
+                let (outcome, value) = match entries {
+                    Some(entries) => (Outcome::Ok, Value::Array(entries)),
+                    None => (answer.outcome(&[]), Value::Null),
+                };
+                process.record(intent, node, &answer, outcome, value)?;
             }
         }
         Ok(())
@@ -117,12 +121,24 @@ async fn verify(process: &mut Process, tool: &str, token: &str) -> Result<()> {
     process.record(intent, node, &answer, outcome, value)
 }
 
-/// The verifications of a trail.
-fn trail(answer: &Answer) -> (Outcome, Value) {
-    let Some(entries) = answer.body.as_array().filter(|_| answer.status == Some(200)) else {
-        return (answer.outcome(&[]), Value::Null);
-    };
-    let verifications = entries.iter().filter(|entry| entry["action"] == "verify");
-    let of = |entry: &Value| json!({"request_id": entry["request_id"], "decision": entry["decision"]});
-    (Outcome::Ok, Value::Array(verifications.map(of).collect()))
+/// The last answer of all pages of a trail, and its verifications, if every page was answered.
+async fn trail(clients: &Clients, node: usize, tool: &str) -> (Answer, Option<Vec<Value>>) {
+    let mut path = format!("/v1/tools/{tool}/audit?limit=1000");
+    let (mut all, mut invoke) = (Vec::new(), None);
+    loop {
+        let mut answer = clients.call("operator", node, &get(&path)).await;
+        answer.invoke = *invoke.get_or_insert(answer.invoke);
+        let Some(entries) = answer.body.as_array().filter(|_| answer.status == Some(200)) else {
+            return (answer, None);
+        };
+        let verifications = entries.iter().filter(|entry| entry["action"] == "verify");
+        let of = |entry: &Value| json!({"request_id": entry["request_id"], "decision": entry["decision"]});
+        all.extend(verifications.map(of));
+        // A page ends early if its entries are in many blocks.
+        let next = answer.header("link").and_then(|link| link.split_once('<')?.1.split_once('>'));
+        match next {
+            Some((next, _)) => next.clone_into(&mut path),
+            None => return (answer, Some(all)),
+        }
+    }
 }

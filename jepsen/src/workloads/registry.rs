@@ -1,5 +1,6 @@
 //! Registry: reads, writes and compare-and-set of tools by their `ETag`, on all nodes.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const STEP: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub struct Registry {
     /// The revision that was read last of each tool.
-    seen: Mutex<std::collections::HashMap<String, u64>>,
+    seen: Mutex<HashMap<String, String>>,
 }
 
 impl Registry {
@@ -44,7 +45,7 @@ impl Registry {
                 1..=9 => self.read(&mut process, &tool, node).await?,
                 10..=13 => self.write(&mut process, &tool, node, None).await?,
                 _ => {
-                    let seen = self.seen().get(&tool).copied();
+                    let seen = self.seen().get(&tool).cloned();
                     self.write(&mut process, &tool, node, seen).await?;
                 }
             }
@@ -52,7 +53,7 @@ impl Registry {
         Ok(())
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<String, u64>> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,13 +66,19 @@ impl Registry {
         };
         let request = get(&format!("/v1/tools/{tool}"));
         let (_, value) = process.operate(intent, ("gateway", node), &request, record).await?;
-        if let Some(revision) = value["revision"].as_u64() {
-            self.seen().insert(tool.to_owned(), revision);
+        if let Some(revision) = value["revision"].as_str() {
+            self.seen().insert(tool.to_owned(), revision.to_owned());
         }
         Ok(())
     }
 
-    async fn write(&self, process: &mut Process, tool: &str, node: usize, seen: Option<u64>) -> Result<()> {
+    async fn write(
+        &self,
+        process: &mut Process,
+        tool: &str,
+        node: usize,
+        seen: Option<String>,
+    ) -> Result<()> {
         let value = process.clients().number();
         let intent = Intent {
             workload: Workload::Registry,
@@ -88,8 +95,8 @@ impl Registry {
             (answer.outcome(&[200, 201]), value)
         };
         let (_, value) = process.operate(intent, ("gateway", node), &request, judge).await?;
-        if let Some(revision) = value["revision"].as_u64() {
-            self.seen().insert(tool.to_owned(), revision);
+        if let Some(revision) = value["revision"].as_str() {
+            self.seen().insert(tool.to_owned(), revision.to_owned());
         }
         Ok(())
     }
@@ -118,8 +125,9 @@ async fn remove(process: &mut Process, tool: &str, node: usize) -> Result<()> {
     process.operate(intent, ("gateway", node), &request, judge).await.map(drop)
 }
 
-fn revision(answer: &Answer) -> Option<u64> {
-    answer.header("etag")?.trim_matches('"').parse().ok()
+/// `registration.revision` of the entity tag.
+fn revision(answer: &Answer) -> Option<&str> {
+    Some(answer.header("etag")?.trim_matches('"'))
 }
 
 /// Content and revision of a read.

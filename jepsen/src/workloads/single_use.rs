@@ -8,14 +8,13 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use trust_fabric_bench::credentials::AUDIENCE;
 use trust_fabric_bench::registry::body_hash;
-use trust_fabric_bench::settings::SIGNAL_ISSUER;
 
 use super::{TOOL_ONCE, mint, verdict, verification};
-use crate::clients::{Answer, Clients, Intent, Process, exchange, idempotency, post, signal};
+use crate::clients::{Answer, Clients, Intent, Process, exchange, idempotency, post, signal, subject};
 use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 3;
-const ESTABLISHED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-established";
+const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
 /// A thing of one use, with the requests that present it.
 struct Once {
@@ -158,17 +157,17 @@ async fn token(process: &mut Process, number: u64) -> Result<Option<Once>> {
 /// One `jti` with two contents.
 fn set(clients: &Clients, number: u64) -> Once {
     let jti = format!("once{}-{number}", clients.run);
-    let sub_id = json!({"format": "iss_sub", "iss": SIGNAL_ISSUER, "sub": "single-use"});
+    let sub_id = json!({"format": "uri", "uri": subject(&format!("gone{}-{number}", clients.run))});
     let presentations = (0..clients.nodes as u64).map(|node| {
         let content = node % 2;
-        let mut body = signal(&jti, &sub_id, ESTABLISHED, &json!({"content": content}));
+        let mut body = signal(&jti, &sub_id, REVOKED, &json!({"content": content}));
         // The same content has the same time.
         body["iat"] = json!(clients.issued_at);
         Presentation { request: post("/v1/signals/events", "", &body), idempotency_key: None, content }
     });
     let judge = |answer: &Answer| match answer.status {
         Some(202) if answer.body["status"] == "accepted" => (Outcome::Ok, json!("new")),
-        Some(202) => (Outcome::Ok, json!("duplicate")),
+        Some(202) if answer.body["status"] == "duplicate" => (Outcome::Ok, json!("duplicate")),
         Some(409) => (Outcome::Ok, json!(false)),
         _ => (answer.outcome(&[]), Value::Null),
     };
