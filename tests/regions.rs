@@ -6,14 +6,20 @@
 mod calls;
 #[path = "regions/copies.rs"]
 mod copies;
+#[path = "regions/damage.rs"]
+mod damage;
 #[path = "regions/fake_peer.rs"]
 mod fake_peer;
+#[path = "regions/heavy_peers.rs"]
+mod heavy_peers;
 #[path = "support/ports.rs"]
 mod ports;
 #[path = "regions/strict.rs"]
 mod strict;
 #[path = "regions/tokens.rs"]
 mod tokens;
+#[path = "regions/upgrade.rs"]
+mod upgrade;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -204,7 +210,10 @@ impl Fabric {
         let shutdown = CancellationToken::new();
         let (start, started) = oneshot::channel();
         self.running = Some((run_in_thread((config, self.clock.clone()), shutdown.clone(), start), shutdown));
-        started.await.expect("the node starts");
+        if started.await.is_err() {
+            let thread = self.running.take().map(|(thread, _)| thread.join());
+            panic!("the node does not start: {thread:?}");
+        }
         until("ready", || async {
             let answer = self.operator.get(self.url("/readyz")).send().await.ok()?;
             (answer.status() == 200).then_some(())

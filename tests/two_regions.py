@@ -26,9 +26,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent / "faults"))
 
+import packets  # noqa: E402
 from nodes import leader, say, until  # noqa: E402
 from region import STALE_AFTER_SECS, UNREACHABLE  # noqa: E402
 from region_compose import Compose  # noqa: E402
+from region_faults import rounds, wrong_clock  # noqa: E402
 from region_processes import Processes  # noqa: E402
 
 PATIENCE_SECS = 60
@@ -258,7 +260,7 @@ def strict(scenario, rounds):
         region.mend()
 
 
-def check(regions, revocations):
+def check(regions, revocations, has_packets):
     regions.start()
     scenario = Scenario(regions)
     say(f"eu is live on each node of us {scenario.until_states('live'):.1f} s after both were ready")
@@ -282,9 +284,12 @@ def check(regions, revocations):
     without_a_majority(scenario)
     cut(scenario, revocations)
     scenario.until_equal()
-    # The configuration of containers is mounted read-only.
     if isinstance(regions, Processes):
+        rounds(scenario, has_packets)
+        # The configuration of containers is mounted read-only.
         strict(scenario, 10)
+        scenario.until_equal()
+        wrong_clock(scenario)
         scenario.until_equal()
 
 
@@ -294,11 +299,12 @@ def main():
     parser.add_argument("--delay-ms", type=int, default=75, help="round trip between the regions (default: 75)")
     parser.add_argument("--revocations", type=int, default=50, help="revocations in each part (default: 50)")
     arguments = parser.parse_args()
+    has_packets = arguments.kind == "processes" and packets.own_network()
     scratch = Path(tempfile.mkdtemp())
     regions = KINDS[arguments.kind](scratch, arguments.delay_ms)
     passed = False
     try:
-        check(regions, arguments.revocations)
+        check(regions, arguments.revocations, has_packets)
         passed = True
     finally:
         logs = regions.stop()

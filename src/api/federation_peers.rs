@@ -42,12 +42,19 @@ pub struct Peer {
     entries: u64,
     /// Number of its blocks in force.
     blocks: u64,
-    /// The address that was called last; like the next two fields, on the leader only.
+    /// Digest of the settings of this peer on the answering node, without paths of files. Nodes of one version with different
+    /// ones treat the peer differently until they agree.
+    config_digest: String,
+    /// The address that was called last; like the next three fields, on the leader only.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
     /// Milliseconds by which its clock is ahead of this node's, as its last response states. Nothing depends on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_offset_ms: Option<i64>,
+    /// Milliseconds of the last call without news, beyond the time for which the peer held it: the way to the peer and back,
+    /// and its proof that it is current.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_ms: Option<u64>,
     /// The reason why the last call had no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -90,21 +97,22 @@ pub async fn list(
     Ok((NO_STORE, Json(peers)).into_response())
 }
 
-/// Pauses, resumes, approves or forgets a peer fabric.
+/// Pauses, resumes, approves, repairs or forgets a peer fabric.
 ///
 /// `pause`: its calls and its credentials are refused; its ledger is read on. `resume` ends the pause. `approve`: the
-/// fault for which it is held is accepted, and no earlier credential counts. `forget`: the copy of its ledger is deleted,
-/// and no earlier credential counts.
+/// fault for which it is held is accepted, and no earlier credential counts. `repair`: the copy of its ledger is read
+/// again from the beginning, because the disk of a node has damaged it; earlier credentials count once it is read.
+/// `forget`: the copy is deleted, and no earlier credential counts.
 #[utoipa::path(
     post, path = "", operation_id = "setPeer",
     params(
         ("name" = String, Path, description = "The name of the peer in the configuration"),
-        ("verb" = String, Path, description = "`pause`, `resume`, `approve` or `forget`"),
+        ("verb" = String, Path, description = "`pause`, `resume`, `approve`, `repair` or `forget`"),
     ),
     responses(
         (status = 200, description = "The peer", body = Peer),
         (status = 404, description = "There is no peer with this name, or no such verb"),
-        (status = 409, description = "The peer has no fault that can be approved"),
+        (status = 409, description = "The peer has no fault that can be approved, or one that a repair does not settle"),
         (status = 501, description = "Federation is not configured"),
     )
 )]
@@ -117,7 +125,8 @@ pub async fn act(
     let Ok(Path((name, verb))) = path else { return Err(federation::Error::UnknownPeer.into()) };
     let peer = app.federation.peer(&name)?;
     let act = federation::act_of(&verb);
-    let act = act.ok_or_else(|| Error::not_found("the verb must be pause, resume, approve or forget"))?;
+    let act =
+        act.ok_or_else(|| Error::not_found("the verb must be pause, resume, approve, repair or forget"))?;
     let entry = Act::begin(&app, &caller, format!("{verb} peer {name}"))?;
     let done = app.federation.set_peer(peer, act, &caller).await.map_err(Error::from);
     entry.end(done, |()| String::new()).await?;
@@ -145,8 +154,10 @@ fn peer_of(status: PeerStatus) -> Peer {
         heard_ms_ago: heard_ago.map(millis),
         entries: copy.as_ref().map_or(0, |copy| copy.entries),
         blocks: copy.as_ref().map_or(0, |copy| copy.blocks),
+        config_digest: peer.digest().to_string(),
         endpoint: report.as_ref().map(|report| report.endpoint.clone()),
         clock_offset_ms: report.as_ref().and_then(|report| report.clock_offset_millis),
+        round_trip_ms: report.as_ref().and_then(|report| report.round_trip).map(millis),
         error: report.and_then(|report| report.error),
         serving: asked.map(|(call, ago)| Serving {
             position: call.since.map(|since| since.to_string()),

@@ -182,7 +182,9 @@ fn status(view: &View, out: &mut dyn Write) -> Result<(), Error> {
     }
     let (cluster_id, level) = (printable(text(&cluster, "cluster_id")), number(&cluster, "feature_level"));
     writeln!(out, "cluster {cluster_id}, feature level {level}, {}", leader_of(&cluster))?;
-    let rows: Vec<Value> = each_member(&cluster).map(status_row).collect();
+    let leads = each_member(&cluster).find(|member| member["node_id"] == cluster["leader"]);
+    let of_leader = leads.map_or(&Value::Null, |leader| &leader["report"]);
+    let rows: Vec<Value> = each_member(&cluster).map(|member| status_row(member, of_leader)).collect();
     let columns = [
         ("node", "node"),
         ("role", "role"),
@@ -215,7 +217,7 @@ fn each_member(cluster: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The cells of a member. A failure comes before the reason for which a change waits.
-fn status_row(member: &Value) -> Value {
+fn status_row(member: &Value, of_leader: &Value) -> Value {
     let report = &member["report"];
     let is_there = report.is_object();
     let is = |field: &str| report[field] == true;
@@ -228,6 +230,7 @@ fn status_row(member: &Value) -> Value {
         None if is("disk_is_low") => json!("disk space low"),
         None if member["waits_for"].is_string() => member["waits_for"].clone(),
         None if member["can_mint"] == false => json!(minting(member)),
+        None if has_other_peers(report, of_leader) => json!("[federation] differs from the leader's"),
         None => Value::Null,
     };
     let (program, is_old) = if is_there { (report, "") } else { (&member["recorded"], " (recorded)") };
@@ -247,6 +250,11 @@ fn status_row(member: &Value) -> Value {
         "level": program["feature_level"],
         "problem": problem,
     })
+}
+
+/// Whether a node has other settings of peer fabrics than the leader. Two versions have different digests of the same ones.
+fn has_other_peers(report: &Value, of_leader: &Value) -> bool {
+    report["version"] == of_leader["version"] && report["federation_digest"] != of_leader["federation_digest"]
 }
 
 fn snapshot(report: &Value) -> String {
@@ -406,12 +414,25 @@ mod tests {
 
     #[test]
     fn status_names_the_time_from_which_a_member_mints() {
-        let problem = |member: &Value| status_row(member)["problem"].clone();
+        let problem = |member: &Value| status_row(member, &Value::Null)["problem"].clone();
         let young = json!({"report": {}, "can_mint": false, "mints_from": "2026-11-24T22:10:00.000Z"});
         assert_eq!(problem(&young), "mints from 2026-11-24T22:10:00.000Z");
         assert_eq!(problem(&json!({"report": {}, "can_mint": false})), "has no signing key yet");
         assert_eq!(problem(&json!({"report": {}, "can_mint": true})), Value::Null);
         let waiting = json!({"report": {}, "can_mint": false, "waits_for": "the node lags"});
         assert_eq!(problem(&waiting), "the node lags");
+    }
+
+    #[test]
+    fn status_shows_members_with_other_settings_of_peer_fabrics() {
+        let report = |version: &str, digest: Value| json!({"version": version, "federation_digest": digest});
+        let leader = report("1.0.0", json!("one"));
+        let problem = |report: Value| status_row(&json!({"report": report}), &leader)["problem"].clone();
+        for other in [json!("two"), Value::Null] {
+            assert_eq!(problem(report("1.0.0", other)), "[federation] differs from the leader's");
+        }
+        for like in [report("1.0.0", json!("one")), report("1.1.0", json!("two"))] {
+            assert_eq!(problem(like), Value::Null);
+        }
     }
 }

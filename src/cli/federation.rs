@@ -40,6 +40,9 @@ pub(super) enum Command {
     Resume(Peer),
     /// Accept the fault for which a peer is held: no earlier credential of it counts.
     Approve(Peer),
+    /// Read the copy of a peer's ledger again, because the disk of a node has damaged it. Earlier credentials count again once
+    /// it is read.
+    Repair(Peer),
     /// Delete the copy of a peer's ledger: no earlier credential of it counts. A peer that stays configured joins again.
     Forget(Peer),
 }
@@ -65,6 +68,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::Pause(peer) => ("pause", peer),
         Command::Resume(peer) => ("resume", peer),
         Command::Approve(peer) => ("approve", peer),
+        Command::Repair(peer) => ("repair", peer),
         Command::Forget(peer) => ("forget", peer),
     };
     let path = [PEERS.as_slice(), &[&peer.name, verb]].concat();

@@ -359,6 +359,7 @@ pub struct Handle<M: Machine> {
     publisher: Publisher,
     /// Leaders in new terms of which this process learned.
     leader_changes: Arc<AtomicU64>,
+    settings_digest: Option<Arc<str>>,
     node_id: u64,
 }
 
@@ -383,6 +384,7 @@ impl<M: Machine> Clone for Handle<M> {
             clocks: Arc::clone(&self.clocks),
             publisher: self.publisher.clone(),
             leader_changes: Arc::clone(&self.leader_changes),
+            settings_digest: self.settings_digest.clone(),
             node_id: self.node_id,
         }
     }

@@ -57,6 +57,8 @@ pub struct Options {
     pub(crate) freshness: FreshnessMode,
     /// Maximum bytes of log entries; beyond it, a snapshot is taken and the log is purged.
     pub(crate) log_bytes_max: u64,
+    /// Digest of settings in which members should agree, for their reports.
+    pub(crate) settings_digest: Option<String>,
     /// Transport between nodes; `None` for a cluster of one.
     pub(crate) transport: Option<Transport>,
 }
@@ -203,6 +205,7 @@ pub(crate) async fn start<M: Machine>(
         clocks,
         publisher: peers::Publisher::default(),
         leader_changes: Arc::default(),
+        settings_digest: options.settings_digest.map(Arc::from),
         channels: Arc::clone(&channels),
         node_id,
     };

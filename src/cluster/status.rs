@@ -132,6 +132,7 @@ impl<M: Machine> Handle<M> {
             disk_is_low: self.space.state() != SpaceState::Enough,
             disk_is_full: self.space.is_full(),
             disputed_index: self.disputed_index(),
+            federation_digest: self.settings_digest.as_deref().map(str::to_owned),
         }
     }
 

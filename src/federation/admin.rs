@@ -81,6 +81,7 @@ pub fn act_of(verb: &str) -> Option<PeerAct> {
         "resume" => Some(PeerAct::Resume),
         "approve" => Some(PeerAct::Approve),
         "forget" => Some(PeerAct::Forget),
+        "repair" => Some(PeerAct::Repair),
         _ => None,
     }
 }
@@ -108,7 +109,7 @@ impl Federation {
         self.parts.peers.by_name(name).ok_or(Error::UnknownPeer)
     }
 
-    /// Pauses, resumes, approves or forgets a peer.
+    /// Pauses, resumes, approves, repairs or forgets a peer.
     ///
     /// # Errors
     /// [`Error::State`].

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::id::{TrustDomain, WorkloadId};
+use aws_lc_rs::digest::{SHA256, digest};
+
+use crate::id::{Digest128, TrustDomain, WorkloadId};
 use crate::limits;
 use crate::outbound::peers::Endpoint;
 use crate::token::fabric_peers::Ceiling;
@@ -49,6 +51,14 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Digest of its settings. Paths of files are local to a node and left out; two versions of the product may differ.
+    #[must_use]
+    pub fn digest(&self) -> Digest128 {
+        let RootSource { trust_domain, endpoint, .. } = self.roots.clone();
+        let roots = RootSource { trust_domain, file: PathBuf::new(), endpoint, crl: None };
+        digest_of(&format!("{:?}", Self { roots, ..self.clone() }))
+    }
+
     /// Time since a call for which its credentials may be accepted, if its response allows as much.
     #[must_use]
     pub fn lease(&self) -> Duration {
@@ -124,6 +134,13 @@ impl Peers {
         self.0.iter().flat_map(|tables| &tables.peers)
     }
 
+    /// Digest of the settings of all peers, in any order; `None` without the section `[federation]`.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let digests: BTreeSet<_> = self.iter().map(|peer| peer.digest().to_string()).collect();
+        self.is_configured().then(|| digest_of(&format!("{digests:?}")).to_string())
+    }
+
     /// The peer with this name.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Peer>> {
@@ -154,4 +171,10 @@ impl Peers {
     pub fn have(&self, trust_domain: &TrustDomain) -> bool {
         self.0.as_ref().is_some_and(|tables| tables.trust_domains.contains(trust_domain))
     }
+}
+
+fn digest_of(text: &str) -> Digest128 {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest(&SHA256, text.as_bytes()).as_ref()[..16]);
+    Digest128::from_bytes(bytes)
 }

@@ -7,6 +7,7 @@
 mod acknowledge;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::{Semaphore, watch};
@@ -129,7 +130,9 @@ impl Puller {
         call.request.enforced = repeated(*copied.enforced.borrow(), &call);
         let endpoint = peer.endpoints.get(call.endpoint);
         let endpoint = endpoint.ok_or_else(|| Failure::Unanswered("it has no endpoint".to_owned()))?;
+        let sent = self.clock.boot();
         let answer = self.ask(client, endpoint, engine, &call).await;
+        let took = self.clock.boot().saturating_sub(sent);
         if matches!(answer, Err(Failure::RolledBack))
             && let Some(command) = engine.rolled_back(&call)
         {
@@ -145,6 +148,10 @@ impl Puller {
             Next::Nothing => {
                 let audited = if answer.root.is_some() { "equal" } else { "skipped" };
                 self.metrics.federation_audited(&peer.name, audited);
+                // A peer that stops answers before the time is over.
+                if let Some(round_trip) = took.checked_sub(Duration::from_millis(call.request.hold_ms)) {
+                    self.reports.change(&peer.issuer, |report| report.round_trip = Some(round_trip));
+                }
                 self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, copied));
                 Ok(Outcome::NothingNew)
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The last calls to a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Report {
     pub endpoint: String,
     /// Milliseconds by which the peer's clock is ahead of ours.
     pub clock_offset_millis: Option<i64>,
+    /// Time of the last call without news beyond that for which the peer held it.
+    pub round_trip: Option<Duration>,
     /// The reason why the last call had no effect.
     pub error: Option<String>,
 }

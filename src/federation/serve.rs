@@ -172,7 +172,7 @@ impl Federation {
         query: ExportQuery<'_>,
     ) -> Result<LedgerPage, Error> {
         self.check_reader(reader)?;
-        self.check_origin(query.origin)?;
+        self.check_origin(reader, query.origin)?;
         let epoch: Option<u32> = number("epoch", query.epoch)?;
         let bucket: Option<u8> = number("bucket", query.bucket)?;
         if bucket.is_some() && epoch.is_none() {
@@ -268,12 +268,15 @@ impl Federation {
         }
     }
 
-    fn check_origin(&self, origin: Option<&str>) -> Result<(), Error> {
-        if origin.is_none_or(|origin| origin == self.parts.issuer) {
-            Ok(())
-        } else {
-            Err(Error::UnknownOrigin)
+    /// A copy has digests only, so there is nothing of it to read but its hash.
+    fn check_origin(&self, reader: Reader<'_>, origin: Option<&str>) -> Result<(), Error> {
+        let Some(origin) = origin.filter(|origin| *origin != self.parts.issuer) else { return Ok(()) };
+        if self.parts.peers.by_issuer(origin).is_some() && reader.may_read_copy_of(origin) {
+            let rule =
+                "the copy of a peer's ledger has digests only and is not exported: compare revocation-hash";
+            return Err(invalid("origin", rule));
         }
+        Err(Error::UnknownOrigin)
     }
 
     /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.

@@ -143,6 +143,7 @@ pub(super) async fn start_replica(
         clock: clock.clone(),
         freshness: config.cluster.freshness,
         log_bytes_max: config.cluster.log_bytes_max,
+        settings_digest: config.federation.as_ref().and_then(|federation| federation.peers.digest()),
         transport: transport(config, clock, metrics).await?,
     };
     let mut threads = Vec::new();

@@ -229,6 +229,9 @@ pub enum Error {
         "the peer has no fault that can be approved: a log that was rolled back must begin a new incarnation"
     )]
     PeerNotApprovable,
+    /// The peer is held for a reason that reading its ledger again does not settle.
+    #[error("the peer is held: a repair helps against a damaged copy only, approve or forget the peer")]
+    PeerHeld,
     /// A row is corrupt.
     #[error(transparent)]
     Damaged(#[from] Corrupt),
@@ -305,6 +308,7 @@ impl From<Refusal> for Error {
             Refusal::PeerOverQuota => Self::PeerOverQuota,
             Refusal::PeerImportMalformed => Self::PeerImportMalformed,
             Refusal::PeerNotApprovable => Self::PeerNotApprovable,
+            Refusal::PeerHeld => Self::PeerHeld,
             // This proposal was not applied, but an earlier or later one of the same command may be.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
         }

@@ -123,6 +123,7 @@ impl TestNode {
             clock: clock.clone(),
             freshness: cluster::FreshnessMode::default(),
             log_bytes_max: limits::LOG_BYTES_MAX,
+            settings_digest: None,
             transport: None,
         };
         let started = cluster::start(options, Replicated::default(), |writer| {

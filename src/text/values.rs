@@ -40,7 +40,7 @@ texts! {
     LedgerAlgorithm: "svc-ledger-sum-sha256-v1";
     LedgerState: "revoked", "blocked", "lifted", "key";
     PeerState: "not_read", "joining", "live", "stale", "held", "paused";
-    PeerFault: "rolled_back", "incarnation_reused", "root_differs", "awaits_approval";
+    PeerFault: "rolled_back", "incarnation_reused", "root_differs", "awaits_approval", "copy_damaged";
     Liveness: "pass";
     MemberRole: "leader", "follower", "learner", "joining", "invited";
     NodeRole: "leader", "follower";

@@ -106,6 +106,8 @@ class Node:
         self.log = cluster.directory / f"{name}.log"
         self.faults = Faults(cluster.directory / f"{name}.faults", cluster.library, self.data)
         self.process = None
+        # By which rules of a firewall know its packets; root alone may set it.
+        self.group = 4710 + node_id if os.geteuid() == 0 else None
 
     def start(self):
         assert not self.is_running(), self.name
@@ -113,7 +115,7 @@ class Node:
             self.process = subprocess.Popen(
                 [self.cluster.program, "serve", "--config", self.config], cwd=self.cluster.directory, stdout=log,
                 stderr=log, stdin=subprocess.DEVNULL, env=self.faults.environment | self.cluster.fabric.environment,
-                preexec_fn=die_with_parent)
+                group=self.group, preexec_fn=die_with_parent)
 
     def is_running(self):
         return self.process is not None and self.process.poll() is None

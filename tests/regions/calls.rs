@@ -277,6 +277,15 @@ async fn copy_of_another_peer_is_not_read() {
     assert_eq!(as_operator("eu").await.0, 200);
     assert_eq!(as_operator("ap").await.0, 404);
     let node_of_us = client_of(us.caller_of_peers(), &eu.made.ca.certificate);
+    // A copy has digests only, and is not exported.
+    for (origin, status, error) in
+        [("eu", 400, "origin: the copy of a peer's ledger"), ("ap", 404, "origin: ")]
+    {
+        let path = us.url(&format!("/v1/federation/revocation-export?origin=https://{origin}.example"));
+        let (got, answer) = call(&us.operator, Method::GET, path, None).await;
+        let text = answer["error_description"].as_str().unwrap_or_default();
+        assert_eq!((got, text.starts_with(error)), (status, true), "{answer}");
+    }
     let own = eu.url("/v1/federation/revocation-hash?origin=https://eu.example");
     assert_eq!(call(&node_of_us, Method::GET, own, None).await.0, 200);
     for origin in ["us", "ap"] {

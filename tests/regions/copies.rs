@@ -5,7 +5,7 @@ use std::process::Command;
 use super::*;
 
 /// The copy that `reader` has of the ledger of `origin` is equal to it.
-async fn assert_is_copy(reader: &Fabric, origin: &Fabric) {
+pub(super) async fn assert_is_copy(reader: &Fabric, origin: &Fabric) {
     let copy = reader.get(&format!("/v1/federation/revocation-hash?origin={}", origin.issuer())).await;
     let query = format!("?floor={}", copy["floor"]);
     let original = origin.hash(&query).await;
@@ -173,7 +173,7 @@ async fn paused_peer_is_refused_until_it_is_resumed() {
 }
 
 /// Output of a command of the program against a fabric, as its operator.
-fn command(fabric: &Fabric, arguments: &[&str]) -> (bool, String) {
+pub(super) fn command(fabric: &Fabric, arguments: &[&str]) -> (bool, String) {
     let operator = &fabric.made.callers[0].1;
     let mut command = Command::new(PROGRAM);
     command.arg("federation").args(arguments).arg("--server").arg(fabric.url(""));
@@ -262,4 +262,42 @@ async fn incarnation_that_was_replaced_does_not_come_back() {
     eu.start().await;
     let held = us.until_peer("eu", "held", 4).await;
     assert_eq!(held["fault"], "incarnation_reused");
+}
+
+/// Nodes that treat a peer differently show it: each states the digest of its settings, without paths of files.
+#[tokio::test]
+async fn settings_of_a_peer_have_a_digest() {
+    let (_eu, mut us) = eu_read_by_us().await;
+    let digests = async |us: &Fabric| {
+        let cluster = us.get("/v1/sys/cluster").await;
+        let of_node = cluster["members"][0]["report"]["federation_digest"].clone();
+        let of_peer = us.peer("eu").await["config_digest"].clone();
+        assert!(of_node.is_string() && of_peer.is_string(), "{cluster}");
+        [of_node, of_peer]
+    };
+    let before = digests(&us).await;
+    let moved = us.directory.path().join("moved.json");
+    let bundle = us.peers.split('"').find(|text| text.ends_with("bundle.json")).expect("a bundle").to_owned();
+    fs::copy(&bundle, &moved).expect("copied");
+    us.stop().await;
+    us.peers = us.peers.replace(&bundle, &moved.display().to_string());
+    us.start().await;
+    assert_eq!(digests(&us).await, before);
+    us.stop().await;
+    us.peers = us.peers.replace("accept = true", "accept = true\nmax_delegation_depth = 1");
+    us.start().await;
+    let after = digests(&us).await;
+    assert!(after[0] != before[0] && after[1] != before[1], "{after:?}");
+}
+
+/// A call is held for half a second, which is not a part of the round trip.
+#[tokio::test]
+async fn round_trip_is_the_time_of_a_call_without_its_hold() {
+    let (_eu, us) = eu_read_by_us().await;
+    us.until_peer("eu", "live", 0).await;
+    until("a round trip on loopback", || async {
+        let peer = us.peer("eu").await;
+        (peer["heard_ms_ago"].as_u64()? > 300 && peer["round_trip_ms"].as_u64()? < 300).then_some(())
+    })
+    .await;
 }

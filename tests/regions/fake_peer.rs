@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Collected, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -20,14 +21,32 @@ use super::*;
 
 /// The response to a request: status and body.
 type Script = Arc<Mutex<dyn FnMut(Value) -> (u16, Vec<u8>) + Send>>;
+/// The body of a response, which may never end.
+pub(super) type Body = BoxBody<Bytes, Infallible>;
 
 /// A node of `fabric` that answers by a script, until it is dropped.
-struct FakeNode {
+pub(super) struct FakeNode {
+    pub(super) address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
 impl FakeNode {
-    async fn start(fabric: &Fabric, script: impl FnMut(Value) -> (u16, Vec<u8>) + Send + 'static) -> Self {
+    pub(super) async fn start(
+        fabric: &Fabric,
+        script: impl FnMut(Value) -> (u16, Vec<u8>) + Send + 'static,
+    ) -> Self {
+        let script: Script = Arc::new(Mutex::new(script));
+        Self::answering(fabric, move |asked| {
+            let (status, body) = (script.lock().expect("the script"))(asked);
+            (status, Full::new(body.into()).boxed())
+        })
+        .await
+    }
+
+    pub(super) async fn answering(
+        fabric: &Fabric,
+        response: impl Fn(Value) -> (u16, Body) + Clone + Send + Sync + 'static,
+    ) -> Self {
         let certificates = CertificateDer::pem_file_iter(&fabric.made.node.certificate).expect("a file");
         let certificates = certificates.collect::<Result<Vec<_>, _>>().expect("certificates");
         let key = PrivateKeyDer::from_pem_file(&fabric.made.node.private_key).expect("a key");
@@ -37,34 +56,33 @@ impl FakeNode {
         config.alpn_protocols = vec![b"h2".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind(fabric.https).await.expect("a port");
-        let script: Script = Arc::new(Mutex::new(script));
+        let address = listener.local_addr().expect("an address");
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (socket, _) = listener.accept().await.expect("a connection");
-                let (acceptor, script) = (acceptor.clone(), Arc::clone(&script));
+                let (acceptor, response) = (acceptor.clone(), response.clone());
                 connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(socket).await else { return };
-                    let service = service_fn(move |request| answer(request, Arc::clone(&script)));
+                    let service = service_fn(move |request| answer(request, response.clone()));
                     let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                     drop(http.serve_connection(TokioIo::new(stream), service).await);
                 });
             }
         });
-        Self { _tasks: tasks }
+        Self { address, _tasks: tasks }
     }
 }
 
-async fn answer(request: Request<Incoming>, script: Script) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    response: impl Fn(Value) -> (u16, Body),
+) -> Result<Response<Body>, Infallible> {
     let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
-    let asked = serde_json::from_slice(&body).unwrap_or_default();
-    let (status, body) = {
-        let mut script = script.lock().expect("the script");
-        script(asked)
-    };
+    let (status, body) = response(serde_json::from_slice(&body).unwrap_or_default());
     let response = Response::builder().status(status).header("content-type", "application/json");
-    Ok(response.body(Full::new(body.into())).expect("a response"))
+    Ok(response.body(body).expect("a response"))
 }
 
 /// A valid response of a fabric `eu` with one entry at log index 7.

@@ -151,7 +151,8 @@ impl Refused for state::Error {
             | Self::PeerEntriesMissing
             | Self::PeerOverQuota
             | Self::PeerImportMalformed
-            | Self::PeerNotApprovable => Refusal::Conflict,
+            | Self::PeerNotApprovable
+            | Self::PeerHeld => Refusal::Conflict,
             Self::Node(error) => error.refusal(),
             Self::Damaged(_) | Self::Undecodable | Self::AuditBlockMissing => Refusal::Internal,
         }

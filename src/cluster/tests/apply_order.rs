@@ -91,6 +91,7 @@ async fn start_one() -> Running {
         clock: clock.clone(),
         freshness: FreshnessMode::default(),
         log_bytes_max: crate::limits::LOG_BYTES_MAX,
+        settings_digest: None,
         transport: None,
     };
     let (sender, steps) = sync_channel(0);

@@ -60,6 +60,7 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
         clock: Clock::system(),
         freshness: FreshnessMode::default(),
         log_bytes_max,
+        settings_digest: None,
         transport: None,
     };
     let mut writer = None;

@@ -8,6 +8,7 @@ mod disk_rollback;
 mod disk_space;
 mod divergence;
 mod feature_level;
+mod federation;
 mod hostile;
 mod identities;
 mod log_keeper;
@@ -196,6 +197,7 @@ impl Site {
             clock,
             freshness: self.freshness,
             log_bytes_max: self.log_bytes_max,
+            settings_digest: None,
             transport: Some(Transport {
                 listener,
                 tls: self.tls(&format!("node-{id}"), path),

@@ -1,10 +1,10 @@
-//! The command by which an operator pauses, resumes, approves or forgets a peer.
+//! The command by which an operator pauses, resumes, approves, repairs or forgets a peer.
 
 use super::import::load_or_new;
 use super::rows::Peer;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command::{PeerAct, PeerFault, Refusal, Reply, SetPeer};
+use crate::state::command::{PeerAct, PeerFault, PeerRow, Refusal, Reply, SetPeer};
 use crate::state::tables::{EntryTime, Tables};
 
 /// Applies the command.
@@ -35,6 +35,10 @@ pub fn set(
             forget(tables, &mut peer, index)?;
             true
         }
+        PeerAct::Repair if peer.row.fault() != PeerFault::Unspecified => {
+            return Ok(Reply::Refused(Refusal::PeerHeld));
+        }
+        PeerAct::Repair => repair(tables, &mut peer, index)?,
         PeerAct::Unspecified => return Ok(Reply::Refused(Refusal::Unspecified)),
     };
     if changed {
@@ -51,6 +55,7 @@ const fn detail_of(act: PeerAct) -> &'static str {
         PeerAct::Resume => "peer is resumed",
         PeerAct::Approve => "peer is approved",
         PeerAct::Forget => "peer is forgotten",
+        PeerAct::Repair => "copy of the peer is read again",
     }
 }
 
@@ -84,4 +89,28 @@ fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Co
         (peer.row.forgotten, peer.row.forgotten_to) = (incarnation, known_to);
     }
     Ok(())
+}
+
+/// Deletes the rows of the copy, which are read again from the beginning of the peer's log. Whether it changed anything.
+/// The peer has not changed, so its floors and the credentials above them stay: an entry that is read again covers no less
+/// than before, because it is imported later. Nothing is judged until the log was read to the former position, so a log
+/// that has lost its end is not accepted by this.
+fn repair(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<bool, Corrupt> {
+    if !peer.has_copy() {
+        return Ok(false);
+    }
+    let old = peer.row.clone();
+    peer.begin_generation(tables, index)?;
+    let new = std::mem::take(&mut peer.row);
+    peer.row = PeerRow {
+        incarnation: old.incarnation,
+        known_to: old.known_to,
+        floor_n: old.floor_n,
+        void_m: old.void_m,
+        complete_from: old.complete_from,
+        epoch: old.epoch,
+        is_repaired: true,
+        ..new
+    };
+    Ok(true)
 }

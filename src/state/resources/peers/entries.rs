@@ -111,9 +111,9 @@ impl Target<'_> {
 
     fn step_of_watermark(self, tables: &Tables<'_>, entry: &Entry) -> Result<Step, Corrupt> {
         let n = entry.placed.index;
-        let known_to = if self.is_new { 0 } else { self.peer.row.known_to };
+        let is_read = !self.is_new && self.peer.has(entry.placed);
         let known = if self.is_new { None } else { self.peer.entry(tables, &entry.id)? };
-        if n <= known_to || known.is_some_and(|known| n <= known.placed.index) {
+        if is_read || known.is_some_and(|known| n <= known.placed.index) {
             return Ok(Step::Skip);
         }
         let is_old = entry.placed.epoch.saturating_add(limits::FEDERATED_EPOCHS) < self.epoch;

@@ -156,7 +156,7 @@ pub fn import(
     if command.is_reset {
         begin_to_read(tables, &mut peer, index)?;
     }
-    if command.floor > peer.row.known_to {
+    if command.floor > peer.has_to() {
         // The peer has forgotten entries that were never read, all of them of earlier epochs.
         let row = &mut peer.row;
         (row.floor_n, row.void_m) = (row.floor_n.max(command.floor), index);
@@ -245,6 +245,7 @@ fn advance(
     (row.epoch, row.is_complete) = (row.epoch.max(command.epoch), row.is_complete || command.is_whole);
     if command.is_whole {
         row.keys_through = row.keys_through.max(command.through);
+        row.is_repaired = false;
     }
     if let Some(keys) = &command.keys {
         row.keys_etag.clone_from(&keys.etag);

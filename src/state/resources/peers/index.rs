@@ -11,13 +11,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 
-use super::rows::{EntryRow, read_block_key, read_entry_key};
+use super::rows::{EntryRow, copy_key, read_block_key, read_entry_key};
 use crate::cluster::{Corrupt, View, Write};
 use crate::id::{Digest128, Incarnation};
 use crate::state::command::{PeerKeys, PeerRow};
 use crate::state::machine::idempotency::digest;
-use crate::state::resources::ledger::LedgerState;
-use crate::state::tables::{PEER, PEER_BLOCK, PEER_KEYS, PEER_LEDGER, decode, eight_bytes, try_scan};
+use crate::state::resources::ledger::{LedgerState, Placed, Sum, entry_hash, sums_of};
+use crate::state::tables::{PEER, PEER_BLOCK, PEER_KEYS, PEER_LEDGER, Tables, decode, eight_bytes, try_scan};
 use crate::token::key_set::{KeySet, Purpose};
 
 /// Number of parts of the entries of a copy, each with its own lock.
@@ -118,19 +118,22 @@ pub struct PeerState {
     pub keys: Arc<KeySet>,
     entries: Arc<Entries>,
     blocks: Arc<Blocks>,
+    /// Whether the rows of the copy were not those of its sums when they were read.
+    pub is_damaged: bool,
 }
 
 impl PeerState {
     fn new(row: PeerRow, before: Option<&Self>) -> Self {
-        let entries = before.filter(|before| before.row.generation == row.generation);
-        let entries = entries.map(|before| Arc::clone(&before.entries)).unwrap_or_default();
+        let of_the_copy = before.filter(|before| before.row.generation == row.generation);
+        let is_damaged = of_the_copy.is_some_and(|before| before.is_damaged);
+        let entries = of_the_copy.map(|before| Arc::clone(&before.entries)).unwrap_or_default();
         let blocks = before.filter(|before| before.row.blocks_of == row.blocks_of);
         let blocks = blocks.map(|before| Arc::clone(&before.blocks)).unwrap_or_default();
         let keys = before.map(|before| Arc::clone(&before.keys)).unwrap_or_default();
         entries.floor_n.fetch_max(row.floor_n, Ordering::SeqCst);
         entries.floor_m.fetch_max(row.floor_m, Ordering::SeqCst);
         let incarnation = row.incarnation.as_ref().try_into().map(Incarnation::from_bytes).ok();
-        Self { row: Arc::new(row), incarnation, keys, entries, blocks }
+        Self { row: Arc::new(row), incarnation, keys, entries, blocks, is_damaged }
     }
 
     /// Whether this incarnation was replaced.
@@ -214,15 +217,65 @@ impl PeerIndex {
         writes.into_iter().try_for_each(|write| remove(&copies, write))
     }
 
-    /// Reads all rows.
+    /// Reads all rows. A copy whose rows are not those of its sums judges nothing: the disk lost or changed some, and what
+    /// is lost would be accepted.
     pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         let mut copies = BTreeMap::new();
+        let mut counted = BTreeMap::new();
         for table in [PEER, PEER_KEYS, PEER_LEDGER, PEER_BLOCK] {
-            try_scan(view, table, &[], |key, row| put(&mut copies, table, key, row).map(|()| true))?;
+            try_scan(view, table, &[], |key, row| {
+                put(&mut copies, table, key, row)?;
+                count(&mut counted, table, key, row).map(|()| true)
+            })?;
+        }
+        for (key, copy) in &mut copies {
+            let of = |number: u64| counted.get(&copy_key(key, number)).cloned().unwrap_or_default();
+            let (epochs, blocks) = (of(copy.row.generation).epochs, of(copy.row.blocks_of).blocks);
+            let sums = sums_of(&Tables::new(view), &copy_key(key, copy.row.generation))?;
+            copy.is_damaged = sums.blocks != blocks || !sums.epochs.into_iter().eq(epochs);
+            if copy.is_damaged {
+                let peer = &copy.row.issuer;
+                tracing::error!(peer, "the copy of a peer's ledger is damaged on this node: repair the peer");
+            }
         }
         self.0.store(Arc::new(copies));
         Ok(())
     }
+}
+
+/// The sums of the rows of a copy; those of blocks are under the number by which they are stored.
+#[derive(Clone, Default)]
+struct Counted {
+    epochs: BTreeMap<u32, Sum>,
+    blocks: Sum,
+}
+
+fn count(
+    counted: &mut BTreeMap<Vec<u8>, Counted>,
+    table: &str,
+    key: &[u8],
+    row: &[u8],
+) -> Result<(), Corrupt> {
+    match table {
+        PEER_LEDGER => {
+            let (peer, generation, id) = read_entry_key(key)?;
+            let Placed { index, epoch, state } = EntryRow::read(row)?.placed;
+            let one = Sum::of_one(entry_hash(id.as_bytes(), state, index, epoch));
+            let sum =
+                counted.entry(copy_key(&peer, generation)).or_default().epochs.entry(epoch).or_default();
+            *sum = sum.plus(&one);
+        }
+        PEER_BLOCK => {
+            let (peer, blocks_of, id, by) = read_block_key(key)?;
+            let index = eight_bytes(PEER_BLOCK.as_bytes(), row.to_vec())?;
+            let fact = [*id.as_bytes(), *by.as_bytes()].concat();
+            let one = Sum::of_one(entry_hash(&fact, LedgerState::Blocked, index, 0));
+            let counted = counted.entry(copy_key(&peer, blocks_of)).or_default();
+            counted.blocks = counted.blocks.plus(&one);
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn put(
@@ -291,7 +344,6 @@ fn remove(copies: &BTreeMap<Digest128, PeerState>, write: &Write) -> Result<(), 
 mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::state::resources::ledger::Placed;
 
     /// Six million of them fit into 260 MB.
     #[test]

@@ -41,6 +41,9 @@ fn usable(copy: Option<&PeerState>) -> Result<&PeerState, PeerVerdict> {
     if let Some(fault) = PeerFault::from_row(copy.row.fault()) {
         return Err(PeerVerdict::Unjudged(Unjudged::Held(fault)));
     }
+    if copy.is_damaged {
+        return Err(PeerVerdict::Unjudged(Unjudged::Held(PeerFault::CopyDamaged)));
+    }
     if copy.incarnation.is_some() && copy.row.is_complete { Ok(copy) } else { Err(joining) }
 }
 

@@ -60,6 +60,8 @@ pub enum PeerFault {
     RootDiffers,
     /// Its new incarnation waits for an operator.
     AwaitsApproval,
+    /// The copy on this node is not the one that was imported: its disk lost rows, or changed them.
+    CopyDamaged,
 }
 
 impl PeerFault {
@@ -71,6 +73,7 @@ impl PeerFault {
             Self::IncarnationReused => "incarnation_reused",
             Self::RootDiffers => "root_differs",
             Self::AwaitsApproval => "awaits_approval",
+            Self::CopyDamaged => "copy_damaged",
         }
     }
 
@@ -193,7 +196,17 @@ fn root_of(view: &dyn View, issuer: &str, floor: u32) -> Result<Option<([u8; 32]
 impl State {
     /// A peer; `None` if nothing was imported of it, nor set.
     pub fn peer_copy(&self, issuer: &str) -> Result<Option<PeerCopy>, Error> {
-        Ok(row_of(self.cluster.view(), issuer)?.map(PeerCopy::from_row))
+        let copy = row_of(self.cluster.view(), issuer)?.map(PeerCopy::from_row);
+        Ok(copy.map(|copy| self.with_damage(copy)))
+    }
+
+    /// Damage is of this node alone, and not in its state.
+    fn with_damage(&self, mut copy: PeerCopy) -> PeerCopy {
+        let in_memory = self.cluster.machine().peers().get(&peer_key(&copy.issuer));
+        let is_damaged =
+            in_memory.is_some_and(|known| known.is_damaged && known.row.generation == copy.generation);
+        copy.fault = copy.fault.or(is_damaged.then_some(PeerFault::CopyDamaged));
+        copy
     }
 
     /// The root of the copy over epochs from `floor` on and the blocks in force, and the number of entries under it.
@@ -272,11 +285,11 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Pauses, resumes, approves or forgets a peer. Returns after the barrier, as a revocation does.
+    /// Pauses, resumes, approves, repairs or forgets a peer. Returns after the barrier, as a revocation does.
     ///
     /// # Errors
-    /// [`Error::UnknownPeer`], [`Error::PeerNotApprovable`], [`Error::TooManyPeers`], [`Error::FeatureLevelTooLow`],
-    /// [`Error::IdempotencyKeyReused`].
+    /// [`Error::UnknownPeer`], [`Error::PeerNotApprovable`], [`Error::PeerHeld`], [`Error::TooManyPeers`],
+    /// [`Error::FeatureLevelTooLow`], [`Error::IdempotencyKeyReused`].
     #[cfg(not(feature = "level-0"))]
     pub async fn set_peer(self, issuer: &str, act: PeerAct) -> Result<PeerCopy, Error> {
         let command = SetPeer { issuer: issuer.to_owned(), act: act.into(), caller: self.name() };

@@ -131,6 +131,19 @@ impl Peer {
         copy_key(&self.key, self.row.generation)
     }
 
+    /// The log index of the peer up to which the copy has every entry, or has forgotten it.
+    #[must_use]
+    pub fn has_to(&self) -> u64 {
+        if self.row.is_repaired { self.row.floor_n } else { self.row.known_to }
+    }
+
+    /// Whether the copy has this entry, or has forgotten it. A repaired one has forgotten none of its complete epochs.
+    #[must_use]
+    pub fn has(&self, entry: Placed) -> bool {
+        let is_complete = self.row.is_repaired && entry.epoch >= self.row.complete_from;
+        entry.index <= self.has_to() && !is_complete
+    }
+
     #[must_use]
     pub fn entry_key(&self, id: &Digest128) -> Vec<u8> {
         entry_key(&self.key, self.row.generation, id)

@@ -30,6 +30,7 @@ enum Step {
     Deliver(usize),
     Wait(u64),
     ForgetPeer,
+    Repair,
     /// The relying fabric is restored from its state so many entries ago.
     Restore(usize),
     /// A node that lags by so many entries mints a token from that one.
@@ -182,6 +183,10 @@ impl History {
                 let command = if reply == DONE { LogCommand::ForgetPeer } else { LogCommand::Other };
                 self.record(command);
             }
+            Step::Repair => {
+                self.relying.set(PeerAct::Repair);
+                self.record(LogCommand::Other);
+            }
             Step::Restore(back) => self.restore(back),
             Step::Mint { from, lag } if from < self.tokens.len() => self.mint(from, lag),
             Step::Deliver(_) | Step::Mint { .. } => {}
@@ -284,10 +289,10 @@ proptest! {
         }
     }
 
-    /// Parts, late parts and repeated ones: nothing is accepted that both logs refuse, and in the end there is one copy.
+    /// Parts, late parts and repeated ones, and repairs: nothing is accepted that both logs refuse, and in the end there is one copy.
     #[test]
     fn parts_in_any_order_give_one_copy(
-        steps in vec(step(), 1..40),
+        steps in vec(prop_oneof![14 => step(), 1 => Just(Step::Repair)], 1..40),
         most in 1usize..4,
         cuts in vec((0usize..9, any::<bool>()), 0..6),
     ) {

@@ -8,6 +8,7 @@ mod imports;
 mod logs;
 mod node;
 mod origin;
+mod repair;
 
 use std::time::Duration;
 
