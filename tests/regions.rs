@@ -18,8 +18,6 @@ mod ports;
 mod strict;
 #[path = "regions/tokens.rs"]
 mod tokens;
-#[path = "regions/upgrade.rs"]
-mod upgrade;
 
 use std::fmt::Write as _;
 use std::fs;

@@ -58,6 +58,12 @@ impl Random {
     }
 }
 
+async fn revoke(state: &State, number: u64, blocks: bool) {
+    let fact = Some(fact_row(&Fact::subject(ISSUER, &format!("s{number}"))));
+    let command = Revoke { fact, blocks, reason: "lost".to_owned(), ..Revoke::default() };
+    state.as_node().revoke(command).await.expect("revoked");
+}
+
 /// An origin and its reader.
 struct Pair {
     origin: TestNode,
@@ -69,7 +75,12 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        let (origin, reader) = (TestNode::start(START).await, TestNode::start(START).await);
+        Self::of_level(crate::state::feature_level::NEWEST).await
+    }
+
+    async fn of_level(level: u32) -> Self {
+        let origin = TestNode::start_at_level(START, level).await;
+        let reader = TestNode::start_at_level(START, level).await;
         let served = Federation::new(Parts {
             issuer: ISSUER.to_owned(),
             trust_domain: peer().roots.trust_domain,
@@ -92,9 +103,24 @@ impl Pair {
     }
 
     async fn revoke(&self, number: u64, blocks: bool) {
-        let fact = Some(fact_row(&Fact::subject(ISSUER, &format!("s{number}"))));
-        let command = Revoke { fact, blocks, reason: "lost".to_owned(), ..Revoke::default() };
-        self.origin.state.as_node().revoke(command).await.expect("revoked");
+        revoke(&self.origin.state, number, blocks).await;
+    }
+
+    /// Reads until there is nothing new. The copy is then equal to the ledger, which has so many entries.
+    async fn read_to_the_end(&mut self) -> u64 {
+        loop {
+            let (call, answer) = self.ask(5000).await;
+            if !self.take(&call, &answer).await {
+                assert!(answer.is_whole() && answer.root.is_some(), "{answer:?}");
+                break;
+            }
+        }
+        let current = self.origin.state.current().await.expect("current");
+        let sums = self.origin.state.ledger_sums(&current).expect("sums");
+        let incarnation = self.origin.state.index().incarnation.expect("bootstrapped");
+        let copied = self.reader.state.peer_root(ISSUER, 0).expect("a root");
+        assert_eq!(copied, Some((sums.root(&incarnation, 0), sums.count(0))));
+        sums.count(0)
     }
 
     /// A call and its response, with few entries on a page.
@@ -163,19 +189,46 @@ async fn copy_is_equal_after_losses_and_changes_of_the_leader() {
         position = now;
     }
     pair.engine = Pair::engine(&pair.reader);
-    loop {
-        let (call, answer) = pair.ask(5000).await;
-        if !pair.take(&call, &answer).await {
-            assert!(answer.is_whole() && answer.root.is_some(), "{answer:?}");
-            break;
+    assert!(pair.read_to_the_end().await > 10, "something was revoked");
+    pair.end().await;
+}
+
+/// Both revoke while the level of one is raised, then that of the other: the origin serves at either level, the reader copies
+/// from its raise on, and no revocation fails.
+#[tokio::test]
+async fn raise_of_the_level_under_load_begins_the_copy() {
+    let mut pair = Pair::of_level(0).await;
+    pair.revoke(0, true).await;
+    let (call, answer) = pair.ask(5000).await;
+    let Next::Import(import) = pair.engine.answered(&call, &answer, true, Duration::ZERO) else {
+        panic!("there is something new")
+    };
+    let refused = pair.puller.import(&peer(), *import).await.expect_err("level 0");
+    assert!(matches!(&refused, Failure::NotImported(text) if text.contains("feature level")), "{refused}");
+    assert_eq!(pair.reader.state.peer_copy(ISSUER).expect("reads"), None);
+    let (origin, reader) = (pair.origin.state.clone(), pair.reader.state.clone());
+    let is_over = std::cell::Cell::new(false);
+    let load = async {
+        let mut revoked = 1;
+        while !is_over.get() {
+            tokio::join!(revoke(&origin, revoked, false), revoke(&reader, revoked, true));
+            revoked += 1;
         }
-    }
-    let current = pair.origin.state.current().await.expect("current");
-    let sums = pair.origin.state.ledger_sums(&current).expect("sums");
-    let incarnation = pair.origin.state.index().incarnation.expect("bootstrapped");
-    let copied = pair.reader.state.peer_root(ISSUER, 0).expect("a root");
-    assert_eq!(copied, Some((sums.root(&incarnation, 0), sums.count(0))));
-    assert!(sums.count(0) > 10, "something was revoked");
+        revoked
+    };
+    let upgrade = async {
+        for state in [&reader, &origin] {
+            assert_eq!(state.as_node().raise_feature_level().await.expect("raised"), 1);
+            for _ in 0..20 {
+                let (call, answer) = pair.ask(5000).await;
+                pair.take(&call, &answer).await;
+            }
+        }
+        is_over.set(true);
+    };
+    let (revoked, ()) = tokio::join!(load, upgrade);
+    assert_eq!(pair.read_to_the_end().await, revoked + 1, "each, and the block of the first");
+    drop((origin, reader));
     pair.end().await;
 }
 
