@@ -75,7 +75,7 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        Self::of_level(crate::state::feature_level::NEWEST).await
+        Self::of_level(state::feature_level::NEWEST).await
     }
 
     async fn of_level(level: u32) -> Self {
