@@ -5,6 +5,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use super::snapshot_transfer::purge_log;
 use super::*;
 use crate::cluster::Corrupt;
+use crate::id::Digest128;
 use crate::state::command::{ImportLedger, PeerEntry};
 use crate::state::{PeerCopy, Replicated, State, peer_key};
 
@@ -12,6 +13,8 @@ const PEER: &str = "https://a.example";
 /// Entries of an import. Some are new, the others move an entry of before.
 const ENTRIES: u64 = 8;
 const FACTS: u64 = 50;
+/// A fact that is imported once.
+const ONCE: [u8; 16] = [0xee; 16];
 
 /// An import that continues a copy which was read up to here.
 fn import(copy: Option<&PeerCopy>) -> ImportLedger {
@@ -70,6 +73,10 @@ async fn snapshot_has_copy_and_position_of_one_moment() {
         .expect("applied");
     let known = away.handle.applied();
     away.stop().await;
+    let mut once = import(Some(&copy));
+    once.entries[0].id = Bytes::from_static(&ONCE);
+    let once_at = once.entries[0].n;
+    copy = importer.import_ledger(once).await.expect("imports").copy;
     let mut roots = BTreeMap::from([moment(&importer).expect("a copy")]);
     for _ in 0..30 {
         copy = importer.import_ledger(import(Some(&copy))).await.expect("imports").copy;
@@ -102,8 +109,9 @@ async fn snapshot_has_copy_and_position_of_one_moment() {
     assert_eq!(seen.keys().next_back(), Some(&copy.position));
     let in_memory = back.handle.machine().peers().get(&peer_key(PEER)).expect("a copy");
     assert_eq!(Some(&in_memory.row.position), seen.keys().next_back(), "as on the disk");
+    assert!(in_memory.covers_n(&[Digest128::from_bytes(ONCE)], once_at - 1), "it came with the snapshot");
     let copy = reader.peer_copy(PEER).expect("reads").expect("a copy");
-    assert_eq!((copy.fault, copy.entries), (None, FACTS), "its rows are those of its sums");
+    assert_eq!((copy.fault, copy.entries), (None, FACTS + 1), "its rows are those of its sums");
     assert!(back.handle.raft.metrics().borrow_watched().purged.is_some_and(|purged| purged.index >= last));
     drop((importer, reader));
     nodes.push(back);
