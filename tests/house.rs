@@ -947,7 +947,10 @@ fn no_file_is_too_long() {
 
 #[test]
 fn names_of_tests_are_short() {
-    check(test_name_violations, &["src", "client", "fabric-spec", "tests", "bench", "jepsen", "models", "provider"]);
+    check(
+        test_name_violations,
+        &["src", "client", "fabric-spec", "tests", "bench", "jepsen", "models", "provider"],
+    );
 }
 
 #[test]
