@@ -42,8 +42,12 @@ pub fn draw(history: &History, violations: &[Violation]) -> String {
         body += &enlarged(history, violation);
     }
     if violations.len() > ENLARGED_MAX {
-        body +=
-            &format!("<p>{} more violations are in the result file.</p>", violations.len() - ENLARGED_MAX);
+        // Writing to a string does not fail, here and below.
+        let _ = write!(
+            body,
+            "<p>{} more violations are in the result file.</p>",
+            violations.len() - ENLARGED_MAX
+        );
     }
     body += "<h2>Timeline</h2><p>Above: for each node the leader that it sees, and its faults in red. Below: \
              operations by process; <b style=\"color:#3a9d6a\">answered</b>, <b style=\"color:#d98a1f\">without \
@@ -61,7 +65,6 @@ fn summary(history: &History, violations: &[Violation]) -> String {
     let all = [("all".to_owned(), result.operations)];
     let kinds = result.kinds.iter().map(|(kind, counts)| (json_name(kind), *counts));
     for (kind, counts) in kinds.chain(all) {
-        // Writing to a string does not fail, here and below.
         let _ = write!(
             rows,
             "<tr><td>{kind}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
@@ -132,7 +135,7 @@ fn enlarged(history: &History, violation: &Violation) -> String {
             escaped(&shortened(&one.value))
         );
     }
-    text += &format!("<p>{} s to {} s:</p>", seconds(from), seconds(until));
+    let _ = write!(text, "<p>{} s to {} s:</p>", seconds(from), seconds(until));
     text += &chart::image(&drawn, as_f64(around.len() as u64) * ROW_HEIGHT);
     text
 }

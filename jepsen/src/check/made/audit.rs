@@ -11,7 +11,7 @@ const WORKLOAD: Workload = Workload::Audit;
 /// So that a run takes seconds: the power is cut after half of it.
 const STRETCH: Nanos = 200_000;
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
     let mut trails: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let planned = planned(draws, 4);

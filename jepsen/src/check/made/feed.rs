@@ -11,7 +11,7 @@ fn event(index: u64, subject: &str) -> Value {
     json!({"id": format!("0a1b-{index}-0"), "subject": subject})
 }
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
     let mut log: Vec<(Nanos, String)> = Vec::new();
     let mut changes = Vec::new();

@@ -10,7 +10,7 @@ use super::*;
 const WORKLOAD: Workload = Workload::Keys;
 const NOW: u64 = 1_790_000_000;
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
     let mut minted: Vec<(Nanos, String, u64, u64)> = Vec::new();
     let mut tainted: BTreeMap<u64, Nanos> = BTreeMap::new();

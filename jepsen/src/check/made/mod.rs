@@ -205,3 +205,27 @@ fn one_of<T: Copy>(of: &[T], bits: &mut Bits) -> Option<T> {
     let count = of.len() as u64;
     (count > 0).then(|| of[usize::try_from(bits.below(count)).expect("a place")])
 }
+
+#[test]
+fn answers_of_another_form_are_reported() {
+    let cases: [(Make, Check, Kind); 8] = [
+        (registry::make, super::witness::check, Kind::Write),
+        (registry::make, super::witness::check, Kind::Read),
+        (revoke::make, super::revoke::check, Kind::Use),
+        (single_use::make, super::single_use::check, Kind::Spend),
+        (streams::make, super::streams::check, Kind::Deliver),
+        (feed::make, super::feed::check, Kind::Event),
+        (audit::make, super::audit::check, Kind::Verify),
+        (keys::make, super::keys::check, Kind::Check),
+    ];
+    let draws: Vec<_> = (0..60).map(mixed).collect();
+    for (make, check, kind) in cases {
+        let mut history = make(&draws);
+        let answered = places(&history, |made| {
+            made.kind == kind && made.outcome == Outcome::Ok && !made.value.is_null()
+        });
+        history.operations[answered[0]].value = serde_json::json!({"value": "strange"});
+        let found = check(&history);
+        assert!(found.iter().any(|violation| violation.rule == "readable"), "{kind:?}: {found:?}");
+    }
+}

@@ -55,7 +55,7 @@ fn read_value(state: State) -> Value {
     state.map_or(Value::Null, |(value, version)| json!({"value": value, "revision": revision_text(version)}))
 }
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut log = Log::default();
     let mut made = Vec::new();
     for (value, planned) in (1..).zip(planned(draws, 6)) {
@@ -289,7 +289,7 @@ const WRONG: [Wrong; 7] = [
 ];
 
 /// Wrong for the witness only: versions and log indexes, which the second opinion does not use.
-const WRONG_FOR_WITNESS: [Wrong; 8] = [
+const WRONG_FOR_WITNESS: [Wrong; 9] = [
     Wrong {
         name: "two writes of one version",
         rules: &["one write for each version"],
@@ -380,10 +380,26 @@ const WRONG_FOR_WITNESS: [Wrong; 8] = [
             let Some((old, new)) = one_of(&successive(history), bits) else { return false };
             let (key, index) = (history.operations[new].key.clone(), history.operations[new].index);
             let later = places(history, |read| {
-                read.key == key && read.input["min_index"].as_u64() >= index && !read.value.is_null()
+                read.key == key
+                    && read.outcome == Outcome::Ok
+                    && read.input["min_index"].as_u64() >= index
+                    && !read.value.is_null()
             });
             let Some(read) = one_of(&later, bits) else { return false };
             history.operations[read].value = content(&history.operations[old]);
+            true
+        },
+    },
+    Wrong {
+        name: "version that is removed twice",
+        rules: &["removed once"],
+        change: |history, bits| {
+            let removals = places(history, |made| {
+                made.kind == Kind::Remove && made.outcome == Outcome::Ok && made.input["if_match"].is_string()
+            });
+            let Some(removal) = one_of(&removals, bits) else { return false };
+            let removal = history.operations[removal].clone();
+            history.operations.push(Operation { invoke: removal.end + 1, end: removal.end + 2, ..removal });
             true
         },
     },
@@ -418,4 +434,19 @@ fn correct_registries_are_not_reported_by_the_witness() {
 #[test]
 fn correct_registries_are_not_reported_as_a_second_opinion() {
     none_is_reported(make, registry::check);
+}
+
+#[test]
+fn search_that_does_not_end_is_reported() {
+    let planned = Planned { outcome: Outcome::Ok, ..planned(&[99], 1)[0] };
+    let made = |kind, invoke, input, value| {
+        let made = operation(&planned, WORKLOAD, kind, "t".to_owned());
+        Operation { invoke, end: invoke + 1000, input, value, ..made }
+    };
+    let mut operations: Vec<_> =
+        (0..40).map(|value| made(Kind::Write, value, json!({"value": value}), Value::Null)).collect();
+    operations.push(made(Kind::Read, 5000, Value::Null, json!({"value": 99, "revision": "1.99"})));
+    let history = History { operations, ..History::default() };
+    let rules: Vec<_> = registry::check(&history).into_iter().map(|violation| violation.rule).collect();
+    assert_eq!(rules, ["decided"]);
 }

@@ -9,7 +9,7 @@ use super::*;
 
 const WORKLOAD: Workload = Workload::Revoke;
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
     // By subject: from when each node refuses what was issued before.
     let mut revoked: BTreeMap<u64, Vec<(Nanos, [Nanos; 3])>> = BTreeMap::new();

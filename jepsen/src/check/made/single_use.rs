@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::single_use::check;
 use super::*;
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
     let mut winners: BTreeMap<u64, Option<String>> = BTreeMap::new();
     for mut planned in planned(draws, 5) {

@@ -9,7 +9,7 @@ use super::*;
 
 const WORKLOAD: Workload = Workload::Streams;
 
-fn make(draws: &[u64]) -> History {
+pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
     let mut numbers: HashMap<u64, u64> = HashMap::new();
     let mut log = Vec::new();
