@@ -62,7 +62,7 @@ fn summary(history: &History, violations: &[Violation]) -> String {
     let result = RunResult::of(history, violations);
     let mut rows =
         String::from("<tr><th>operation</th><th>answered</th><th>without effect</th><th>unknown</th></tr>");
-    let all = [("all".to_owned(), result.operations)];
+    let all = [("in all".to_owned(), result.operations)];
     let kinds = result.kinds.iter().map(|(kind, counts)| (json_name(kind), *counts));
     for (kind, counts) in kinds.chain(all) {
         let _ = write!(
