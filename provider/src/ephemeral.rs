@@ -1,7 +1,12 @@
 //! Ephemeral resources: opened for one run of Terraform, in neither plan nor state, and closed at its end.
 //!
-//! A result never changes while it is open, so none is renewed.
+//! A result never changes while it is open, so none is renewed. Terraform does not close one whose users failed; the plugin
+//! closes it when Terraform ends the plugin.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Call, Failure};
@@ -45,6 +50,39 @@ pub struct Opened {
     pub observed: Object,
     /// For `close`, without a secret; `None`: there is nothing to close.
     pub kept: Option<String>,
+}
+
+/// The ephemeral resources of a plugin that are not closed yet, of those that have something to close.
+#[derive(Default)]
+pub struct OpenResources(Mutex<Vec<OpenResource>>);
+
+struct OpenResource {
+    ephemeral: &'static dyn Ephemeral,
+    access: Arc<Access>,
+    kept: String,
+}
+
+impl OpenResources {
+    pub fn add(&self, ephemeral: &'static dyn Ephemeral, access: Arc<Access>, kept: String) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.push(OpenResource { ephemeral, access, kept });
+    }
+
+    pub fn remove(&self, kept: &str) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|resource| resource.kept != kept);
+    }
+
+    /// Closes those that are left, within [`limits::CLOSE_AT_END_MAX`]; the messages of failures.
+    pub async fn close_all(&self) -> Vec<Diagnostic> {
+        let open = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut closing = JoinSet::new();
+        for OpenResource { ephemeral, access, kept } in open {
+            closing.spawn(async move { close(ephemeral, &access, &CancellationToken::new(), &kept).await });
+        }
+        let closed = timeout(limits::CLOSE_AT_END_MAX, closing.join_all()).await;
+        closed.unwrap_or_default().into_iter().filter_map(Result::err).collect()
+    }
 }
 
 /// Opens an ephemeral resource: its values, and the text for [`close`].

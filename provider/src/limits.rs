@@ -14,6 +14,9 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const PARENT_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum wait for calls in progress at the end.
 pub const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
+/// Maximum time to close the ephemeral resources that Terraform has left open, after that wait; beyond it: they stay open.
+/// Terraform kills the plugin 2 s after it ended it.
+pub const CLOSE_AT_END_MAX: Duration = Duration::from_millis(800);
 
 // --- Terraform provider: values --------------------------------------------------------------------------------------
 

@@ -52,6 +52,14 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let environment = |name: &str| std::env::var(name).ok();
     let handshake = Handshake::read(environment)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(plugin::serve(handshake, FabricProvider::new(environment)))?;
+    let provider = FabricProvider::new(environment);
+    let open = provider.open_resources();
+    runtime.block_on(async {
+        let served = plugin::serve(handshake, provider).await;
+        for failed in open.close_all().await {
+            eprintln!("{}: {}", failed.summary, failed.detail);
+        }
+        served
+    })?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::diagnostic::Diagnostic;
-use crate::ephemeral::{self, Ephemeral};
+use crate::ephemeral::{self, Ephemeral, OpenResources};
 use crate::ephemerals;
 use crate::operations::{self, Change, Kept, Session};
 use crate::private::Private;
@@ -30,6 +30,7 @@ pub struct FabricProvider {
     /// Texts of the provider configuration that no message may contain.
     secrets: RwLock<Vec<String>>,
     stopped: CancellationToken,
+    open: Arc<OpenResources>,
 }
 
 impl FabricProvider {
@@ -40,7 +41,13 @@ impl FabricProvider {
             access: RwLock::new(Arc::new(Access::NoEndpoint)),
             secrets: RwLock::default(),
             stopped: CancellationToken::new(),
+            open: Arc::default(),
         }
+    }
+
+    /// The ephemeral resources that are to be closed at the end of the plugin.
+    pub fn open_resources(&self) -> Arc<OpenResources> {
+        Arc::clone(&self.open)
     }
 
     fn access(&self) -> Arc<Access> {
@@ -323,7 +330,11 @@ impl Provider for FabricProvider {
         let ephemeral = named_ephemeral(&request.type_name)?;
         let attributes = ephemeral.table().attributes;
         let config = object(request.config.as_ref(), attributes)?.unwrap_or_default();
-        let opened = ephemeral::open(ephemeral, &self.access(), &self.stopped, &config).await;
+        let access = self.access();
+        let opened = ephemeral::open(ephemeral, &access, &self.stopped, &config).await;
+        if let Ok((_, Some(kept))) = &opened {
+            self.open.add(ephemeral, access, kept.clone());
+        }
         Ok(Response::new(match opened {
             Ok((result, kept)) => proto::OpenResponse {
                 diagnostics: Vec::new(),
@@ -361,6 +372,9 @@ impl Provider for FabricProvider {
         } else {
             ephemeral::close(ephemeral, &self.access(), &self.stopped, &kept).await.err()
         };
+        if failed.is_none() {
+            self.open.remove(&kept);
+        }
         let diagnostics = self.messages(failed.into_iter().collect(), ephemeral.table().attributes, &[]);
         Ok(Response::new(proto::DiagnosticsResponse { diagnostics }))
     }

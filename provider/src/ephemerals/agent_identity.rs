@@ -42,8 +42,8 @@ static TABLE: Table = Table {
 - The issue takes a client certificate with the capability `identity.issue`.
 - An object that is created with the token belongs to this agent: the agent of another run cannot change it.
 - The token cannot be renewed during a run: one that takes more than an hour ends with 401, because the token has expired.
-- The agent is revoked also if the apply fails or is interrupted. If Terraform is killed, it is not; an operator sees it
-  with `trust-fabric agents`, under its `agent_name`.",
+- The agent is revoked also if the apply fails or is interrupted: the provider does it at its own end at the latest. If the
+  provider is killed, it is not; `GET /v1/identity/agents` shows it under its `agent_name`.",
 };
 
 const OBSERVED: [&str; 5] = ["agent_id", "token", "expires_at", "granted_capabilities", "blast_radius"];

@@ -101,6 +101,23 @@ async fn agent_of_a_run_acts_until_it_is_closed() {
     fabric.bearer(&kept.text("token")).get(&["v1", "tools"]).await.expect("still accepted");
 }
 
+/// Terraform leaves an ephemeral resource open if the apply of its users fails, and ends the plugin.
+#[tokio::test]
+async fn agent_of_a_failed_run_is_revoked_at_the_end() {
+    let fabric = Fabric::start().await;
+    let mut plugin = Plugin::start().await;
+    configure(&mut plugin, &fabric.provider("terraform")).await.expect("configured");
+    let left = open(&mut plugin, "svc_agent_identity", &agent()).await.expect("opened");
+    let config = with(&agent(), &json!({ "revoke_on_close": false }));
+    let kept = open(&mut plugin, "svc_agent_identity", &config).await.expect("opened");
+    assert_eq!(plugin.shut_down().await, Some(0));
+    let client = fabric.client("terraform");
+    for (run, status) in [(left, "revoked"), (kept, "active")] {
+        let record = client.get(&["v1", "identity", "agents", &run.text("agent_id")]).await;
+        assert_eq!(record.expect("a record")["status"], status);
+    }
+}
+
 #[tokio::test]
 async fn agent_that_cannot_be_revoked_is_named() {
     let fabric = Fabric::start().await;
