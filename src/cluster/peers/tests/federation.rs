@@ -67,6 +67,7 @@ async fn snapshot_has_copy_and_position_of_one_moment() {
     let importer = State::new(leader(&nodes).handle.clone());
     importer.bootstrap([1; 16], [2; 16], 1).await.expect("bootstraps");
     let mut copy = importer.import_ledger(import(None)).await.expect("imports").copy;
+    let mut roots = BTreeMap::from([moment(&importer).expect("a copy")]);
     let id = away.handle.node_id();
     timeout(LONG, away.handle.until_applied(importer.position().expect("a position").index))
         .await
@@ -77,7 +78,7 @@ async fn snapshot_has_copy_and_position_of_one_moment() {
     once.entries[0].id = Bytes::from_static(&ONCE);
     let once_at = once.entries[0].n;
     copy = importer.import_ledger(once).await.expect("imports").copy;
-    let mut roots = BTreeMap::from([moment(&importer).expect("a copy")]);
+    roots.extend(moment(&importer));
     for _ in 0..30 {
         copy = importer.import_ledger(import(Some(&copy))).await.expect("imports").copy;
         roots.extend(moment(&importer));
