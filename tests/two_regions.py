@@ -11,8 +11,9 @@ are accepted again. No entry is missing: both regions state the same hash. At th
 202 of eu is refused at once on every node of us, also when a leader of either was killed just before. Prints the time between a 202 of eu and the
 last node of us that has the entry, or refuses the agent. Needs only Python; removes the nodes and their data.
 
-us answers 503 also while the link is silent or loses one direction, and while eu has no majority. In containers, the nodes
-and the link are unprivileged, the regions have no common network or key, and Prometheus sees all nodes.
+us answers 503 also while the link is silent or loses one direction, and while eu has no majority. With processes, also while
+packets are lost, which needs root and iptables (tests/region_faults.py): the regions then have a network of their own. A node
+of eu that is cut off from the others gives no lease, and wrong clocks of eu revive nothing. In containers, the nodes and the link are unprivileged, the regions have no common network or key, and Prometheus sees all nodes.
 """
 
 import argparse
