@@ -1,10 +1,11 @@
 //! The desired state of a Trust Fabric on Kubernetes, and everything that is generated from it.
 //!
 //! [`FabricSpec`] is `spec` of the custom resource and `fabric` of the chart's values. From it come the custom resource
-//! definition ([`crd::yaml`]), the schema of the chart's values ([`chart::schema`]) and the configuration of a node
-//! ([`config::to_toml`]). No I/O.
+//! definition ([`crd::yaml`]), the schema of the chart's values ([`chart::schema`]), the configuration of a node
+//! ([`config::to_toml`]) and the judgement of a plan ([`check::violations`]). No I/O.
 
 pub mod chart;
+pub mod check;
 pub mod config;
 pub mod crd;
 mod rules;

@@ -1,7 +1,7 @@
 //! The definition of the custom resource: its schema, and its rules in a second reader of CEL.
 
 use serde_json::{Value, json};
-use trust_fabric_spec::crd;
+use trust_fabric_spec::{check, crd};
 
 use crate::python;
 use crate::releases::{files, patched, release, render, root, values};
@@ -126,7 +126,16 @@ fn broken(pairs: &[(Value, Option<Value>)]) -> Vec<Vec<String>> {
         }
         broken.push(messages);
     }
+    assert_eq!(broken, by_check(&schema, pairs), "two readers of CEL");
     broken
+}
+
+/// The same by the reader of a plan.
+fn by_check(schema: &Value, pairs: &[(Value, Option<Value>)]) -> Vec<Vec<String>> {
+    let broken =
+        |(object, old): &(Value, Option<Value>)| check::broken_rules(schema, object, old.as_ref(), "");
+    let messages = |pair| broken(pair).into_iter().map(|violation| violation.message).collect();
+    pairs.iter().map(messages).collect()
 }
 
 #[test]
