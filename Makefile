@@ -186,9 +186,15 @@ provider: build ## lay out the Terraform provider as a mirror from which terrafo
 	@printf '%s\n' "The mirror is $(PROVIDER_MIRROR). In ~/.terraformrc:" "" "  provider_installation {" \
 		"    filesystem_mirror { path = \"$(PROVIDER_MIRROR)\" }" "  }"
 
+.PHONY: provider-mirror
+provider-mirror: build ## write the Terraform provider as a network mirror, which any web server with HTTPS serves
+	@scripts/provider_mirror.py --program "$$CARGO_TARGET_DIR/release/terraform-provider-svc" \
+		--version "$(PROVIDER_VERSION)" --platform linux_amd64 "$(CARGO_TARGET_DIR)/dist/terraform-network"
+
 .PHONY: terraform
-terraform: provider ## run the real Terraform, if it is on PATH, with the provider against three nodes (1 minute)
+terraform: provider provider-mirror ## run the real Terraform, if it is on PATH, with the provider against three nodes (2 minutes)
 	@provider/tests/terraform.py --mirror "$(PROVIDER_MIRROR)"
+	@provider/tests/terraform_network.py --mirror "$(CARGO_TARGET_DIR)/dist/terraform-network"
 
 .PHONY: dist
 dist: build ## make a tarball and a Debian package of the program built here
