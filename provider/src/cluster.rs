@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use trust_fabric_client::{self as client, Method, NodeClient, Request, Response};
 use uuid::Uuid;
 
+use crate::kubernetes;
 use crate::limits;
 use crate::value;
 
@@ -59,6 +60,8 @@ pub enum Credential {
     TokenFirst,
     /// The token, never the certificate: for objects of the token's subject.
     Token,
+    /// None of the fabric: the API server of Kubernetes has its own.
+    Kubernetes,
 }
 
 /// A request without a usable response.
@@ -95,6 +98,9 @@ pub enum Failure {
     /// A value that the fabric would not keep.
     #[error("{rule}")]
     Invalid { attribute: &'static str, rule: String },
+    /// A request to the API server of Kubernetes.
+    #[error(transparent)]
+    Kubernetes(Box<kubernetes::api::Error>),
     /// The response is no record of the expected kind.
     #[error("the response is not that of a Trust Fabric: {0}")]
     Response(#[from] value::Error),
@@ -161,7 +167,7 @@ impl Cluster {
     /// The token of a request with this credential.
     fn bearer(&self, credential: Credential) -> Result<Option<String>, Failure> {
         let takes_token = match credential {
-            Credential::Certificate => false,
+            Credential::Certificate | Credential::Kubernetes => false,
             Credential::CertificateFirst => self.certificate.is_none(),
             Credential::TokenFirst | Credential::Token => true,
         };
@@ -187,10 +193,17 @@ impl Token {
     }
 }
 
+/// The party that an operation calls.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'c> {
+    Fabric(&'c Cluster),
+    Kubernetes(&'c kubernetes::Server),
+}
+
 /// One operation on one resource: all its requests share a deadline.
 #[derive(Debug)]
 pub struct Call<'c> {
-    cluster: &'c Cluster,
+    target: Target<'c>,
     stopped: &'c CancellationToken,
     timeout: Duration,
     deadline: Instant,
@@ -198,14 +211,67 @@ pub struct Call<'c> {
 
 impl<'c> Call<'c> {
     #[must_use]
-    pub fn begin(cluster: &'c Cluster, stopped: &'c CancellationToken, timeout: Duration) -> Self {
-        Self { cluster, stopped, timeout, deadline: Instant::now() + timeout }
+    pub fn begin(target: Target<'c>, stopped: &'c CancellationToken, timeout: Duration) -> Self {
+        Self { target, stopped, timeout, deadline: Instant::now() + timeout }
     }
 
     /// The identity that a request with this credential has.
     #[must_use]
     pub fn identity(&self, credential: Credential) -> Option<String> {
-        self.cluster.identity(credential)
+        self.cluster().ok()?.identity(credential)
+    }
+
+    fn cluster(&self) -> Result<&'c Cluster, Failure> {
+        match self.target {
+            Target::Fabric(cluster) => Ok(cluster),
+            Target::Kubernetes(_) => {
+                Err(Failure::NoCredential("this resource is not one of the fabric".to_owned()))
+            }
+        }
+    }
+
+    /// The API server of a resource of Kubernetes.
+    ///
+    /// # Errors
+    /// [`Failure::NoCredential`].
+    pub fn server(&self) -> Result<&'c kubernetes::Server, Failure> {
+        match self.target {
+            Target::Kubernetes(server) => Ok(server),
+            Target::Fabric(_) => {
+                Err(Failure::NoCredential("this resource is not one of Kubernetes".to_owned()))
+            }
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Whether the time of the operation ends within `wait`.
+    #[must_use]
+    pub fn is_over(&self, wait: Duration) -> bool {
+        Instant::now() + wait >= self.deadline
+    }
+
+    /// Waits, unless Terraform stops the provider.
+    ///
+    /// # Errors
+    /// [`Failure::Stopped`].
+    pub async fn pause(&self, wait: Duration) -> Result<(), Failure> {
+        tokio::select! {
+            () = sleep(wait) => Ok(()),
+            () = self.stopped.cancelled() => Err(Failure::Stopped),
+        }
+    }
+
+    /// Resolves when Terraform has stopped the provider and a response is not awaited any longer.
+    pub(crate) async fn given_up(&self) {
+        self.stopped.cancelled().await;
+        sleep(limits::STOP_GRACE).await;
     }
 
     /// Sends a request until it has an outcome. A bearer of its own is the credential instead.
@@ -213,48 +279,46 @@ impl<'c> Call<'c> {
     /// # Errors
     /// [`Failure`].
     pub async fn send(&self, credential: Credential, request: Request<'_>) -> Result<Response, Failure> {
+        let cluster = self.cluster()?;
         let route = format!("{} /{}", request.method, request.path.join("/"));
         let own = request.bearer;
-        if let Some(reason) = self.cluster.lacks(credential, &route).filter(|_| own.is_none()) {
+        if let Some(reason) = cluster.lacks(credential, &route).filter(|_| own.is_none()) {
             return Err(Failure::NoCredential(reason));
         }
         let key = Uuid::new_v4().to_string();
         let is_write = request.method != Method::GET;
         let mut wait = limits::RETRY_WAIT_MIN;
         loop {
-            let ours = if own.is_some() { None } else { self.cluster.bearer(credential)? };
+            let ours = if own.is_some() { None } else { cluster.bearer(credential)? };
             let idempotency_key = is_write.then_some(key.as_str());
             let attempt = Request { bearer: own.or(ours.as_deref()), idempotency_key, ..request.clone() };
-            let error = match self.attempt(&attempt).await? {
+            let error = match self.attempt(cluster, &attempt).await? {
                 Ok(response) => return Ok(response),
                 Err(error) if is_passing(&error) => error,
                 Err(error) => return Err(Failure::Fabric(Box::new(error))),
             };
             let pause = pause(&error, wait);
-            if Instant::now() + pause >= self.deadline {
+            if self.is_over(pause) {
                 let after_secs = self.timeout.as_secs();
                 return Err(Failure::OutOfTime { last: Box::new(error), after_secs });
             }
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = self.stopped.cancelled() => return Err(Failure::Stopped),
-            }
+            self.pause(pause).await?;
             wait = (wait * 2).min(limits::RETRY_WAIT_MAX);
         }
     }
 
     /// One attempt at every endpoint, within the deadline. After a stop, the response is awaited a little longer, so that
     /// an outcome is not lost.
-    async fn attempt(&self, request: &Request<'_>) -> Result<Result<Response, client::Error>, Failure> {
-        let given_up = async {
-            self.stopped.cancelled().await;
-            sleep(limits::STOP_GRACE).await;
-        };
+    async fn attempt(
+        &self,
+        cluster: &Cluster,
+        request: &Request<'_>,
+    ) -> Result<Result<Response, client::Error>, Failure> {
         tokio::select! {
-            sent = timeout_at(self.deadline, self.cluster.client.send(request)) => {
+            sent = timeout_at(self.deadline, cluster.client.send(request)) => {
                 sent.map_err(|_| Failure::NoResponse { after_secs: self.timeout.as_secs() })
             }
-            () = given_up => Err(Failure::Stopped),
+            () = self.given_up() => Err(Failure::Stopped),
         }
     }
 }

@@ -4,6 +4,7 @@ use trust_fabric_client as client;
 
 use crate::cluster::Failure;
 use crate::diagnostic::Diagnostic;
+use crate::kubernetes;
 use crate::resource::{Operation, Resource, invalid};
 use crate::schema::Attribute;
 
@@ -37,6 +38,9 @@ pub fn message(aim: Aim, own_advice: impl Fn(u16) -> Option<&'static str>, failu
     let Aim { verb, participle, noun, attributes } = aim;
     if let Failure::Invalid { attribute, rule } = failure {
         return invalid(attribute, rule);
+    }
+    if let Failure::Kubernetes(error) = failure {
+        return kubernetes::failure::diagnostic(resource, operation, error);
     }
     let Some(refusal) = failure.refusal() else {
         let summary = match failure {

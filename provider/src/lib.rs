@@ -15,6 +15,7 @@ pub mod ephemeral;
 pub mod ephemerals;
 pub mod failure;
 pub mod identity;
+pub mod kubernetes;
 pub mod limits;
 pub mod operations;
 pub mod plugin;

@@ -45,3 +45,14 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 pub const STOP_GRACE: Duration = Duration::from_secs(1);
 /// Maximum file of a bearer token; beyond it: the rest is not read, and the node refuses the token.
 pub const TOKEN_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+// --- Terraform provider: Kubernetes ----------------------------------------------------------------------------------
+
+/// Maximum file of `kubectl`, of a token or of a CA; beyond it: the rest is not read, and the file cannot be used.
+pub const KUBECONFIG_BYTES_MAX: u64 = 1024 * 1024;
+/// Maximum time of a program that gives a credential; beyond it: the program is killed, and the operation fails.
+pub const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum response of an API server: etcd stores no larger object. Beyond it: the operation fails.
+pub const OBJECT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Interval at which an object is read whose phase or end is waited for.
+pub const PHASE_INTERVAL: Duration = Duration::from_millis(500);

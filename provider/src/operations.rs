@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{Call, Cluster, Credential};
+use crate::cluster::{Call, Cluster, Credential, Target};
 use crate::diagnostic::Diagnostic;
 use crate::failure;
+use crate::kubernetes;
 use crate::private::Private;
 use crate::resource::{Found, Operation, Resource, Unfinished, applied_state, invalid, refreshed_state};
 use crate::schema::Table;
@@ -21,6 +22,7 @@ use crate::value::{Object, Value};
 pub struct Session {
     pub resource: &'static dyn Resource,
     pub access: Arc<Access>,
+    pub kubernetes: Arc<kubernetes::Access>,
     pub stopped: CancellationToken,
 }
 
@@ -53,8 +55,32 @@ impl Change<'_> {
 }
 
 impl Session {
-    fn cluster(&self) -> Result<&Cluster, Diagnostic> {
-        cluster(&self.access)
+    fn is_of_kubernetes(&self) -> bool {
+        self.resource.route(Operation::Read).credential == Credential::Kubernetes
+    }
+
+    /// Whether the party to call becomes known only while other resources are applied.
+    fn is_not_known(&self) -> bool {
+        if self.is_of_kubernetes() {
+            matches!(*self.kubernetes, kubernetes::Access::NotKnown(_))
+        } else {
+            matches!(*self.access, Access::NotKnown(_))
+        }
+    }
+
+    fn target(&self) -> Result<Target<'_>, Diagnostic> {
+        if self.is_of_kubernetes() { self.server() } else { cluster(&self.access).map(Target::Fabric) }
+    }
+
+    fn server(&self) -> Result<Target<'_>, Diagnostic> {
+        match &*self.kubernetes {
+            kubernetes::Access::Ready(server) => Ok(Target::Kubernetes(server)),
+            kubernetes::Access::Unusable(reason) => Err(reason.clone()),
+            kubernetes::Access::NotKnown(name) => {
+                let detail = format!("{name} is not known yet: it depends on a resource that is not applied");
+                Err(Diagnostic::error("The provider is not configured", detail))
+            }
+        }
     }
 
     /// The message of a failed operation, with both identities if the object is that of another.
@@ -125,16 +151,21 @@ pub fn cluster(access: &Access) -> Result<&Cluster, Diagnostic> {
 #[must_use]
 pub fn check(session: &Session, change: Change<'_>, config: &Object) -> Vec<Diagnostic> {
     let Some(operation) = change.operation() else { return Vec::new() };
-    if let Access::NotKnown(_) = *session.access {
-        return Vec::new();
+    let refused = change.after.map(|planned| session.resource.refused(change.before, planned));
+    let refused = refused.unwrap_or_default();
+    if session.is_not_known() || !refused.is_empty() {
+        return refused;
     }
     let route = session.resource.route(operation);
     let mut own = session.resource.table().attributes.iter().filter(|attribute| attribute.is_write_only);
     if route.credential == Credential::Token && own.any(|own| !config.value(own.name).is_null()) {
         return Vec::new();
     }
-    let lacks = |cluster: &Cluster| cluster.lacks(route.credential, route.name);
-    match session.cluster().map(lacks) {
+    let lacks = |target: Target<'_>| match target {
+        Target::Fabric(cluster) => cluster.lacks(route.credential, route.name),
+        Target::Kubernetes(_) => None,
+    };
+    match session.target().map(lacks) {
         Ok(None) => Vec::new(),
         Ok(Some(detail)) => {
             let (verb, noun) = (operation.verb(), session.resource.noun());
@@ -146,16 +177,16 @@ pub fn check(session: &Session, change: Change<'_>, config: &Object) -> Vec<Diag
 
 /// Reads the object of a state. If a value of the provider configuration is not known, the state stays as it is.
 pub async fn read(session: &Session, before: Kept) -> Outcome {
-    if let Access::NotKnown(_) = *session.access {
+    if session.is_not_known() {
         return (before, Vec::new());
     }
-    let cluster = match session.cluster() {
-        Ok(cluster) => cluster,
+    let target = match session.target() {
+        Ok(target) => target,
         Err(refused) => return (before, vec![refused]),
     };
     let state = before.state.clone().unwrap_or_default();
     let operation = Operation::Read;
-    let call = Call::begin(cluster, &session.stopped, operation.timeout(&state));
+    let call = Call::begin(target, &session.stopped, operation.timeout(&state));
     match session.resource.read(&call, &state).await {
         Ok(Some(found)) if found.is_ended => (Kept::default(), found.warnings),
         Ok(Some(found)) => {
@@ -179,11 +210,11 @@ pub async fn read(session: &Session, before: Kept) -> Outcome {
 pub async fn apply(session: &Session, change: Change<'_>, private: Private) -> Outcome {
     let before = Kept { state: change.before.cloned(), private };
     let Some(operation) = change.operation() else { return (before, Vec::new()) };
-    let cluster = match session.cluster() {
-        Ok(cluster) => cluster,
+    let target = match session.target() {
+        Ok(target) => target,
         Err(refused) => return (before, vec![refused]),
     };
-    let begin = |stated| Call::begin(cluster, &session.stopped, operation.timeout(stated));
+    let begin = |stated| Call::begin(target, &session.stopped, operation.timeout(stated));
     let resource = session.resource;
     let (call, planned) = match change {
         Change { before: Some(prior), after: None } => {

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::diagnostic::Diagnostic;
 use crate::ephemeral::{self, Ephemeral, OpenResources};
 use crate::ephemerals;
+use crate::kubernetes;
 use crate::operations::{self, Change, Kept, Session};
 use crate::private::Private;
 use crate::proto::tfplugin6 as proto;
@@ -27,6 +28,7 @@ type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 pub struct FabricProvider {
     environment: Environment,
     access: RwLock<Arc<Access>>,
+    kubernetes: RwLock<Arc<kubernetes::Access>>,
     /// Texts of the provider configuration that no message may contain.
     secrets: RwLock<Vec<String>>,
     stopped: CancellationToken,
@@ -39,6 +41,7 @@ impl FabricProvider {
         Self {
             environment: Box::new(environment),
             access: RwLock::new(Arc::new(Access::NoEndpoint)),
+            kubernetes: RwLock::new(Arc::new(kubernetes::Access::NotKnown("kubernetes"))),
             secrets: RwLock::default(),
             stopped: CancellationToken::new(),
             open: Arc::default(),
@@ -55,15 +58,18 @@ impl FabricProvider {
     }
 
     fn session(&self, resource: &'static dyn Resource) -> Session {
-        Session { resource, access: self.access(), stopped: self.stopped.clone() }
+        let kubernetes = Arc::clone(&self.kubernetes.read().unwrap_or_else(PoisonError::into_inner));
+        Session { resource, access: self.access(), kubernetes, stopped: self.stopped.clone() }
     }
 
     fn configure(&self, config: &Object) -> Result<(), Diagnostic> {
         let access = settings::access(config, &self.environment)?;
+        let kubernetes = kubernetes::settings::access(config, &self.environment);
         let stated = config.secrets(settings::TABLE.attributes).map(str::to_owned);
         let variable = (self.environment)("TRUST_FABRIC_TOKEN");
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = stated.chain(variable).collect();
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+        *self.kubernetes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(kubernetes);
         Ok(())
     }
 

@@ -87,6 +87,11 @@ pub trait Resource: Send + Sync {
         None
     }
 
+    /// Why a planned change would be refused, as far as the plan shows it.
+    fn refused(&self, _prior: Option<&Object>, _planned: &Object) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
     /// The corrective action of a refusal, instead of the common one.
     fn advice(&self, _operation: Operation, _status: u16) -> Option<&'static str> {
         None

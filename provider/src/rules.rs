@@ -89,6 +89,50 @@ pub fn token_type(text: &str) -> Verdict {
     verdict(is_kept, rule)
 }
 
+/// The name of an object of Kubernetes: a subdomain (RFC 1123).
+///
+/// # Errors
+/// The rule.
+pub fn object_name(text: &str) -> Verdict {
+    let rule =
+        "must be 1 to 253 of a-z, 0-9, '-' and '.', each part beginning and ending with a letter or digit";
+    verdict(text.len() <= 253 && text.split('.').all(is_label), rule)
+}
+
+/// The name of a namespace: a label (RFC 1123).
+///
+/// # Errors
+/// The rule.
+pub fn namespace(text: &str) -> Verdict {
+    let rule = "must be 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
+    verdict(text.len() <= 63 && is_label(text), rule)
+}
+
+/// `<namespace>/<name>`.
+///
+/// # Errors
+/// The rule.
+pub fn object_path(text: &str) -> Verdict {
+    let is_kept = text
+        .split_once('/')
+        .is_some_and(|(space, name)| namespace(space).is_ok() && object_name(name).is_ok());
+    verdict(is_kept, "must be <namespace>/<name>")
+}
+
+fn is_label(text: &str) -> bool {
+    let is_end = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    text.bytes().all(is_inner) && is_end(text.as_bytes().first()) && is_end(text.as_bytes().last())
+}
+
+/// A phase that a fabric is waited for.
+///
+/// # Errors
+/// The rule.
+pub fn waited_phase(text: &str) -> Verdict {
+    verdict(matches!(text, "Pending" | "Converged"), "must be Pending or Converged")
+}
+
 /// The identifier of a tool.
 ///
 /// # Errors

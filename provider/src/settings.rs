@@ -11,7 +11,7 @@ use crate::cluster::{Certificate, Cluster, Token};
 use crate::diagnostic::Diagnostic;
 use crate::schema::{Attribute, Table, Type};
 use crate::value::{Object, Value};
-use crate::{duration, identity, limits, rules};
+use crate::{duration, identity, kubernetes, limits, rules};
 
 /// The configuration of the provider.
 pub static TABLE: Table = Table {
@@ -59,6 +59,8 @@ pub static TABLE: Table = Table {
         ),
         Attribute::optional("request_timeout", Type::Text, "Timeout of one HTTP request; the default is `20s`.")
             .rule(rules::duration),
+        kubernetes::settings::NAMESPACE.rule(rules::namespace),
+        kubernetes::settings::KUBERNETES,
     ],
     import: None,
     example: include_str!("../examples/provider.tf"),
@@ -101,6 +103,7 @@ pub fn validate(config: &Object) -> Vec<Diagnostic> {
             broken.push(Diagnostic::error("Half a client identity", detail));
         }
     }
+    broken.extend(kubernetes::settings::validate(config));
     broken
 }
 
@@ -113,7 +116,8 @@ pub fn access(config: &Object, environment: impl Fn(&str) -> Option<String>) -> 
         Value::List(members) => members.contains(&Value::Unknown),
         value => *value == Value::Unknown,
     };
-    if let Some(attribute) = TABLE.attributes.iter().find(unknown) {
+    let mut own = TABLE.attributes.iter().filter(|attribute| !kubernetes::settings::is_own(attribute.name));
+    if let Some(attribute) = own.find(unknown) {
         return Ok(Access::NotKnown(attribute.name));
     }
     // An empty variable is not set.
@@ -176,7 +180,9 @@ fn token(config: &Object, environment: &impl Fn(&str) -> Option<String>) -> Opti
     stated.or_else(|| environment("TRUST_FABRIC_TOKEN").map(Token::Text))
 }
 
-fn timeout(config: &Object) -> Duration {
+/// Timeout of one request.
+#[must_use]
+pub fn timeout(config: &Object) -> Duration {
     let stated = config.text("request_timeout");
     let stated = stated.and_then(|text| duration::parse(text, limits::TIMEOUT_MAX).ok());
     stated.unwrap_or(limits::REQUEST_TIMEOUT)

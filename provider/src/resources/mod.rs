@@ -2,6 +2,7 @@
 
 pub mod agent_identity;
 pub mod encryption_key;
+pub mod fabric;
 pub mod mcp_tool;
 pub mod ssf_stream;
 
@@ -13,6 +14,7 @@ pub fn all() -> Vec<&'static dyn Resource> {
     vec![
         &agent_identity::AgentIdentity,
         &encryption_key::EncryptionKey,
+        &fabric::Fabric,
         &mcp_tool::McpTool,
         &ssf_stream::SsfStream,
     ]

@@ -36,6 +36,8 @@ pub enum Type {
     TextMap,
     /// One object with these attributes.
     Object(&'static [Attribute]),
+    /// A list of objects with these attributes.
+    Objects(&'static [Attribute]),
 }
 
 /// The party that states an attribute.
@@ -92,6 +94,7 @@ impl Type {
             Self::TextSet => "set of strings",
             Self::TextMap => "map of strings",
             Self::Object(_) => "object",
+            Self::Objects(_) => "list of objects",
         }
     }
 }

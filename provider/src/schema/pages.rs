@@ -57,7 +57,7 @@ fn row(attribute: &Attribute, within: &str) -> String {
     ];
     let marks: String = marks.iter().filter(|(is_set, _)| *is_set).map(|(_, mark)| *mark).collect();
     let mut rows = format!("| `{name}` | {} | {}{marks} |\n", attribute.kind.words(), attribute.summary);
-    if let Type::Object(attributes) = attribute.kind {
+    if let Type::Object(attributes) | Type::Objects(attributes) = attribute.kind {
         rows.extend(attributes.iter().map(|attribute| row(attribute, &format!("{name}."))));
     }
     rows

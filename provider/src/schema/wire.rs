@@ -44,14 +44,17 @@ fn kind(kind: Type) -> Option<&'static str> {
         Type::Texts => Some("[\"list\",\"string\"]"),
         Type::TextSet => Some("[\"set\",\"string\"]"),
         Type::TextMap => Some("[\"map\",\"string\"]"),
-        Type::Object(_) => None,
+        Type::Object(_) | Type::Objects(_) => None,
     }
 }
 
 fn nested(kind: Type) -> Option<proto::schema::Object> {
-    let Type::Object(attributes) = kind else { return None };
-    Some(proto::schema::Object {
-        attributes: attributes.iter().map(attribute).collect(),
-        nesting: proto::schema::object::Nesting::Single.into(),
-    })
+    use proto::schema::object::Nesting;
+    let (attributes, nesting) = match kind {
+        Type::Object(attributes) => (attributes, Nesting::Single),
+        Type::Objects(attributes) => (attributes, Nesting::List),
+        _ => return None,
+    };
+    let attributes = attributes.iter().map(attribute).collect();
+    Some(proto::schema::Object { attributes, nesting: nesting.into() })
 }

@@ -78,6 +78,10 @@ fn value(json: &Json, attribute: &'static str, kind: Type) -> Result<Value, Erro
                 |(name, member): (&String, &Json)| Ok((name.clone(), value(member, attribute, Type::Text)?));
             Value::Map(members.iter().map(member).collect::<Result<_, Error>>()?)
         }
+        (Type::Objects(attributes), Json::Array(members)) => {
+            let member = |member| value(member, attribute, Type::Object(attributes));
+            Value::List(members.iter().map(member).collect::<Result<_, Error>>()?)
+        }
         (Type::Object(attributes), json @ Json::Object(_)) => Value::Object(decode(json, attributes)?),
         _ => return Err(mismatch()),
     })

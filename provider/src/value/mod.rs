@@ -5,7 +5,7 @@ pub mod msgpack;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::schema::Attribute;
+use crate::schema::{Attribute, Type};
 
 /// A value. Numbers are integers, because no attribute is anything else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,6 +157,13 @@ impl Object {
     /// Texts of stated sensitive attributes, which no message may contain.
     pub fn secrets<'o>(&'o self, attributes: &'o [Attribute]) -> impl Iterator<Item = &'o str> {
         let sensitive = attributes.iter().filter(|attribute| attribute.is_sensitive);
-        sensitive.flat_map(|attribute| self.value(attribute.name).all_texts())
+        let own = sensitive.flat_map(|attribute| self.value(attribute.name).all_texts());
+        let within =
+            attributes.iter().filter_map(|attribute| match (attribute.kind, self.value(attribute.name)) {
+                (Type::Object(inner), Value::Object(object)) => Some((inner, object)),
+                _ => None,
+            });
+        let within = within.flat_map(|(inner, object)| object.secrets(inner).collect::<Vec<_>>());
+        own.chain(within)
     }
 }

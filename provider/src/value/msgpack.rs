@@ -193,6 +193,10 @@ fn value(item: Item, attribute: &'static str, kind: Type) -> Result<Value, Error
             let member = |(name, item): (String, Item)| Ok((name, value(item, attribute, Type::Text)?));
             Value::Map(members.into_iter().map(member).collect::<Result<_, Error>>()?)
         }
+        (Type::Objects(attributes), Item::Array(members)) => {
+            let member = |item| value(item, attribute, Type::Object(attributes));
+            Value::List(members.into_iter().map(member).collect::<Result<_, Error>>()?)
+        }
         (Type::Object(attributes), item @ Item::Map(_)) => Value::Object(object(item, attributes)?),
         _ => return Err(mismatch),
     })
@@ -213,8 +217,12 @@ fn write(bytes: &mut Vec<u8>, value: &Value, kind: Type) {
         Value::Bool(is_true) => bytes.push(if *is_true { 0xc3 } else { 0xc2 }),
         Value::Number(number) => write_number(bytes, *number),
         Value::Text(text) => write_text(bytes, text),
-        Value::List(members) => write_list(bytes, members.len(), members.iter()),
-        Value::Set(members) => write_list(bytes, members.len(), members.iter()),
+        Value::List(members) => {
+            let inner =
+                if let Type::Objects(attributes) = kind { Type::Object(attributes) } else { Type::Text };
+            write_list(bytes, members.len(), members.iter(), inner);
+        }
+        Value::Set(members) => write_list(bytes, members.len(), members.iter(), Type::Text),
         Value::Map(members) => {
             write_length(bytes, 0xdf, members.len());
             for (name, member) in members {
@@ -238,9 +246,9 @@ fn write_object(bytes: &mut Vec<u8>, object: &Object, attributes: &[Attribute]) 
     }
 }
 
-fn write_list<'v>(bytes: &mut Vec<u8>, members: usize, values: impl Iterator<Item = &'v Value>) {
+fn write_list<'v>(bytes: &mut Vec<u8>, members: usize, values: impl Iterator<Item = &'v Value>, kind: Type) {
     write_length(bytes, 0xdd, members);
-    values.for_each(|value| write(bytes, value, Type::Text));
+    values.for_each(|value| write(bytes, value, kind));
 }
 
 fn write_text(bytes: &mut Vec<u8>, text: &str) {

@@ -41,7 +41,7 @@ pub struct Plugin {
     pub socket: PathBuf,
     pub own: CertificateDer<'static>,
     pub provider: ProviderClient<Channel>,
-    channel: Channel,
+    pub channel: Channel,
     _out: BufReader<ChildStdout>,
 }
 
