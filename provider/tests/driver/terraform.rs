@@ -89,7 +89,9 @@ async fn terraform_manages_a_fabric() {
     let Some(terraform) = Terraform::prepare(&server) else { return };
     let (apply, plan) =
         (["apply", "-input=false", "-auto-approve"], ["plan", "-input=false", "-detailed-exitcode"]);
+    terraform.write("example.tf", include_str!("../../examples/svc_fabric.tf"));
     terraform.does(&["validate"], 0, "configuration is valid").await;
+    fs::remove_file(terraform.directory.path().join("example.tf")).expect("removed");
     let created = terraform.does(&apply, 0, "1 added, 0 changed, 0 destroyed").await;
     assert!(created.contains("trustDomain: trust.example.com"), "values in the plan: {created}");
     terraform.does(&plan, 0, "No changes").await;
