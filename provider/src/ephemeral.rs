@@ -95,7 +95,7 @@ pub async fn open(
     stopped: &CancellationToken,
     config: &Object,
 ) -> Result<(Object, Option<String>), Diagnostic> {
-    let call = Call::begin(operations::cluster(access)?, stopped, limits::OPERATION_TIMEOUT);
+    let call = Call::begin(operations::fabric(access)?, stopped, limits::OPERATION_TIMEOUT);
     let attributes = ephemeral.table().attributes;
     let stated = attributes.iter().fold(Object::default(), |stated, attribute| {
         stated.with(attribute.name, configured(attribute, config))
@@ -132,7 +132,7 @@ pub async fn close(
     stopped: &CancellationToken,
     kept: &str,
 ) -> Result<(), Diagnostic> {
-    let call = Call::begin(operations::cluster(access)?, stopped, limits::OPERATION_TIMEOUT);
+    let call = Call::begin(operations::fabric(access)?, stopped, limits::OPERATION_TIMEOUT);
     let [_, _, noun] = ephemeral.opening();
     let aim = Aim { verb: "revoke", participle: "revoked", noun, attributes: ephemeral.table().attributes };
     ephemeral.close(&call, kept).await.map_err(|failure| {

@@ -23,6 +23,9 @@ pub struct Aim {
 /// The message of a failed operation on a resource.
 #[must_use]
 pub fn diagnostic(resource: &dyn Resource, operation: Operation, failure: &Failure) -> Diagnostic {
+    if let Failure::Kubernetes(error) = failure {
+        return kubernetes::failure::diagnostic(resource, operation, error);
+    }
     let aim = Aim {
         verb: operation.verb(),
         participle: operation.participle(),
@@ -38,9 +41,6 @@ pub fn message(aim: Aim, own_advice: impl Fn(u16) -> Option<&'static str>, failu
     let Aim { verb, participle, noun, attributes } = aim;
     if let Failure::Invalid { attribute, rule } = failure {
         return invalid(attribute, rule);
-    }
-    if let Failure::Kubernetes(error) = failure {
-        return kubernetes::failure::diagnostic(resource, operation, error);
     }
     let Some(refusal) = failure.refusal() else {
         let summary = match failure {

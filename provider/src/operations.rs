@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{Call, Cluster, Credential, Target};
+use crate::cluster::{Call, Credential, Target};
 use crate::diagnostic::Diagnostic;
 use crate::failure;
 use crate::kubernetes;
@@ -69,7 +69,7 @@ impl Session {
     }
 
     fn target(&self) -> Result<Target<'_>, Diagnostic> {
-        if self.is_of_kubernetes() { self.server() } else { cluster(&self.access).map(Target::Fabric) }
+        if self.is_of_kubernetes() { self.server() } else { fabric(&self.access) }
     }
 
     fn server(&self) -> Result<Target<'_>, Diagnostic> {
@@ -131,9 +131,9 @@ impl Session {
 ///
 /// # Errors
 /// The missing part of the configuration.
-pub fn cluster(access: &Access) -> Result<&Cluster, Diagnostic> {
+pub fn fabric(access: &Access) -> Result<Target<'_>, Diagnostic> {
     let detail = match access {
-        Access::Ready(cluster) => return Ok(cluster),
+        Access::Ready(cluster) => return Ok(Target::Fabric(cluster)),
         Access::NotKnown(name) => {
             format!("{name} is not known yet: it depends on a resource that is not applied")
         }
