@@ -123,7 +123,9 @@ mod tests {
     #[test]
     fn axis_spreads_the_seconds_over_the_width() {
         let axis = Axis::new(20);
-        assert_eq!([0.0, 10.0, 20.0].map(|at| axis.x(at)), [LEFT, LEFT + WIDTH / 2.0, LEFT + WIDTH]);
+        for (at, expected) in [(0.0, LEFT), (10.0, LEFT + WIDTH / 2.0), (20.0, LEFT + WIDTH)] {
+            assert!((axis.x(at) - expected).abs() < 0.001, "{at}");
+        }
         let mut drawn = String::new();
         axis.numbers(&mut drawn, 1.0);
         assert!(drawn.contains(">18 s<") && !drawn.contains(">19 s<"), "{drawn}");

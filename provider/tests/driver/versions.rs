@@ -104,8 +104,11 @@ async fn capabilities_and_later_fields_change_no_response() {
             Some(proto::DynamicValue { msgpack: msgpack::encode(object, table.attributes), json: Vec::new() })
         };
         let type_name = table.name.to_owned();
-        let validate =
-            proto::ValidateResourceRequest { type_name: type_name.clone(), config: value(Some(&state)) };
+        let validate = proto::ValidateResourceRequest {
+            type_name: type_name.clone(),
+            config: value(Some(&state)),
+            client_capabilities: None,
+        };
         let read = proto::ReadRequest {
             type_name: type_name.clone(),
             current_state: value(Some(&state)),
@@ -135,8 +138,11 @@ async fn capabilities_and_later_fields_change_no_response() {
         msgpack: vec![],
         json: json!({ "tool_id": "a/b", "name": "n" }).to_string().into(),
     };
-    let request =
-        proto::ValidateResourceRequest { type_name: "svc_mcp_tool".to_owned(), config: Some(config) };
+    let request = proto::ValidateResourceRequest {
+        type_name: "svc_mcp_tool".to_owned(),
+        config: Some(config),
+        client_capabilities: None,
+    };
     let answer = call(&plugin, "ValidateResourceConfig", request.encode_to_vec()).await.expect("served");
     let answer = proto::DiagnosticsResponse::decode(&answer[..]).expect("a response");
     assert_eq!(answer.diagnostics.len(), 1);

@@ -1,4 +1,4 @@
-//! Files that cannot be used. tests/http/in_cluster.rs has the fetches.
+//! Files that cannot be used. `tests/http/in_cluster.rs` has the fetches.
 
 use std::fs;
 
