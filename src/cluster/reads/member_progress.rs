@@ -90,7 +90,7 @@ impl ProgressTracker {
         self.reports.subscribe()
     }
 
-    fn record_applied(&self, node_id: u64, index: u64) {
+    pub(crate) fn record_applied(&self, node_id: u64, index: u64) {
         let mut members = self.members();
         let known = &mut members.entry(node_id).or_default().applied;
         *known = index.max(*known);

@@ -3,4 +3,5 @@
 mod apply_order;
 mod founding;
 pub(crate) mod restarts;
+mod simulation;
 mod storage_suite;

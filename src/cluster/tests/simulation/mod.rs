@@ -1,0 +1,79 @@
+//! Simulation: a whole cluster in one thread, on simulated time, network and disks. A seed gives the faults, the delays and
+//! the requests of a run. Two runs of a seed are alike, but not equal: tokio wakes the tasks that wait for one
+//! value in an order of its own, which only a build with `tokio_unstable` can seed.
+//!
+//! Real are openraft with the product's configuration, the state machine with all of `apply`, the freshness lease, the
+//! barrier, `ReadIndex`, deduplication, and the agreement of clocks. Simulated are time, chance, links (delay, reordering,
+//! loss, cuts in each direction), disks (a crash loses unsynced entries, and all of the state or nothing) and one wrong
+//! wall clock. Not simulated: RocksDB, gRPC and its pipeline, snapshots and the purge, changes of the membership, the
+//! checks of disks, HTTP. Each run ends with a healing, after which every node must work within 5 s.
+
+mod clients;
+mod disk;
+mod invariants;
+mod network;
+mod node;
+mod random;
+mod state;
+mod world;
+
+use openraft::alias::AsyncRuntimeOf;
+use openraft::rt::deterministic_rng::DeterministicRng;
+
+use self::invariants::Outcome;
+use self::world::World;
+use crate::cluster::type_config::{Commands, MemberRecord, Replies, TypeConfig};
+
+/// The runtime of the product, whose chance follows from a seed.
+type SimRuntime = DeterministicRng<AsyncRuntimeOf<TypeConfig>>;
+
+openraft::declare_raft_types!(
+    /// The type configuration of the product on that runtime.
+    pub(crate) SimConfig:
+        D = Commands,
+        R = Replies,
+        NodeId = u64,
+        Node = MemberRecord,
+        AsyncRuntime = SimRuntime,
+);
+
+fn run(nodes: u64, seed: u64) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(SimRuntime::scope(seed, World::play(nodes, seed)))
+}
+
+/// Lines of a trace around a place.
+fn excerpt(lines: &[String], at: usize) -> String {
+    let first = at.saturating_sub(40);
+    lines[first..lines.len().min(at + 20)].join("\n")
+}
+
+/// Runs each seed: nothing is violated.
+#[track_caller]
+fn runs_keep_the_invariants(nodes: u64, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let first = run(nodes, seed);
+        if let Some(violation) = first.violations.first() {
+            let at = first.lines.iter().position(|line| line.contains("VIOLATION")).unwrap_or_default();
+            panic!("{nodes} nodes, seed {seed}: {violation}\n{}", excerpt(&first.lines, at));
+        }
+    }
+}
+
+#[test]
+fn three_simulated_nodes_keep_every_invariant() {
+    runs_keep_the_invariants(3, 0..32);
+}
+
+#[test]
+fn five_simulated_nodes_keep_every_invariant() {
+    runs_keep_the_invariants(5, 0..32);
+}
+
+/// Seeds that no run of the suite has.
+#[test]
+#[ignore = "minutes; `make proof` runs it"]
+fn thousand_simulations_keep_every_invariant() {
+    runs_keep_the_invariants(3, 1_000..2_000);
+    runs_keep_the_invariants(5, 1_000..2_000);
+}
