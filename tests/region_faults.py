@@ -22,6 +22,7 @@ def lost_packets(scenario):
         took = scenario.unavailable_on_each_node(crossing, token)
         assert took < STALE_AFTER_SECS + 2, (direction, took)
         answered = scenario.revoke(agent)
+        scenario.until_states("stale")
         packets.heal()
         live = scenario.until_states("live")
         scenario.refused_on_each_node(answered, crossing, token)
