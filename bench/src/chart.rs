@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn axis_spreads_the_seconds_over_the_width() {
         let axis = Axis::new(20);
-        for (at, expected) in [(0.0, LEFT), (10.0, LEFT + WIDTH / 2.0), (20.0, LEFT + WIDTH)] {
-            assert!((axis.x(at) - expected).abs() < 0.001, "{at}");
+        for (at, x) in [(0.0, LEFT), (10.0, LEFT + WIDTH / 2.0), (20.0, LEFT + WIDTH)] {
+            assert!((axis.x(at) - x).abs() < 1e-6, "{at}: {}", axis.x(at));
         }
         let mut drawn = String::new();
         axis.numbers(&mut drawn, 1.0);
