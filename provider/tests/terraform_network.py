@@ -115,7 +115,7 @@ def requests(clients, nodes):
     total = 0
     for node in nodes.ports:
         page = clients.text(node, "/metrics")
-        lines = re.findall(r'^svc_http_requests_total\{([^}]*)\} (\d+)$', page, re.MULTILINE)
+        lines = re.findall(r'^svc_http_requests_total\{(.*)\} (\d+)$', page, re.MULTILINE)
         total += sum(int(count) for labels, count in lines if "/v1/mcp/tools" in labels or "/v1/tools" in labels)
     return total
 
