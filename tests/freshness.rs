@@ -178,9 +178,9 @@ async fn without_a_lease_for_long_no_keys_are_served() {
     drop(running.until_stopped().await);
 }
 
-/// Routes that need no leader: public documents, health, metrics, the status of the cluster and the live feed. Every
-/// other read is linearizable.
-const LOCAL_READS: [&str; 11] = [
+/// Routes that need no leader: public documents, health, metrics, the status of the cluster, the live feed and the denials of
+/// this node. Every other read is linearizable.
+const LOCAL_READS: [&str; 12] = [
     "/v1/federation/bundle",
     "/.well-known/oauth-authorization-server",
     "/.well-known/ssf-configuration",
@@ -191,6 +191,7 @@ const LOCAL_READS: [&str; 11] = [
     "/v1/events",
     "/v1/identity/jwks",
     "/v1/sys/cluster",
+    "/v1/sys/denials/{request_id}",
     "/v1/sys/health",
 ];
 

@@ -389,10 +389,7 @@ impl State {
     }
 
     /// [`Self::fresh`], which these breaks skip in a build for tests.
-    ///
-    /// # Errors
-    /// As [`Self::fresh`].
-    pub async fn fresh_unless<const N: usize>(&self, any: [Break; N]) -> Result<LeaseProof, Error> {
+    pub(crate) async fn fresh_unless<const N: usize>(&self, any: [Break; N]) -> Result<LeaseProof, Error> {
         Ok(self.cluster.fresh_unless(any).await?)
     }
 
