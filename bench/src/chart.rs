@@ -31,7 +31,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// What was drawn, as an image of this height.
+/// The drawing, as an image of this height.
 pub fn image(drawn: &str, height: f64) -> String {
     format!("<svg viewBox=\"0 0 {:.0} {height:.0}\" role=\"img\">{drawn}</svg>", LEFT + WIDTH + 20.0)
 }

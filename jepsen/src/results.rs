@@ -62,7 +62,7 @@ pub struct RunResult {
     pub faults: BTreeMap<String, u64>,
     /// Changes of the leader that some node saw.
     pub leaders: u64,
-    /// What the checkers could have seen.
+    /// The occasions that the checkers had.
     pub coverage: BTreeMap<String, u64>,
     pub violations: Vec<Reported>,
 }
@@ -175,7 +175,7 @@ impl Results {
         table
     }
 
-    /// What the checkers could have seen, summed over all runs.
+    /// The occasions that the checkers had, summed over all runs.
     pub fn coverage(&self) -> String {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for (name, count) in self.sound().flat_map(|result| &result.coverage) {

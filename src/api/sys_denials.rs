@@ -55,7 +55,7 @@ pub struct ExplainedDecision {
     /// The input of the decision.
     #[schema(value_type = Object)]
     input: serde_json::Value,
-    /// What the current bundle answers, with the values of its rules, and changes with which it would allow.
+    /// The answer of the current bundle, with the values of its rules, and changes with which it would allow.
     #[schema(value_type = Object)]
     explanation: Explanation,
 }

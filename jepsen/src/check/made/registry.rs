@@ -183,7 +183,7 @@ fn successive(history: &History) -> Vec<(usize, usize)> {
     .collect()
 }
 
-/// What a read of this write returns.
+/// The value that a read of this write returns.
 fn content(write: &Operation) -> Value {
     json!({"value": write.input["value"], "revision": write.value["revision"]})
 }

@@ -177,7 +177,7 @@ const WRONG: [Wrong; 8] = [
             });
             let Some(last) = others.last() else { return false };
             let at = history.operations[*last].end + 1;
-            // Nobody knows when the two were sent in relation to each other.
+            // The order in which the two were sent is not known.
             for emit in history.operations.iter_mut().filter(|made| made.kind == Kind::Emit) {
                 emit.outcome = Outcome::Unknown;
             }

@@ -1,4 +1,4 @@
-//! The clients of a simulation. What they are told is checked at once.
+//! The clients of a simulation. Each answer is checked at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

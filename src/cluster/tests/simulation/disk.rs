@@ -115,7 +115,7 @@ impl SimLog {
         self.disk.lock().expect("disk")
     }
 
-    /// What a crash leaves now.
+    /// The state that a crash leaves now.
     pub fn after_a_crash(&self) -> Content {
         self.disk().durable.clone()
     }
