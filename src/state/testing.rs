@@ -127,7 +127,9 @@ impl TestNode {
             transport: None,
         };
         let started = cluster::start(options, Replicated::default(), |writer| {
-            std::thread::spawn(writer);
+            // The runtime ends after its blocking tasks: a thread of its own may close the log's database while the
+            // process ends, which RocksDB answers with an abort.
+            tokio::task::spawn_blocking(writer);
             Ok(())
         });
         let started = started.await.expect("starts");
