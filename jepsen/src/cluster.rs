@@ -26,7 +26,7 @@ const EXIT_MAX: Duration = Duration::from_secs(45);
 
 /// Programs and directories.
 #[derive(clap::Args, Clone)]
-pub struct Place {
+pub struct ClusterOptions {
     /// The trust-fabric program
     #[arg(long)]
     pub program: PathBuf,
@@ -57,8 +57,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Cluster {
     /// Starts the nodes in `dir`, and waits until they are ready.
-    pub async fn start(place: &Place, dir: &Path, broken: Option<&str>) -> Result<Self> {
-        let count = usize::try_from(place.nodes)?;
+    pub async fn start(options: &ClusterOptions, dir: &Path, broken: Option<&str>) -> Result<Self> {
+        let count = usize::try_from(options.nodes)?;
         fs::create_dir_all(dir)?;
         let processes = Arc::new(Mutex::new(vec![0; count]));
         let link = Link::between(count, origin(Arc::clone(&processes))).await?;
@@ -67,12 +67,12 @@ impl Cluster {
             link.set(None, Some(node), |way| way.is_cut = true);
         }
         let args = ClusterArgs {
-            program: Some(place.program.clone()),
+            program: Some(options.program.clone()),
             compose: Vec::new(),
             docker: PathBuf::new(),
             dir: dir.to_owned(),
-            policies: place.policies.clone(),
-            nodes: place.nodes,
+            policies: options.policies.clone(),
+            nodes: options.nodes,
             keep: false,
             heartbeat: 50,
             hosts: false,
@@ -80,7 +80,7 @@ impl Cluster {
             log_bytes_max: None,
             names: Names::default(),
             links: Some(link.addresses.clone()),
-            preload: Some(compiled(&place.preload, dir)?),
+            preload: Some(compiled(&options.preload, dir)?),
             environment: broken.map(|broken| (BREAK.to_owned(), broken.to_owned())).into_iter().collect(),
         };
         let mut members = args.members()?;
@@ -189,18 +189,18 @@ impl Cluster {
 
     /// Copies the directory of a stopped or paused node.
     pub fn copy_data(&self, node: usize) -> Result<()> {
-        let place = self.members().place(node)?;
-        let copy = place.join("older");
+        let directory = self.members().place(node)?;
+        let copy = directory.join("older");
         if copy.exists() {
             fs::remove_dir_all(&copy)?;
         }
-        command(Command::new("cp").arg("-a").arg(place.join("data")).arg(&copy))
+        command(Command::new("cp").arg("-a").arg(directory.join("data")).arg(&copy))
     }
 
     /// Puts the copy in the place of the directory of a stopped node, and the directory in that of the copy.
     pub fn swap_data(&self, node: usize) -> Result<()> {
-        let place = self.members().place(node)?;
-        let [data, older, aside] = ["data", "older", "aside"].map(|name| place.join(name));
+        let directory = self.members().place(node)?;
+        let [data, older, aside] = ["data", "older", "aside"].map(|name| directory.join(name));
         fs::rename(&data, &aside)?;
         fs::rename(&older, &data)?;
         fs::rename(&aside, &older).context("swap the directories")

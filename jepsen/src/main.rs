@@ -9,7 +9,7 @@ use clap::Parser;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use trust_fabric_jepsen::check::{self, Violation};
-use trust_fabric_jepsen::cluster::Place;
+use trust_fabric_jepsen::cluster::ClusterOptions;
 use trust_fabric_jepsen::history::{History, Workload};
 use trust_fabric_jepsen::results::{Results, RunResult};
 use trust_fabric_jepsen::run::{self, Plan, WORKLOADS};
@@ -42,7 +42,7 @@ enum Command {
 #[derive(clap::Args)]
 struct Options {
     #[command(flatten)]
-    place: Place,
+    cluster: ClusterOptions,
     /// Faults of each run; default: those of the short table. Can be repeated
     #[arg(long, value_enum)]
     nemesis: Vec<Nemesis>,
@@ -136,7 +136,7 @@ async fn run_all(options: &Options) -> Result<bool> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let first = options.seed.unwrap_or(now);
     let nemeses = match options.nemesis.as_slice() {
-        [] if options.all => Nemesis::all(options.place.nodes),
+        [] if options.all => Nemesis::all(options.cluster.nodes),
         [] => Nemesis::SHORT.to_vec(),
         some => some.to_vec(),
     };
@@ -163,10 +163,10 @@ async fn run_all(options: &Options) -> Result<bool> {
 /// One run, its violations and its result.
 async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
     let broken = plan.broken.as_ref().map(|broken| format!("-{broken}")).unwrap_or_default();
-    let name = format!("{}-{}-{}{broken}", plan.nemesis.name(), options.place.nodes, plan.seed);
+    let name = format!("{}-{}-{}{broken}", plan.nemesis.name(), options.cluster.nodes, plan.seed);
     let directory = options.results.join("runs").join(&name);
     eprintln!("{name}: seed {}, {} s, in {}", plan.seed, plan.seconds, directory.display());
-    let history = History::read(&run::run(&options.place, plan, &directory).await?)?;
+    let history = History::read(&run::run(&options.cluster, plan, &directory).await?)?;
     let violations = found(&history);
     let page = directory.join("timeline.html");
     std::fs::write(&page, timeline::draw(&history, &violations))?;

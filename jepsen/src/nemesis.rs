@@ -129,11 +129,11 @@ impl Nemesis {
             Fault::Ring(shift) => {
                 // Each node reaches itself and as many neighbours on both sides as make a majority.
                 let reach = cluster.count / 4;
-                let place =
+                let angle =
                     |node: usize| (node + usize::try_from(*shift).unwrap_or_default()) % cluster.count;
                 for one in cluster.all() {
                     for other in cluster.all() {
-                        let apart = place(one).abs_diff(place(other));
+                        let apart = angle(one).abs_diff(angle(other));
                         if apart.min(cluster.count - apart) > reach.max(1) {
                             cluster.ways(&[one], &[other], silence);
                         }

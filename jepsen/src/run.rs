@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use trust_fabric_bench::health::View;
 
 use crate::clients::{Answer, Clients, Intent, unix_secs};
-use crate::cluster::{Cluster, Place};
+use crate::cluster::{Cluster, ClusterOptions};
 use crate::history::{Fault, Kind, Leader, Outcome, Record, Recorder, Run, Workload};
 use crate::liveness;
 use crate::schedule::{Nemesis, schedule};
@@ -52,7 +52,7 @@ pub struct Plan {
 /// # Errors
 ///
 /// If the harness itself fails. A promise that is broken is no error: it is in the history.
-pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf> {
+pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Result<PathBuf> {
     if directory.exists() {
         fs::remove_dir_all(directory)?;
     }
@@ -60,8 +60,9 @@ pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf
     let steps = schedule(plan.seed, plan.nemesis, plan.seconds);
     fs::write(directory.join("schedule.json"), serde_json::to_string_pretty(&steps)?)?;
     let history = directory.join("history.jsonl");
-    let cluster = Arc::new(Cluster::start(place, &directory.join("cluster"), plan.broken.as_deref()).await?);
-    let recorder = Arc::new(Recorder::create(&history, facts(place, plan)?)?);
+    let cluster =
+        Arc::new(Cluster::start(options, &directory.join("cluster"), plan.broken.as_deref()).await?);
+    let recorder = Arc::new(Recorder::create(&history, facts(options, plan)?)?);
     let clients = Clients::new(&cluster.members(), Arc::clone(&recorder))?;
     let mut beside = JoinSet::new();
     beside.spawn(watch_leaders(Arc::clone(&cluster), Arc::clone(&recorder)));
@@ -88,7 +89,7 @@ pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf
     clients.begin_final();
     let read = load.read_all().await;
     let chains = if plan.workloads.contains(&Workload::Audit) {
-        verify_chains(&cluster, &clients, place, directory).await
+        verify_chains(&cluster, &clients, options, directory).await
     } else {
         Ok(())
     };
@@ -102,13 +103,13 @@ pub async fn run(place: &Place, plan: &Plan, directory: &Path) -> Result<PathBuf
 async fn verify_chains(
     cluster: &Cluster,
     clients: &Arc<Clients>,
-    place: &Place,
+    options: &ClusterOptions,
     directory: &Path,
 ) -> Result<()> {
     let mut process = clients.process(0);
     for node in cluster.all() {
         let invoke = clients.recorder.now();
-        let intact = cluster.is_audit_intact(&place.program, &directory.join("cluster"), node).await?;
+        let intact = cluster.is_audit_intact(&options.program, &directory.join("cluster"), node).await?;
         let answer = Answer::observed(invoke, clients.recorder.now());
         let key = format!("node {}", node + 1);
         let intent = Intent { workload: Workload::Audit, kind: Kind::Chain, key: &key, input: Value::Null };
@@ -118,8 +119,8 @@ async fn verify_chains(
     Ok(())
 }
 
-fn facts(place: &Place, plan: &Plan) -> Result<Run> {
-    let version = Command::new(&place.program).arg("--version").output()?;
+fn facts(options: &ClusterOptions, plan: &Plan) -> Result<Run> {
+    let version = Command::new(&options.program).arg("--version").output()?;
     let names = plan.workloads.iter().map(|workload| {
         let name = serde_json::to_value(workload).unwrap_or_default();
         name.as_str().unwrap_or_default().to_owned()
@@ -128,7 +129,7 @@ fn facts(place: &Place, plan: &Plan) -> Result<Run> {
     let workload = if plan.workloads == WORKLOADS { "all".to_owned() } else { names.join("+") };
     Ok(Run {
         seed: plan.seed,
-        nodes: place.nodes,
+        nodes: options.nodes,
         workload,
         nemesis: plan.nemesis.name(),
         begun_unix_secs: unix_secs(),

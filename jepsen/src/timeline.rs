@@ -87,43 +87,43 @@ fn summary(history: &History, violations: &[Violation]) -> String {
 /// A violation with its operations, and those around it of the same keys.
 fn enlarged(history: &History, violation: &Violation) -> String {
     let shown: Vec<_> =
-        violation.operations.iter().filter(|place| **place < history.operations.len()).collect();
+        violation.operations.iter().filter(|number| **number < history.operations.len()).collect();
     let mut text = format!(
         "<h3>{}: {}</h3><p>{}</p>",
         escaped(violation.checker),
         escaped(violation.rule),
         escaped(&violation.detail)
     );
-    let operation = |place: &usize| &history.operations[*place];
+    let operation = |number: &usize| &history.operations[*number];
     let (Some(first), Some(last)) = (
-        shown.iter().map(|place| operation(place).invoke).min(),
-        shown.iter().map(|place| operation(place).end).max(),
+        shown.iter().map(|number| operation(number).invoke).min(),
+        shown.iter().map(|number| operation(number).end).max(),
     ) else {
         return text;
     };
-    let keys: BTreeSet<&str> = shown.iter().map(|place| operation(place).key.as_str()).collect();
+    let keys: BTreeSet<&str> = shown.iter().map(|number| operation(number).key.as_str()).collect();
     let margin = ((last - first) / 10).max(10_000_000);
     let (from, until) = (first.saturating_sub(margin), last.saturating_add(margin));
     let middle = first / 2 + last / 2;
     let mut around: Vec<usize> = (0..history.operations.len())
-        .filter(|place| {
-            let other = operation(place);
+        .filter(|number| {
+            let other = operation(number);
             keys.contains(other.key.as_str()) && other.end >= from && other.invoke <= until
         })
         .collect();
-    around.sort_by_key(|place| {
-        (!violation.operations.contains(place), operation(place).invoke.abs_diff(middle))
+    around.sort_by_key(|number| {
+        (!violation.operations.contains(number), operation(number).invoke.abs_diff(middle))
     });
     around.truncate(ROWS_MAX);
-    around.sort_by_key(|place| operation(place).invoke);
+    around.sort_by_key(|number| operation(number).invoke);
     let mut drawn = String::new();
     let x = |at: Nanos| LEFT + WIDTH * as_f64(at.clamp(from, until) - from) / as_f64((until - from).max(1));
-    for (row, place) in (0..).zip(&around) {
-        let one = operation(place);
+    for (row, number) in (0..).zip(&around) {
+        let one = operation(number);
         let y = as_f64(row) * ROW_HEIGHT;
         label(&mut drawn, &format!("{} {}, node {}", json_name(&one.kind), one.process, one.node), y + 12.0);
         let (left, right) = (x(one.invoke), x(one.end));
-        let class = class(one, violation.operations.contains(place));
+        let class = class(one, violation.operations.contains(number));
         bar(&mut drawn, class, (left, y + 3.0), ((right - left).max(2.0), 10.0), &title(one));
         let anchor = if left > LEFT + WIDTH / 2.0 { ("end", left - 4.0) } else { ("start", right + 4.0) };
         let _ = write!(
@@ -193,7 +193,7 @@ fn processes(
     }
     let mut rows: Vec<Row> = Vec::new();
     let mut row_of: HashMap<u64, usize> = HashMap::new();
-    for (place, operation) in operations {
+    for (number, operation) in operations {
         let row = *row_of.entry(operation.process).or_insert_with(|| {
             let free = rows.iter().position(|row| row.until < operation.invoke);
             let row = free.unwrap_or(rows.len());
@@ -205,7 +205,7 @@ fn processes(
         });
         let y = top + as_f64(row as u64) * PROCESS_HEIGHT;
         let (left, right) = (axis.x(secs(operation.invoke)), axis.x(secs(operation.end)));
-        let class = class(operation, broken.contains(place));
+        let class = class(operation, broken.contains(number));
         rows[row].add(
             drawn,
             Bar { class, left, right: right.max(left + APART), count: 1, first: operation },

@@ -30,14 +30,14 @@ pub struct Known {
 }
 
 impl Known {
-    const fn place(&self) -> Place {
-        Place { generation: self.generation, blocks_of: self.blocks_of, position: self.position }
+    const fn copy_position(&self) -> CopyPosition {
+        CopyPosition { generation: self.generation, blocks_of: self.blocks_of, position: self.position }
     }
 }
 
 /// A copy, and the position up to which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct CopyPosition {
     generation: u64,
     blocks_of: u64,
     position: u64,
@@ -135,7 +135,7 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReadTo {
     /// The copy that was up to date.
-    copy: Place,
+    copy: CopyPosition,
     through: u64,
 }
 
@@ -143,7 +143,7 @@ struct ReadTo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Page {
     /// The copy after the page before it. In any other copy, it would leave out what lies between the two.
-    copy: Place,
+    copy: CopyPosition,
     cursor: String,
 }
 
@@ -203,7 +203,7 @@ impl Engine {
     /// The next call.
     pub fn call(&mut self, known: Known) -> Call {
         // The import of a former leader, or an operator, may have changed the copy since.
-        let copy = known.place();
+        let copy = known.copy_position();
         self.page = self.page.take().filter(|page| page.copy == copy);
         self.read_to = self.read_to.filter(|read| read.copy == copy);
         let cursor = self.page.as_ref().map(|page| page.cursor.clone());
@@ -240,7 +240,7 @@ impl Engine {
         let is_to_be_written = answer.through > known.position
             && now.saturating_sub(self.imported_at) >= limits::PEER_POSITION_WRITE_INTERVAL;
         if is_idle && !is_to_be_written {
-            self.read_to = Some(ReadTo { copy: known.place(), through: answer.through });
+            self.read_to = Some(ReadTo { copy: known.copy_position(), through: answer.through });
             return Next::Nothing;
         }
         self.imported_at = now;
@@ -273,7 +273,7 @@ impl Engine {
     /// Notes the copy after the import of a response: it is that which the next page continues.
     pub fn imported(&mut self, answer: &Answer, copy: &Known) {
         let is_same = copy.incarnation == Some(answer.incarnation);
-        let copy = Place { position: answer.through, ..copy.place() };
+        let copy = CopyPosition { position: answer.through, ..copy.copy_position() };
         self.page = answer.next.clone().filter(|_| is_same).map(|cursor| Page { copy, cursor });
     }
 

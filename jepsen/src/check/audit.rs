@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Found, Placed, Violation, grouped, is_ok, name, of, text};
+use super::{Found, Numbered, Violation, grouped, is_ok, name, of, text};
 use crate::history::{History, Kind, Nanos, Operation, Workload};
 
 pub const NAME: &str = "audit";
@@ -23,11 +23,11 @@ pub fn check(history: &History) -> Vec<Violation> {
     let verified = operations.iter().copied().filter(|(_, operation)| is_ok(operation, Kind::Verify));
     let by_tool = grouped(verified, |operation| text(&operation.input["tool"]).unwrap_or_default());
     let mut trails = BTreeSet::new();
-    for (place, trail) in operations.iter().copied().filter(|(_, operation)| is_ok(operation, Kind::Trail)) {
+    for (number, trail) in operations.iter().copied().filter(|(_, operation)| is_ok(operation, Kind::Trail)) {
         let tool = text(&trail.input["tool"]).unwrap_or_default();
-        let entries = entries((place, trail), &mut found);
+        let entries = entries((number, trail), &mut found);
         let verified = by_tool.get(&tool).map(Vec::as_slice).unwrap_or_default();
-        compare(history, verified, (place, trail), &entries, &mut found);
+        compare(history, verified, (number, trail), &entries, &mut found);
         trails.insert(tool);
     }
     for (tool, verified) in &by_tool {
@@ -36,16 +36,16 @@ pub fn check(history: &History) -> Vec<Violation> {
             found.add("read at the end", detail, &[verified[0].0]);
         }
     }
-    for (place, chain) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Chain)) {
+    for (number, chain) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Chain)) {
         if chain.value != true {
-            found.add("chains are intact", format!("node {}: a chain is broken", chain.node), &[*place]);
+            found.add("chains are intact", format!("node {}: a chain is broken", chain.node), &[*number]);
         }
     }
     found.violations
 }
 
 /// Whether each request of a trail was accepted; each request has one entry with a verdict.
-fn entries((place, trail): Placed<'_>, found: &mut Found) -> HashMap<String, bool> {
+fn entries((number, trail): Numbered<'_>, found: &mut Found) -> HashMap<String, bool> {
     let mut entries = HashMap::new();
     for entry in trail.value.as_array().map(Vec::as_slice).unwrap_or_default() {
         let is_accepted = match entry["decision"].as_str() {
@@ -54,14 +54,14 @@ fn entries((place, trail): Placed<'_>, found: &mut Found) -> HashMap<String, boo
             // It was decided, and answered with an error.
             Some("error") => continue,
             _ => {
-                found.add_unreadable((place, trail));
+                found.add_unreadable((number, trail));
                 continue;
             }
         };
         let id = text(&entry["request_id"]).unwrap_or_default();
         if entries.insert(id.clone(), is_accepted).is_some() {
             let detail = format!("{} lists request {id} more than once", name(trail));
-            found.add("each entry once", detail, &[place]);
+            found.add("each entry once", detail, &[number]);
         }
     }
     entries
@@ -69,24 +69,24 @@ fn entries((place, trail): Placed<'_>, found: &mut Found) -> HashMap<String, boo
 
 fn compare(
     history: &History,
-    verified: &[Placed<'_>],
-    (trail, read): Placed<'_>,
+    verified: &[Numbered<'_>],
+    (trail, read): Numbered<'_>,
     entries: &HashMap<String, bool>,
     found: &mut Found,
 ) {
-    for &(place, verify) in verified.iter().filter(|(_, verify)| verify.end < read.invoke) {
+    for &(number, verify) in verified.iter().filter(|(_, verify)| verify.end < read.invoke) {
         let Some(is_accepted) = verify.value.as_bool() else {
-            found.add_unreadable((place, verify));
+            found.add_unreadable((number, verify));
             continue;
         };
         match entries.get(&verify.key) {
             Some(other) if *other != is_accepted => {
                 let detail = format!("{}: the trail has another decision", name(verify));
-                found.add("same decision", detail, &[place, trail]);
+                found.add("same decision", detail, &[number, trail]);
             }
             None if !may_be_lost(history, verify) => {
                 let detail = format!("{} is not in the trail of node {}", name(verify), read.node);
-                found.add("every verification is there", detail, &[place, trail]);
+                found.add("every verification is there", detail, &[number, trail]);
             }
             _ => {}
         }

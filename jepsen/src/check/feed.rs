@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-use super::{Found, Placed, Violation, grouped, is_ok, name, of, text};
+use super::{Found, Numbered, Violation, grouped, is_ok, name, of, text};
 use crate::history::{History, Kind, Nanos, Outcome, Workload};
 
 pub const NAME: &str = "feed";
@@ -36,7 +36,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     }
     let table = common_table(&operations, &mut found);
     changes(history, &operations, &table, &mut found);
-    let of_subscriber = |(_, operation): &Placed<'_>| {
+    let of_subscriber = |(_, operation): &Numbered<'_>| {
         matches!(operation.kind, Kind::Event | Kind::Resume) && operation.outcome == Outcome::Ok
     };
     let begun = begins(&operations, &table);
@@ -48,24 +48,24 @@ pub fn check(history: &History) -> Vec<Violation> {
 }
 
 /// The events of the log. Every node lists the same, in order; one may begin or end later.
-fn common_table(operations: &[Placed<'_>], found: &mut Found) -> Table {
-    let mut lists: Vec<(Placed<'_>, Table)> = Vec::new();
-    for &(place, operation) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::All)) {
+fn common_table(operations: &[Numbered<'_>], found: &mut Found) -> Table {
+    let mut lists: Vec<(Numbered<'_>, Table)> = Vec::new();
+    for &(number, operation) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::All)) {
         let mut list = Table::new();
         let mut previous = None;
         for event in operation.value.as_array().map(Vec::as_slice).unwrap_or_default() {
             let (Some(id), Some(subject)) = (id(event), text(&event["subject"])) else {
-                found.add_unreadable((place, operation));
+                found.add_unreadable((number, operation));
                 continue;
             };
             if previous.is_some_and(|previous| previous >= id) {
                 let detail = format!("{} lists {id:?} after {previous:?}", name(operation));
-                found.add("in order", detail, &[place]);
+                found.add("in order", detail, &[number]);
             }
             previous = Some(id);
             list.insert(id, subject);
         }
-        lists.push(((place, operation), list));
+        lists.push(((number, operation), list));
     }
     let mut common = Table::new();
     for (_, list) in &lists {
@@ -74,7 +74,7 @@ fn common_table(operations: &[Placed<'_>], found: &mut Found) -> Table {
     if lists.is_empty() {
         found.add("read at the end", "no node listed its events at the end".to_owned(), &[]);
     }
-    for ((place, operation), list) in &lists {
+    for ((number, operation), list) in &lists {
         let range = list.keys().next().zip(list.keys().next_back());
         let Some((first, last)) = range else { continue };
         if let Some((id, subject)) =
@@ -82,7 +82,7 @@ fn common_table(operations: &[Placed<'_>], found: &mut Found) -> Table {
         {
             let detail =
                 format!("{} lacks event {id:?} of {subject}, which another node lists", name(operation));
-            found.add("same on every node", detail, &[*place]);
+            found.add("same on every node", detail, &[*number]);
         }
     }
     common
@@ -90,7 +90,7 @@ fn common_table(operations: &[Placed<'_>], found: &mut Found) -> Table {
 
 /// Each acknowledged change has an event, at an index above those that were answered before it began and not above
 /// its own. A change that failed has none.
-fn changes(history: &History, operations: &[Placed<'_>], table: &Table, found: &mut Found) {
+fn changes(history: &History, operations: &[Numbered<'_>], table: &Table, found: &mut Found) {
     let mut events: HashMap<&str, Vec<Id>> = HashMap::new();
     for (id, subject) in table {
         events.entry(subject).or_default().push(*id);
@@ -108,17 +108,17 @@ fn changes(history: &History, operations: &[Placed<'_>], table: &Table, found: &
         let events = events.get(subject).map(Vec::as_slice).unwrap_or_default();
         let acknowledged = changes.iter().filter(|(_, change)| change.outcome == Outcome::Ok).count();
         let possible = changes.iter().filter(|(_, change)| change.outcome != Outcome::Fail).count();
-        let places: Vec<_> = changes.iter().map(|(place, _)| *place).collect();
+        let numbers: Vec<_> = changes.iter().map(|(number, _)| *number).collect();
         if events.len() < acknowledged {
             let detail = format!(
                 "{acknowledged} changes of {subject} were acknowledged, {} have events",
                 events.len()
             );
-            found.add("none missing", detail, &places);
+            found.add("none missing", detail, &numbers);
         } else if events.len() > possible {
             let detail = format!("{subject} has {} events, of at most {possible} changes", events.len());
-            found.add("no event without a change", detail, &places);
-        } else if let ([(place, change)], [event]) = (changes.as_slice(), events) {
+            found.add("no event without a change", detail, &numbers);
+        } else if let ([(number, change)], [event]) = (changes.as_slice(), events) {
             let before = answered.partition_point(|(end, _)| *end < change.invoke);
             let above = before.checked_sub(1).map_or(0, |last| answered[last].1);
             let most = change.index.filter(|_| change.outcome == Outcome::Ok).unwrap_or(u64::MAX);
@@ -128,14 +128,14 @@ fn changes(history: &History, operations: &[Placed<'_>], table: &Table, found: &
                     name(change),
                     event.0
                 );
-                found.add("index order", detail, &[*place]);
+                found.add("index order", detail, &[*number]);
             }
         }
     }
 }
 
 /// Begins of the acknowledged changes that have one event, by its id: every subscriber waits for the last of them.
-fn begins(operations: &[Placed<'_>], table: &Table) -> BTreeMap<Id, Nanos> {
+fn begins(operations: &[Numbered<'_>], table: &Table) -> BTreeMap<Id, Nanos> {
     let mut ids: HashMap<&str, Option<Id>> = HashMap::new();
     for (id, subject) in table {
         ids.entry(subject).and_modify(|known| *known = None).or_insert(Some(*id));
@@ -147,7 +147,7 @@ fn begins(operations: &[Placed<'_>], table: &Table) -> BTreeMap<Id, Nanos> {
 /// One subscriber, from its first event to its last.
 fn follow(
     subscriber: &str,
-    operations: &[Placed<'_>],
+    operations: &[Numbered<'_>],
     table: &Table,
     begun: &BTreeMap<Id, Nanos>,
     found: &mut Found,
@@ -158,36 +158,36 @@ fn follow(
     let mut is_reset = false;
     // A change that begins once the subscriber is connected comes after its first event, or is it.
     let mut connected: Option<Nanos> = None;
-    for &(place, operation) in operations {
+    for &(number, operation) in operations {
         if operation.kind == Kind::Resume {
             is_reset |= operation.value == "reset";
             if connected.is_none() {
                 // The first connection may name an event, after which nothing is missing either.
-                previous = id_of(&operation.input["last_id"]).map(|id| (id, place));
+                previous = id_of(&operation.input["last_id"]).map(|id| (id, number));
                 connected = Some(operation.end);
             }
             continue;
         }
         let (Some(id), Some(subject)) = (id(&operation.value), text(&operation.value["subject"])) else {
-            found.add_unreadable((place, operation));
+            found.add_unreadable((number, operation));
             continue;
         };
-        if let Some(other) = seen.insert(id, place) {
+        if let Some(other) = seen.insert(id, number) {
             found.add(
                 "each id once",
                 format!("{subscriber} received {id:?} more than once"),
-                &[other, place],
+                &[other, number],
             );
             continue;
         }
         if table.get(&id).is_some_and(|other| *other != subject) {
             let detail = format!("{subscriber} received {id:?} of {subject}; the nodes list another");
-            found.add("same on every node", detail, &[place]);
+            found.add("same on every node", detail, &[number]);
         }
         if let Some((before, other)) = previous {
             if id <= before {
                 let detail = format!("{subscriber} received {id:?} after {before:?}");
-                found.add("in order", detail, &[other, place]);
+                found.add("in order", detail, &[other, number]);
                 continue;
             }
             let missed = table.range(next(before)..id).next();
@@ -195,7 +195,7 @@ fn follow(
                 let detail = format!(
                     "{subscriber} received no {missed:?} of {subject}, between {before:?} and {id:?}"
                 );
-                found.add("none missing", detail, &[other, place]);
+                found.add("none missing", detail, &[other, number]);
             }
         }
         if previous.is_none()
@@ -203,21 +203,21 @@ fn follow(
             && let Some((missed, _)) = begun.range(..id).find(|(_, begun)| **begun > at)
         {
             let detail = format!("{subscriber} received no {missed:?}, although it was connected");
-            found.add("none missing", detail, &[place]);
+            found.add("none missing", detail, &[number]);
         }
         is_reset = false;
-        previous = Some((id, place));
+        previous = Some((id, number));
     }
     let last = begun.keys().next_back();
     match (previous, last) {
-        (Some((end, place)), Some(last)) if end < *last && !is_reset => {
+        (Some((end, number)), Some(last)) if end < *last && !is_reset => {
             let detail = format!("{subscriber} received {end:?} last, although {last:?} was acknowledged");
-            found.add("none missing", detail, &[place]);
+            found.add("none missing", detail, &[number]);
         }
         (None, Some(_)) => {
-            let first = operations.first().map(|(place, _)| *place);
-            let places: Vec<_> = first.into_iter().collect();
-            found.add("none missing", format!("{subscriber} received nothing"), &places);
+            let first = operations.first().map(|(number, _)| *number);
+            let numbers: Vec<_> = first.into_iter().collect();
+            found.add("none missing", format!("{subscriber} received nothing"), &numbers);
         }
         _ => {}
     }

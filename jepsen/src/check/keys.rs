@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Found, Placed, Violation, is_ok, name, of, text};
+use super::{Found, Numbered, Violation, is_ok, name, of, text};
 use crate::history::{History, Kind, Nanos, Outcome, Workload};
 
 pub const NAME: &str = "keys";
 
 /// A minted token.
 struct Token {
-    place: usize,
+    number: usize,
     kid: String,
     /// Unix seconds.
     expires: u64,
@@ -28,13 +28,13 @@ pub fn check(history: &History) -> Vec<Violation> {
         known.begun = known.begun.min(taint.invoke);
         known.acknowledged = known.acknowledged.min(super::end(taint));
     }
-    for &(place, check) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Check)) {
+    for &(number, check) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Check)) {
         let (Some(is_verified), Some(at)) = (check.value.as_bool(), check.input["at"].as_u64()) else {
-            found.add_unreadable((place, check));
+            found.add_unreadable((number, check));
             continue;
         };
         let Some(token) = tokens.get(check.key.as_str()) else {
-            found.add("readable", format!("{} is of a token that was not minted", name(check)), &[place]);
+            found.add("readable", format!("{} is of a token that was not minted", name(check)), &[number]);
             continue;
         };
         let taint = taints.get(token.kid.as_str());
@@ -47,11 +47,11 @@ pub fn check(history: &History) -> Vec<Violation> {
                 token.kid,
                 token.expires - at
             );
-            found.add("verifies until it expires", detail, &[token.place, place]);
+            found.add("verifies until it expires", detail, &[token.number, number]);
         }
         if is_verified && check.is_final && taint.is_some_and(|taint| taint.acknowledged < check.invoke) {
             let detail = format!("{} verified with the tainted key {}", name(check), token.kid);
-            found.add("tainted keys leave the key set", detail, &[token.place, place]);
+            found.add("tainted keys leave the key set", detail, &[token.number, number]);
         }
     }
     found.violations
@@ -64,18 +64,18 @@ struct Taint {
 }
 
 /// Minted tokens by `jti`, which are unique.
-fn tokens<'h>(operations: &[Placed<'h>], found: &mut Found) -> HashMap<&'h str, Token> {
+fn tokens<'h>(operations: &[Numbered<'h>], found: &mut Found) -> HashMap<&'h str, Token> {
     let mut tokens: HashMap<&str, Token> = HashMap::new();
-    for &(place, mint) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Mint)) {
+    for &(number, mint) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Mint)) {
         let (Some(kid), Some(expires)) = (text(&mint.value["kid"]), mint.value["exp"].as_u64()) else {
-            found.add_unreadable((place, mint));
+            found.add_unreadable((number, mint));
             continue;
         };
-        if let Some(other) = tokens.insert(&mint.key, Token { place, kid, expires }) {
+        if let Some(other) = tokens.insert(&mint.key, Token { number, kid, expires }) {
             found.add(
                 "one token for each jti",
                 format!("{} was minted twice", mint.key),
-                &[other.place, place],
+                &[other.number, number],
             );
         }
     }

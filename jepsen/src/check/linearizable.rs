@@ -67,39 +67,39 @@ impl Ends {
         ends.sort_unstable();
         let count = ends.len() + 1;
         let mut list = vec![End { call: usize::MAX, is_return: false, next: 1 % count, previous: count - 1 }];
-        list.extend(ends.into_iter().enumerate().map(|(place, (_, is_return, call))| End {
+        list.extend(ends.into_iter().enumerate().map(|(number, (_, is_return, call))| End {
             call,
             is_return,
-            next: (place + 2) % count,
-            previous: place,
+            next: (number + 2) % count,
+            previous: number,
         }));
         Self(list)
     }
 
-    fn unlink(&mut self, place: usize) {
-        let End { next, previous, .. } = self.0[place];
+    fn unlink(&mut self, number: usize) {
+        let End { next, previous, .. } = self.0[number];
         self.0[previous].next = next;
         self.0[next].previous = previous;
     }
 
     /// Undoes the last [`Self::unlink`] that was not undone.
-    fn link(&mut self, place: usize) {
-        let End { next, previous, .. } = self.0[place];
-        self.0[previous].next = place;
-        self.0[next].previous = place;
+    fn link(&mut self, number: usize) {
+        let End { next, previous, .. } = self.0[number];
+        self.0[previous].next = number;
+        self.0[next].previous = number;
     }
 }
 
 /// Searches an order of `calls`, in at most `steps_max` steps of the model.
 pub fn check<M: Model>(model: &M, calls: &[Timed<M::Call>], steps_max: u64) -> Verdict {
     let mut ends = Ends::of(calls);
-    // Places of the ends of each call.
-    let mut places = vec![(0, None); calls.len()];
-    for (place, end) in ends.0.iter().enumerate().skip(1) {
+    // Numbers of the ends of each call.
+    let mut numbers = vec![(0, None); calls.len()];
+    for (number, end) in ends.0.iter().enumerate().skip(1) {
         if end.is_return {
-            places[end.call].1 = Some(place);
+            numbers[end.call].1 = Some(number);
         } else {
-            places[end.call].0 = place;
+            numbers[end.call].0 = number;
         }
     }
     let mut waiting = calls.iter().filter(|timed| timed.ended.is_some()).count();
@@ -109,13 +109,13 @@ pub fn check<M: Model>(model: &M, calls: &[Timed<M::Call>], steps_max: u64) -> V
     let mut seen = HashSet::new();
     let mut longest = Vec::new();
     let mut stuck = usize::MAX;
-    let mut place = ends.0[0].next;
+    let mut number = ends.0[0].next;
     for _ in 0..steps_max {
         if waiting == 0 {
             return Verdict::Linearizable;
         }
-        let End { call, is_return, next, .. } = ends.0[place];
-        if place != 0 && !is_return {
+        let End { call, is_return, next, .. } = ends.0[number];
+        if number != 0 && !is_return {
             let after = model.step(&state, &calls[call].call).filter(|after| {
                 taken.flip(call);
                 let is_new = seen.insert((taken.clone(), after.clone()));
@@ -123,35 +123,35 @@ pub fn check<M: Model>(model: &M, calls: &[Timed<M::Call>], steps_max: u64) -> V
                 is_new
             });
             let Some(after) = after else {
-                place = next;
+                number = next;
                 continue;
             };
             taken.flip(call);
             order.push((call, std::mem::replace(&mut state, after)));
-            let (begin, returned) = places[call];
+            let (begin, returned) = numbers[call];
             ends.unlink(begin);
             if let Some(returned) = returned {
                 ends.unlink(returned);
                 waiting -= 1;
             }
-            place = ends.0[0].next;
+            number = ends.0[0].next;
             continue;
         }
         // The call of this end returned before anything else could happen: a call in the order is wrong.
-        if order.len() >= longest.len() && place != 0 {
+        if order.len() >= longest.len() && number != 0 {
             longest = order.iter().map(|(call, _)| *call).collect();
             stuck = call;
         }
         let Some((call, before)) = order.pop() else { return Verdict::Violated { longest, stuck } };
         state = before;
         taken.flip(call);
-        let (begin, returned) = places[call];
+        let (begin, returned) = numbers[call];
         if let Some(returned) = returned {
             ends.link(returned);
             waiting += 1;
         }
         ends.link(begin);
-        place = ends.0[begin].next;
+        number = ends.0[begin].next;
     }
     Verdict::Undecided
 }

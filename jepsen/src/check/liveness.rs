@@ -8,10 +8,10 @@ pub const NAME: &str = "liveness";
 pub fn check(history: &History) -> Vec<Violation> {
     let mut found = Found::by(NAME);
     let mut count = 0;
-    for (place, works) in of(history, Workload::Liveness) {
+    for (number, works) in of(history, Workload::Liveness) {
         count += 1;
         if works.outcome != Outcome::Ok || works.value != true {
-            found.add("works once healed", format!("{} did not work in time", name(works)), &[place]);
+            found.add("works once healed", format!("{} did not work in time", name(works)), &[number]);
         }
     }
     if count == 0 && !history.faults.is_empty() {

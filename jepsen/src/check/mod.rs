@@ -2,7 +2,7 @@
 //! checked again.
 //!
 //! A checker refuses when in doubt: a search that did not end, an answer that cannot be read and an effect that is not
-//! looked for at the end are violations. Places are those in [`History::operations`].
+//! looked for at the end are violations. Numbers are those in [`History::operations`].
 
 mod audit;
 mod feed;
@@ -65,8 +65,8 @@ pub fn coverage(history: &History) -> BTreeMap<&'static str, u64> {
     counts
 }
 
-/// An operation with its place.
-type Placed<'h> = (usize, &'h Operation);
+/// An operation with its number in the history.
+type Numbered<'h> = (usize, &'h Operation);
 
 /// Violations that one checker has found.
 struct Found {
@@ -85,28 +85,28 @@ impl Found {
     }
 
     /// An answer without the members that its kind has.
-    fn add_unreadable(&mut self, (place, operation): Placed<'_>) {
+    fn add_unreadable(&mut self, (number, operation): Numbered<'_>) {
         let detail = format!("{} has an answer of another form: {}", name(operation), operation.value);
-        self.add("readable", detail, &[place]);
+        self.add("readable", detail, &[number]);
     }
 }
 
-fn of(history: &History, workload: Workload) -> impl Iterator<Item = Placed<'_>> {
+fn of(history: &History, workload: Workload) -> impl Iterator<Item = Numbered<'_>> {
     history.operations.iter().enumerate().filter(move |(_, operation)| operation.workload == workload)
 }
 
 /// Operations of one workload by their key.
-fn by_key(history: &History, workload: Workload) -> BTreeMap<&str, Vec<Placed<'_>>> {
+fn by_key(history: &History, workload: Workload) -> BTreeMap<&str, Vec<Numbered<'_>>> {
     grouped(of(history, workload), |operation| operation.key.as_str())
 }
 
 fn grouped<'h, K: Ord>(
-    operations: impl Iterator<Item = Placed<'h>>,
+    operations: impl Iterator<Item = Numbered<'h>>,
     key: impl Fn(&'h Operation) -> K,
-) -> BTreeMap<K, Vec<Placed<'h>>> {
-    let mut groups: BTreeMap<K, Vec<Placed<'h>>> = BTreeMap::new();
-    for (place, operation) in operations {
-        groups.entry(key(operation)).or_default().push((place, operation));
+) -> BTreeMap<K, Vec<Numbered<'h>>> {
+    let mut groups: BTreeMap<K, Vec<Numbered<'h>>> = BTreeMap::new();
+    for (number, operation) in operations {
+        groups.entry(key(operation)).or_default().push((number, operation));
     }
     groups
 }

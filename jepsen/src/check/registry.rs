@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::linearizable::{self, Model, Timed, Verdict};
-use super::{Found, Placed, Violation, by_key, name, text};
+use super::{Found, Numbered, Violation, by_key, name, text};
 use crate::history::{History, Kind, Outcome, Workload};
 
 pub const NAME: &str = "registry";
@@ -57,15 +57,15 @@ pub fn check(history: &History) -> Vec<Violation> {
         match linearizable::check(&Tool, &calls.0, STEPS_MAX) {
             Verdict::Linearizable => {}
             Verdict::Violated { longest, stuck } => {
-                let (place, operation) = calls.1[stuck];
+                let (number, operation) = calls.1[stuck];
                 let detail = format!(
                     "{tool}: no order of its operations explains all answers; after {} of them, {} never fits",
                     longest.len(),
                     name(operation)
                 );
                 let before = longest.last().map(|call| calls.1[*call].0);
-                let places: Vec<_> = before.into_iter().chain([place]).collect();
-                found.add("linearizable", detail, &places);
+                let numbers: Vec<_> = before.into_iter().chain([number]).collect();
+                found.add("linearizable", detail, &numbers);
             }
             Verdict::Undecided => {
                 let detail = format!("{tool}: the search of {} operations did not end", operations.len());
@@ -78,10 +78,10 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 /// Calls of the model, with the operations from which they come. Failed operations without a condition and reads
 /// without an answer say nothing.
-fn calls<'h>(operations: &[Placed<'h>]) -> (Vec<Timed<Call>>, Vec<Placed<'h>>) {
+fn calls<'h>(operations: &[Numbered<'h>]) -> (Vec<Timed<Call>>, Vec<Numbered<'h>>) {
     let mut numbers = Numbers::of(operations);
     let mut calls = (Vec::new(), Vec::new());
-    for &(place, operation) in operations {
+    for &(number, operation) in operations {
         let expected = text(&operation.input["if_match"]).map(|revision| numbers.of_revision(&revision));
         let call = match (operation.kind, operation.outcome) {
             (Kind::Write, Outcome::Ok | Outcome::Unknown) => {
@@ -104,7 +104,7 @@ fn calls<'h>(operations: &[Placed<'h>]) -> (Vec<Timed<Call>>, Vec<Placed<'h>>) {
             continue;
         }
         calls.0.push(Timed { begun: operation.invoke, ended, call });
-        calls.1.push((place, operation));
+        calls.1.push((number, operation));
     }
     calls
 }
@@ -116,7 +116,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(operations: &[Placed<'_>]) -> Self {
+    fn of(operations: &[Numbered<'_>]) -> Self {
         let mut numbers = Self { values: HashMap::new(), revisions: HashMap::new() };
         for (_, operation) in operations.iter().filter(|(_, operation)| operation.outcome == Outcome::Ok) {
             let value = match operation.kind {

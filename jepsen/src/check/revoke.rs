@@ -3,7 +3,7 @@
 //! Only a use that begins after the acknowledgement counts. A revocation covers a credential that was issued before it
 //! began; one that was issued later, or meanwhile, may be accepted.
 
-use super::{Found, Placed, Violation, by_key, is_ok, name};
+use super::{Found, Numbered, Violation, by_key, is_ok, name};
 use crate::history::{History, Kind, Nanos, Workload};
 
 pub const NAME: &str = "revoke";
@@ -12,9 +12,9 @@ pub fn check(history: &History) -> Vec<Violation> {
     let mut found = Found::by(NAME);
     for (subject, operations) in by_key(history, Workload::Revoke) {
         let covered = Covered::by(&operations);
-        for &(place, operation) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Use)) {
+        for &(number, operation) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Use)) {
             let Some(is_accepted) = operation.value.as_bool() else {
-                found.add_unreadable((place, operation));
+                found.add_unreadable((number, operation));
                 continue;
             };
             let issued = operation.input["issued"].as_u64().unwrap_or_default();
@@ -26,7 +26,7 @@ pub fn check(history: &History) -> Vec<Violation> {
                     super::seconds(issued),
                     name(&history.operations[revocation])
                 );
-                found.add("no accept after the acknowledgement", detail, &[revocation, place]);
+                found.add("no accept after the acknowledgement", detail, &[revocation, number]);
             }
         }
     }
@@ -54,11 +54,11 @@ pub fn coverage(history: &History) -> [(&'static str, u64); 3] {
 struct Covered(Vec<(Nanos, (Nanos, usize))>);
 
 impl Covered {
-    fn by(operations: &[Placed<'_>]) -> Self {
+    fn by(operations: &[Numbered<'_>]) -> Self {
         let mut revocations: Vec<_> = operations
             .iter()
             .filter(|(_, operation)| is_ok(operation, Kind::Revoke))
-            .map(|(place, operation)| (operation.end, (operation.invoke, *place)))
+            .map(|(number, operation)| (operation.end, (operation.invoke, *number)))
             .collect();
         revocations.sort_unstable();
         let mut latest = (0, usize::MAX);
@@ -69,7 +69,7 @@ impl Covered {
         Self(revocations)
     }
 
-    /// The latest begin of a revocation that was acknowledged before `at`, and its place.
+    /// The latest begin of a revocation that was acknowledged before `at`, and its number.
     fn before(&self, at: Nanos) -> Option<(Nanos, usize)> {
         let count = self.0.partition_point(|(end, _)| *end < at);
         count.checked_sub(1).map(|last| self.0[last].1)

@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Found, Placed, Violation, by_key, grouped, name, text};
+use super::{Found, Numbered, Violation, by_key, grouped, name, text};
 use crate::history::{History, Kind, Operation, Outcome, Workload};
 
 pub const NAME: &str = "single use";
 
-/// A request with its retries: key and content, or its place.
+/// A request with its retries: key and content, or its number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Presentation {
     Keyed(String, Option<String>),
     Alone(usize),
 }
 
-fn presentation((place, operation): Placed<'_>) -> Presentation {
+fn presentation((number, operation): Numbered<'_>) -> Presentation {
     match text(&operation.input["idempotency_key"]) {
         Some(key) => Presentation::Keyed(key, text(&operation.input["content"])),
-        None => Presentation::Alone(place),
+        None => Presentation::Alone(number),
     }
 }
 
@@ -57,20 +57,20 @@ pub fn check(history: &History) -> Vec<Violation> {
 }
 
 /// An answered spend, and whether it succeeded.
-type Answer<'h> = (Placed<'h>, bool);
+type Answer<'h> = (Numbered<'h>, bool);
 
 fn at_most_one(key: &str, answers: &[Answer<'_>], found: &mut Found) {
-    let mut successes: BTreeMap<Presentation, Placed<'_>> = BTreeMap::new();
+    let mut successes: BTreeMap<Presentation, Numbered<'_>> = BTreeMap::new();
     for (spend, _) in answers.iter().filter(|(_, is_success)| *is_success) {
         successes.entry(presentation(*spend)).or_insert(*spend);
     }
     if successes.len() > 1 {
-        let places: Vec<_> = successes.values().map(|(place, _)| *place).collect();
+        let numbers: Vec<_> = successes.values().map(|(number, _)| *number).collect();
         let names: Vec<_> = successes.values().map(|(_, operation)| name(operation)).collect();
         found.add(
             "at most one success",
             format!("{key} was accepted by {}: {}", names.len(), names.join("; ")),
-            &places,
+            &numbers,
         );
     }
 }
@@ -102,17 +102,17 @@ fn equal_answers(answers: &[Answer<'_>], found: &mut Found) {
 }
 
 /// A refusal needs another presentation that may have succeeded, begun before the refusal was answered.
-fn refusals_have_a_reason(key: &str, spends: &[Placed<'_>], answers: &[Answer<'_>], found: &mut Found) {
+fn refusals_have_a_reason(key: &str, spends: &[Numbered<'_>], answers: &[Answer<'_>], found: &mut Found) {
     let is_refused =
-        |place: usize| answers.iter().any(|((other, _), is_success)| *other == place && !is_success);
+        |number: usize| answers.iter().any(|((other, _), is_success)| *other == number && !is_success);
     let winner = spends
         .iter()
-        .filter(|(place, operation)| operation.outcome != Outcome::Fail && !is_refused(*place))
+        .filter(|(number, operation)| operation.outcome != Outcome::Fail && !is_refused(*number))
         .min_by_key(|(_, operation)| operation.invoke);
-    for ((place, refused), _) in answers.iter().filter(|(_, is_success)| !is_success) {
+    for ((number, refused), _) in answers.iter().filter(|(_, is_success)| !is_success) {
         if winner.is_none_or(|(_, winner)| winner.invoke > refused.end) {
             let detail = format!("{} was refused before anything can have used {key}", name(refused));
-            found.add("a refusal has a reason", detail, &[*place]);
+            found.add("a refusal has a reason", detail, &[*number]);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Found, Placed, Violation, grouped, is_ok, of, text};
+use super::{Found, Numbered, Violation, grouped, is_ok, of, text};
 use crate::history::{History, Kind, Nanos, Outcome, Workload};
 
 pub const NAME: &str = "streams";
@@ -18,7 +18,7 @@ type Emitted<'h> = HashMap<Signal<'h>, Emit>;
 
 /// The requests of one signal: it is sent until it is acknowledged.
 struct Emit {
-    place: usize,
+    operation_number: usize,
     /// Begin of the first request that may have had an effect.
     begun: Nanos,
     /// End of the first one that was acknowledged.
@@ -26,14 +26,14 @@ struct Emit {
 }
 
 impl Emit {
-    const NEVER: Self = Self { place: usize::MAX, begun: Nanos::MAX, acknowledged: Nanos::MAX };
+    const NEVER: Self = Self { operation_number: usize::MAX, begun: Nanos::MAX, acknowledged: Nanos::MAX };
 
-    fn add(&mut self, (place, request): Placed<'_>) {
+    fn add(&mut self, (operation_number, request): Numbered<'_>) {
         if request.outcome != Outcome::Fail {
             self.begun = self.begun.min(request.invoke);
         }
         if request.outcome == Outcome::Ok && request.end < self.acknowledged {
-            (self.place, self.acknowledged) = (place, request.end);
+            (self.operation_number, self.acknowledged) = (operation_number, request.end);
         }
     }
 }
@@ -41,12 +41,17 @@ impl Emit {
 pub fn check(history: &History) -> Vec<Violation> {
     let mut found = Found::by(NAME);
     let mut emitted: Emitted<'_> = HashMap::new();
-    for (place, operation) in of(history, Workload::Streams).filter(|(_, emit)| emit.kind == Kind::Emit) {
+    for (operation_number, operation) in
+        of(history, Workload::Streams).filter(|(_, emit)| emit.kind == Kind::Emit)
+    {
         match operation.input["number"].as_u64() {
             Some(number) => {
-                emitted.entry((&operation.key, number)).or_insert(Emit::NEVER).add((place, operation));
+                emitted
+                    .entry((&operation.key, number))
+                    .or_insert(Emit::NEVER)
+                    .add((operation_number, operation));
             }
-            None => found.add_unreadable((place, operation)),
+            None => found.add_unreadable((operation_number, operation)),
         }
     }
     let arrivals = of(history, Workload::Streams).filter(|(_, arrival)| is_ok(arrival, Kind::Deliver));
@@ -62,38 +67,38 @@ pub fn check(history: &History) -> Vec<Violation> {
     if streams.is_empty()
         && let Some(emit) = emitted.values().find(|emit| emit.acknowledged < Nanos::MAX)
     {
-        found.add("at least once", "no stream received anything".to_owned(), &[emit.place]);
+        found.add("at least once", "no stream received anything".to_owned(), &[emit.operation_number]);
     }
     found.violations
 }
 
 /// First arrivals of one stream, in order of arrival.
-type Arrivals<'h> = Vec<(Signal<'h>, Placed<'h>)>;
+type Arrivals<'h> = Vec<(Signal<'h>, Numbered<'h>)>;
 
 /// One `jti` belongs to one signal of a subject, and one signal has one `jti`.
-fn first_arrivals<'h>(stream: &str, arrivals: &[Placed<'h>], found: &mut Found) -> Arrivals<'h> {
+fn first_arrivals<'h>(stream: &str, arrivals: &[Numbered<'h>], found: &mut Found) -> Arrivals<'h> {
     let mut first = Vec::new();
     let mut jtis: HashMap<Signal<'_>, (String, usize)> = HashMap::new();
     let mut signals: HashMap<String, (Signal<'_>, usize)> = HashMap::new();
-    for &(place, arrival) in arrivals {
+    for &(operation_number, arrival) in arrivals {
         let (Some(jti), Some(number)) = (text(&arrival.value["jti"]), arrival.value["number"].as_u64())
         else {
-            found.add_unreadable((place, arrival));
+            found.add_unreadable((operation_number, arrival));
             continue;
         };
         let signal = (arrival.key.as_str(), number);
         let (known, before) = jtis.entry(signal).or_insert_with(|| {
-            first.push((signal, (place, arrival)));
-            (jti.clone(), place)
+            first.push((signal, (operation_number, arrival)));
+            (jti.clone(), operation_number)
         });
         if *known != jti {
             let detail = format!("{stream}: signal {signal:?} arrived as jti {known} and as {jti}");
-            found.add("same jti on repeats", detail, &[*before, place]);
+            found.add("same jti on repeats", detail, &[*before, operation_number]);
         }
-        let (known, before) = signals.entry(jti.clone()).or_insert((signal, place));
+        let (known, before) = signals.entry(jti.clone()).or_insert((signal, operation_number));
         if *known != signal {
             let detail = format!("{stream}: jti {jti} arrived for the signals {known:?} and {signal:?}");
-            found.add("one signal for each jti", detail, &[*before, place]);
+            found.add("one signal for each jti", detail, &[*before, operation_number]);
         }
     }
     first
@@ -101,25 +106,25 @@ fn first_arrivals<'h>(stream: &str, arrivals: &[Placed<'h>], found: &mut Found) 
 
 /// A signal that was refused, or never sent, does not arrive; none arrives before it was sent.
 fn were_emitted(stream: &str, first: &Arrivals<'_>, emitted: &Emitted<'_>, found: &mut Found) {
-    for (signal, (place, arrival)) in first {
+    for (signal, (operation_number, arrival)) in first {
         if emitted.get(signal).is_none_or(|emit| emit.begun > arrival.end) {
             let detail = format!("{stream}: signal {signal:?} arrived, although it was not accepted before");
-            found.add("only accepted signals", detail, &[*place]);
+            found.add("only accepted signals", detail, &[*operation_number]);
         }
     }
 }
 
 fn in_order(stream: &str, first: &Arrivals<'_>, emitted: &Emitted<'_>, found: &mut Found) {
     let mut latest: HashMap<&str, (Nanos, usize)> = HashMap::new();
-    for (signal, (place, _)) in first {
+    for (signal, (operation_number, _)) in first {
         let Some(emit) = emitted.get(signal) else { continue };
-        let (begun, before) = latest.entry(signal.0).or_insert((0, *place));
+        let (begun, before) = latest.entry(signal.0).or_insert((0, *operation_number));
         if emit.acknowledged < *begun {
             let detail = format!("{stream}: signal {signal:?} arrived after a later one of its subject");
-            found.add("order per subject", detail, &[*before, *place]);
+            found.add("order per subject", detail, &[*before, *operation_number]);
         }
         if emit.begun > *begun {
-            (*begun, *before) = (emit.begun, *place);
+            (*begun, *before) = (emit.begun, *operation_number);
         }
     }
 }
@@ -132,8 +137,8 @@ fn equal_orders<'h>(
     found: &mut Found,
 ) {
     let mut here: BTreeMap<&str, Vec<(u64, usize)>> = BTreeMap::new();
-    for ((subject, number), (place, _)) in first {
-        here.entry(subject).or_default().push((*number, *place));
+    for ((subject, number), (operation_number, _)) in first {
+        here.entry(subject).or_default().push((*number, *operation_number));
     }
     for (subject, arrivals) in here {
         let Some((other, order)) = orders.get(subject) else {
@@ -143,7 +148,9 @@ fn equal_orders<'h>(
         };
         let positions: HashMap<u64, usize> =
             order.iter().enumerate().map(|(at, number)| (*number, at)).collect();
-        let common = arrivals.iter().filter_map(|(number, place)| Some((positions.get(number)?, place)));
+        let common = arrivals
+            .iter()
+            .filter_map(|(number, operation_number)| Some((positions.get(number)?, operation_number)));
         let common: Vec<_> = common.collect();
         if let Some(pair) = common.windows(2).find(|pair| pair[0].0 > pair[1].0) {
             let detail = format!("signals of {subject} arrived in different orders: {stream}, {other}");
@@ -157,12 +164,12 @@ fn all_arrive(stream: &str, first: &Arrivals<'_>, emitted: &Emitted<'_>, found: 
     let mut missing: Vec<_> = emitted
         .iter()
         .filter(|(signal, emit)| emit.acknowledged < Nanos::MAX && !arrived.contains(*signal))
-        .map(|(signal, emit)| (emit.place, *signal))
+        .map(|(signal, emit)| (emit.operation_number, *signal))
         .collect();
     missing.sort_unstable();
-    for (place, signal) in missing {
+    for (operation_number, signal) in missing {
         let detail = format!("{stream}: signal {signal:?} was acknowledged and never arrived");
-        found.add("at least once", detail, &[place]);
+        found.add("at least once", detail, &[operation_number]);
     }
 }
 

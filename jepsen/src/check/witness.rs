@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Found, Placed, Violation, by_key, name};
+use super::{Found, Numbered, Violation, by_key, name};
 use crate::history::{History, Kind, Nanos, Operation, Outcome, Workload};
 
 mod versions;
@@ -54,31 +54,31 @@ fn reach(operation: &Operation) -> Reach {
 /// indexes of one process monotone, too.
 fn indexes(history: &History, found: &mut Found) {
     let answered = |operation: &Operation| Some((operation.end, operation.index?));
-    let mut begins: Vec<Placed<'_>> = history.operations.iter().enumerate().collect();
+    let mut begins: Vec<Numbered<'_>> = history.operations.iter().enumerate().collect();
     begins.sort_by_key(|(_, operation)| operation.invoke);
     let mut ends: Vec<(Nanos, u64, usize)> = begins
         .iter()
-        .filter_map(|(place, operation)| answered(operation).map(|(end, index)| (end, index, *place)))
+        .filter_map(|(number, operation)| answered(operation).map(|(end, index)| (end, index, *number)))
         .collect();
     ends.sort_unstable();
     let mut ends = ends.into_iter().peekable();
     let mut highest: Option<(u64, usize)> = None;
-    for (place, operation) in begins {
-        while let Some((_, index, place)) = ends.next_if(|(end, ..)| *end < operation.invoke) {
-            highest = highest.max(Some((index, place)));
+    for (number, operation) in begins {
+        while let Some((_, index, number)) = ends.next_if(|(end, ..)| *end < operation.invoke) {
+            highest = highest.max(Some((index, number)));
         }
         let reach = reach(operation);
         if reach == Reach::Free {
             continue;
         }
         let Some(index) = operation.index else {
-            found.add("readable", format!("{} has no log index", name(operation)), &[place]);
+            found.add("readable", format!("{} has no log index", name(operation)), &[number]);
             continue;
         };
         match (reach, highest) {
             (Reach::Named(named), _) if index < named => {
                 let detail = format!("{} named index {named} and was answered at {index}", name(operation));
-                found.add("named index", detail, &[place]);
+                found.add("named index", detail, &[number]);
             }
             (Reach::Above | Reach::AtLeast, Some((before, other)))
                 if index < before || (reach == Reach::Above && index == before) =>
@@ -90,7 +90,7 @@ fn indexes(history: &History, found: &mut Found) {
                     name(earlier)
                 );
                 let is_session = earlier.process == operation.process;
-                found.add(if is_session { "session" } else { "index order" }, detail, &[other, place]);
+                found.add(if is_session { "session" } else { "index order" }, detail, &[other, number]);
             }
             _ => {}
         }
@@ -98,17 +98,17 @@ fn indexes(history: &History, found: &mut Found) {
 }
 
 /// A tool with an acknowledged change is read at the end, or its loss would not be seen.
-fn looked_at(tool: &str, operations: &[Placed<'_>], found: &mut Found) {
-    let is_changed = |(_, operation): &&Placed<'_>| {
+fn looked_at(tool: &str, operations: &[Numbered<'_>], found: &mut Found) {
+    let is_changed = |(_, operation): &&Numbered<'_>| {
         matches!(operation.kind, Kind::Write | Kind::Remove) && operation.outcome == Outcome::Ok
     };
-    let is_last_look = |(_, operation): &Placed<'_>| {
+    let is_last_look = |(_, operation): &Numbered<'_>| {
         operation.is_final && operation.kind == Kind::Read && operation.outcome == Outcome::Ok
     };
-    if let Some((place, _)) = operations.iter().find(is_changed)
+    if let Some((number, _)) = operations.iter().find(is_changed)
         && !operations.iter().any(is_last_look)
     {
-        found.add("read at the end", format!("{tool} was changed and not read at the end"), &[*place]);
+        found.add("read at the end", format!("{tool} was changed and not read at the end"), &[*number]);
     }
 }
 
@@ -121,7 +121,7 @@ struct Sequence<G> {
 /// An operation in its group. One that may have happened earlier than it began has `begun` 0.
 #[derive(Clone, Copy)]
 struct Member {
-    place: usize,
+    number: usize,
     begun: Nanos,
     ended: Nanos,
 }
@@ -154,7 +154,7 @@ impl<G: Ord + Copy> Sequence<G> {
         for members in self.groups.values() {
             for member in members {
                 if let Some(latest) = latest.filter(|latest| member.ended < latest.begun) {
-                    pairs.push((latest.place, member.place));
+                    pairs.push((latest.number, member.number));
                 }
             }
             latest = latest.into_iter().chain(members.iter().copied()).max_by_key(|member| member.begun);

@@ -37,7 +37,7 @@ impl Streams {
         let arrived = Arc::new(Mutex::new(std::collections::HashSet::new()));
         let mut listening = Vec::new();
         for stream in 0..STREAMS {
-            let place = ReservedAddress::reserve()?;
+            let address = ReservedAddress::reserve()?;
             let (process, arrived) = (Mutex::new(clients.process(0)), Arc::clone(&arrived));
             let take = move |token: &[u8]| {
                 let claims = push_receiver::claims(token)?;
@@ -54,10 +54,10 @@ impl Streams {
                 arrived.lock().unwrap_or_else(PoisonError::into_inner).insert((stream, txn));
                 Ok(())
             };
-            listening.push(push_receiver::listen(&place, Arc::new(take))?);
+            listening.push(push_receiver::listen(&address, Arc::new(take))?);
             let body = json!({
-                "iss": FABRIC, "aud": place.url(), "events_requested": [PRESENTED],
-                "delivery_method": "push", "endpoint_url": place.url(),
+                "iss": FABRIC, "aud": address.url(), "events_requested": [PRESENTED],
+                "delivery_method": "push", "endpoint_url": address.url(),
             });
             until(clients, "receiver", &post("/v1/signals/stream", "", &body), &[201]).await?;
         }

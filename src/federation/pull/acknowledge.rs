@@ -39,12 +39,12 @@ pub(super) async fn acknowledge<B, S>(
     let mut acknowledged = None;
     while imported.changed().await.is_ok() {
         let Some(now) = *imported.borrow_and_update() else { continue };
-        let place = Some((now.generation, now.to));
+        let read_to = Some((now.generation, now.to));
         // The position is read first: the barrier is then that of a state which has it.
-        if place != acknowledged && barrier().await {
+        if read_to != acknowledged && barrier().await {
             enforced.send_replace(Some(now));
             if send(now).await {
-                acknowledged = place;
+                acknowledged = read_to;
             }
         }
     }

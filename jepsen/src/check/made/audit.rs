@@ -53,11 +53,11 @@ pub(super) fn make(draws: &[u64]) -> History {
     sorted(history)
 }
 
-/// A trail with an entry of an answered verification: their places, and that of the entry in the trail.
+/// A trail with an entry of an answered verification: their numbers, and that of the entry in the trail.
 fn entries(history: &History) -> Vec<(usize, usize, usize)> {
-    let verified = places(history, |made| made.kind == Kind::Verify && made.outcome == Outcome::Ok);
+    let verified = numbers(history, |made| made.kind == Kind::Verify && made.outcome == Outcome::Ok);
     let mut entries = Vec::new();
-    for trail in places(history, |made| made.kind == Kind::Trail) {
+    for trail in numbers(history, |made| made.kind == Kind::Trail) {
         let listed = history.operations[trail].value.as_array().expect("a list");
         for (at, entry) in listed.iter().enumerate().filter(|(_, entry)| entry["decision"] != "error") {
             let is_of = |verify: &&usize| entry["request_id"] == history.operations[**verify].key.as_str();

@@ -58,13 +58,13 @@ pub(super) fn make(draws: &[u64]) -> History {
 }
 
 fn arrivals(history: &History) -> Vec<usize> {
-    places(history, |made| made.kind == Kind::Event)
+    numbers(history, |made| made.kind == Kind::Event)
 }
 
 /// Two arrivals of one subscriber, one after the other.
 fn neighbours(history: &History, bits: &mut Bits) -> Option<(usize, usize)> {
     let of: Vec<_> =
-        arrivals(history).into_iter().filter(|place| history.operations[*place].key == "r1").collect();
+        arrivals(history).into_iter().filter(|number| history.operations[*number].key == "r1").collect();
     one_of(&of.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>(), bits)
 }
 
@@ -81,12 +81,12 @@ const WRONG: [Wrong; 12] = [
         name: "missing event",
         rules: &["none missing"],
         change: |history, bits| {
-            let Some((_, place)) = neighbours(history, bits) else { return false };
-            let later = &history.operations[place + 1..];
+            let Some((_, number)) = neighbours(history, bits) else { return false };
+            let later = &history.operations[number + 1..];
             if !later.iter().any(|made| made.kind == Kind::Event && made.key == "r1") {
                 return false;
             }
-            history.operations.remove(place);
+            history.operations.remove(number);
             true
         },
     },
@@ -94,7 +94,7 @@ const WRONG: [Wrong; 12] = [
         name: "subscriber that waits in vain for its last events",
         rules: &["none missing"],
         change: |history, bits| {
-            let Some((_, place)) = neighbours(history, bits) else { return false };
+            let Some((_, number)) = neighbours(history, bits) else { return false };
             let acknowledged = |event: &Operation| {
                 history.operations.iter().any(|made| {
                     made.kind == Kind::Change
@@ -103,10 +103,10 @@ const WRONG: [Wrong; 12] = [
                 })
             };
             let is_last = |made: &Operation| made.kind == Kind::Event && made.key == "r1";
-            if !history.operations[place..].iter().any(|made| is_last(made) && acknowledged(made)) {
+            if !history.operations[number..].iter().any(|made| is_last(made) && acknowledged(made)) {
                 return false;
             }
-            let later = history.operations.split_off(place);
+            let later = history.operations.split_off(number);
             history.operations.extend(later.into_iter().filter(|made| !is_last(made)));
             true
         },
@@ -115,8 +115,8 @@ const WRONG: [Wrong; 12] = [
         name: "event received twice",
         rules: &["each id once"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let mut again = history.operations[place].clone();
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let mut again = history.operations[number].clone();
             again.invoke += 1_000;
             history.operations.push(again);
             true
@@ -137,10 +137,10 @@ const WRONG: [Wrong; 12] = [
         name: "event lost everywhere",
         rules: &["none missing"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
             let (id, subject) = (
-                history.operations[place].value["id"].clone(),
-                history.operations[place].value["subject"].clone(),
+                history.operations[number].value["id"].clone(),
+                history.operations[number].value["subject"].clone(),
             );
             let is_acknowledged = |made: &Operation| {
                 made.kind == Kind::Change && made.outcome == Outcome::Ok && subject == made.key.as_str()
@@ -189,7 +189,7 @@ const WRONG: [Wrong; 12] = [
         name: "index that was answered before the change began",
         rules: &["index order"],
         change: |history, bits| {
-            let changes = places(history, |made| made.kind == Kind::Change && made.outcome == Outcome::Ok);
+            let changes = numbers(history, |made| made.kind == Kind::Change && made.outcome == Outcome::Ok);
             let Some(change) = one_of(&changes, bits) else { return false };
             let index = history.operations[change].index;
             let Some(before) = history.operations[change].invoke.checked_sub(2) else { return false };
@@ -208,7 +208,7 @@ const WRONG: [Wrong; 12] = [
         name: "event of a failed change",
         rules: &["no event without a change"],
         change: |history, bits| {
-            let changes = places(history, |made| made.kind == Kind::Change && made.outcome == Outcome::Ok);
+            let changes = numbers(history, |made| made.kind == Kind::Change && made.outcome == Outcome::Ok);
             let Some(change) = one_of(&changes, bits) else { return false };
             history.operations[change].outcome = Outcome::Fail;
             true
@@ -218,7 +218,7 @@ const WRONG: [Wrong; 12] = [
         name: "subscriber without its first event",
         rules: &["none missing"],
         change: |history, _| {
-            let of = places(history, |made| made.kind == Kind::Event && made.key == "r0");
+            let of = numbers(history, |made| made.kind == Kind::Event && made.key == "r0");
             let (Some(first), true) = (of.first(), of.len() > 1) else { return false };
             let subject = history.operations[*first].value["subject"].clone();
             let begun = history.operations.iter().find(|made| subject == made.key.as_str());
@@ -256,7 +256,7 @@ fn correct_feeds_are_not_reported() {
 fn gap_after_an_announced_reset_is_not_reported() {
     let draws: Vec<_> = (0..40).map(mixed).collect();
     let mut history = make(&draws);
-    let of = places(&history, |made| made.kind == Kind::Event && made.key == "r0");
+    let of = numbers(&history, |made| made.kind == Kind::Event && made.key == "r0");
     let (gap, next) = (of[10], of[11]);
     let at = history.operations[next].invoke;
     let reset = Operation {

@@ -57,7 +57,7 @@ pub(super) fn make(draws: &[u64]) -> History {
 }
 
 fn checks(history: &History, is_verified: bool) -> Vec<usize> {
-    places(history, |made| made.kind == Kind::Check && made.value == is_verified)
+    numbers(history, |made| made.kind == Kind::Check && made.value == is_verified)
 }
 
 fn mint_of<'h>(history: &'h History, check: &Operation) -> &'h Operation {
@@ -91,7 +91,7 @@ const WRONG: [Wrong; 3] = [
         change: |history, bits| {
             let gone: Vec<_> = checks(history, false)
                 .into_iter()
-                .filter(|place| history.operations[*place].is_final)
+                .filter(|number| history.operations[*number].is_final)
                 .collect();
             let Some(check) = one_of(&gone, bits) else { return false };
             let kid = mint_of(history, &history.operations[check]).value["kid"].clone();
@@ -104,7 +104,7 @@ const WRONG: [Wrong; 3] = [
         name: "one jti for two tokens",
         rules: &["one token for each jti"],
         change: |history, bits| {
-            let minted = places(history, |made| made.kind == Kind::Mint && made.outcome == Outcome::Ok);
+            let minted = numbers(history, |made| made.kind == Kind::Mint && made.outcome == Outcome::Ok);
             let Some(mint) = one_of(&minted, bits) else { return false };
             let again = history.operations[mint].clone();
             history.operations.push(again);

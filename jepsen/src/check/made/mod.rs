@@ -152,14 +152,14 @@ fn fault(time: Nanos, kind: &str, node: u64) -> Fault {
 }
 
 /// A change that makes a correct history wrong, and the rules of which one must report it. The result of the change is
-/// whether the history had a place for it.
+/// whether the history had a number for it.
 struct Wrong {
     name: &'static str,
     rules: &'static [&'static str],
     change: fn(&mut History, &mut Bits) -> bool,
 }
 
-/// Histories in which each change is tried, and in how many of them it must have a place.
+/// Histories in which each change is tried, and in how many of them it must have a number.
 const TRIED: u64 = 400;
 const CHANGED_MIN: u64 = 20;
 
@@ -182,7 +182,7 @@ fn each_is_reported(make: Make, check: Check, wrongs: &[Wrong]) {
                 wrong.name
             );
         }
-        assert!(changed >= CHANGED_MIN, "{}: only {changed} histories had a place for it", wrong.name);
+        assert!(changed >= CHANGED_MIN, "{}: only {changed} histories had a number for it", wrong.name);
     }
 }
 
@@ -195,15 +195,15 @@ fn none_is_reported(make: Make, check: Check) {
     });
 }
 
-/// The places of some operations.
-fn places(history: &History, filter: impl Fn(&Operation) -> bool) -> Vec<usize> {
-    (0..history.operations.len()).filter(|place| filter(&history.operations[*place])).collect()
+/// The numbers of some operations.
+fn numbers(history: &History, filter: impl Fn(&Operation) -> bool) -> Vec<usize> {
+    (0..history.operations.len()).filter(|number| filter(&history.operations[*number])).collect()
 }
 
 /// One of them, if there are any.
 fn one_of<T: Copy>(of: &[T], bits: &mut Bits) -> Option<T> {
     let count = of.len() as u64;
-    (count > 0).then(|| of[usize::try_from(bits.below(count)).expect("a place")])
+    (count > 0).then(|| of[usize::try_from(bits.below(count)).expect("a number")])
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn answers_of_another_form_are_reported() {
     let draws: Vec<_> = (0..60).map(mixed).collect();
     for (make, check, kind) in cases {
         let mut history = make(&draws);
-        let answered = places(&history, |made| {
+        let answered = numbers(&history, |made| {
             made.kind == kind && made.outcome == Outcome::Ok && !made.value.is_null()
         });
         history.operations[answered[0]].value = serde_json::json!({"value": "strange"});

@@ -159,7 +159,7 @@ fn changed(
 }
 
 fn reads(history: &History, filter: impl Fn(&Operation) -> bool) -> Vec<usize> {
-    places(history, |made| {
+    numbers(history, |made| {
         made.kind == Kind::Read
             && made.outcome == Outcome::Ok
             && made.input["min_index"].is_null()
@@ -168,7 +168,7 @@ fn reads(history: &History, filter: impl Fn(&Operation) -> bool) -> Vec<usize> {
 }
 
 fn acknowledged(history: &History) -> Vec<usize> {
-    places(history, |made| made.kind == Kind::Write && made.outcome == Outcome::Ok)
+    numbers(history, |made| made.kind == Kind::Write && made.outcome == Outcome::Ok)
 }
 
 /// Two acknowledged writes of one tool, the second begun after the first had ended.
@@ -190,8 +190,8 @@ fn content(write: &Operation) -> Value {
 
 /// Reads of a value and its write.
 fn read_of(history: &History, bits: &mut Bits) -> Option<(usize, usize)> {
-    let writes = places(history, |made| made.kind == Kind::Write);
-    let value = |place: &usize| &history.operations[*place].input["value"];
+    let writes = numbers(history, |made| made.kind == Kind::Write);
+    let value = |number: &usize| &history.operations[*number].input["value"];
     let of = |read: usize| {
         let made = &history.operations[read];
         let writer = writes.iter().find(|write| *value(write) == made.value["value"])?;
@@ -304,7 +304,7 @@ const WRONG_FOR_WITNESS: [Wrong; 9] = [
         rules: &["one version for each write"],
         change: |history, bits| {
             let Some((read, _)) = read_of(history, bits) else { return false };
-            let others = places(history, |other| {
+            let others = numbers(history, |other| {
                 other.kind == Kind::Read && other.value["value"] == history.operations[read].value["value"]
             });
             history.operations[read].value["revision"] = json!("4000.1");
@@ -326,8 +326,8 @@ const WRONG_FOR_WITNESS: [Wrong; 9] = [
         name: "version without a write",
         rules: &["every version has a write"],
         change: |history, bits| {
-            let registration = |place: usize| {
-                let revision = history.operations[place].value["revision"].as_str().unwrap_or_default();
+            let registration = |number: usize| {
+                let revision = history.operations[number].value["revision"].as_str().unwrap_or_default();
                 revision.split('.').next().map(str::to_owned)
             };
             // No read shows it, and no write of unknown outcome can have made it.
@@ -350,7 +350,7 @@ const WRONG_FOR_WITNESS: [Wrong; 9] = [
         name: "read at an index before one that was answered",
         rules: &["index order", "session"],
         change: |history, bits| {
-            let answered = places(history, |made| made.index > Some(0));
+            let answered = numbers(history, |made| made.index > Some(0));
             let Some(before) = one_of(&answered, bits) else { return false };
             let (end, index) = (history.operations[before].end, history.operations[before].index);
             let Some(read) = one_of(&reads(history, |read| read.invoke > end), bits) else { return false };
@@ -362,7 +362,7 @@ const WRONG_FOR_WITNESS: [Wrong; 9] = [
         name: "write at an index that was answered before",
         rules: &["index order", "session"],
         change: |history, bits| {
-            let answered = places(history, |made| made.index.is_some());
+            let answered = numbers(history, |made| made.index.is_some());
             let Some(before) = one_of(&answered, bits) else { return false };
             let (end, index) = (history.operations[before].end, history.operations[before].index);
             let writes = acknowledged(history);
@@ -379,7 +379,7 @@ const WRONG_FOR_WITNESS: [Wrong; 9] = [
         change: |history, bits| {
             let Some((old, new)) = one_of(&successive(history), bits) else { return false };
             let (key, index) = (history.operations[new].key.clone(), history.operations[new].index);
-            let later = places(history, |read| {
+            let later = numbers(history, |read| {
                 read.key == key
                     && read.outcome == Outcome::Ok
                     && read.input["min_index"].as_u64() >= index
@@ -394,7 +394,7 @@ const WRONG_FOR_WITNESS: [Wrong; 9] = [
         name: "version that is removed twice",
         rules: &["removed once"],
         change: |history, bits| {
-            let removals = places(history, |made| {
+            let removals = numbers(history, |made| {
                 made.kind == Kind::Remove && made.outcome == Outcome::Ok && made.input["if_match"].is_string()
             });
             let Some(removal) = one_of(&removals, bits) else { return false };

@@ -44,8 +44,8 @@ pub(super) fn make(draws: &[u64]) -> History {
 
 /// Pairs of an acknowledged revocation and a later use of the same subject of what was issued before.
 fn pairs(history: &History) -> Vec<(usize, usize)> {
-    let revocations = places(history, |made| made.kind == Kind::Revoke && made.outcome == Outcome::Ok);
-    let uses = places(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);
+    let revocations = numbers(history, |made| made.kind == Kind::Revoke && made.outcome == Outcome::Ok);
+    let uses = numbers(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);
     let is_pair = |revocation: &Operation, used: &Operation| {
         revocation.key == used.key
             && revocation.end < used.invoke
@@ -82,7 +82,7 @@ const WRONG: [Wrong; 4] = [
         name: "acknowledgement of a revocation that had no effect",
         rules: RULES,
         change: |history, bits| {
-            let uses = places(history, |made| made.kind == Kind::Use && made.value == true);
+            let uses = numbers(history, |made| made.kind == Kind::Use && made.value == true);
             let Some(used) = one_of(&uses, bits) else { return false };
             let used = history.operations[used].clone();
             let Some(at) = used.invoke.checked_sub(2 * TICK) else { return false };
@@ -104,7 +104,7 @@ const WRONG: [Wrong; 4] = [
         name: "an answer that is no verdict",
         rules: &["readable"],
         change: |history, bits| {
-            let uses = places(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);
+            let uses = numbers(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);
             let Some(used) = one_of(&uses, bits) else { return false };
             history.operations[used].value = json!("yes");
             true

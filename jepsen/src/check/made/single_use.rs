@@ -43,7 +43,7 @@ fn is_success(made: &Operation) -> bool {
 /// Refusals whose thing was answered as used by another.
 fn refused(history: &History) -> Vec<usize> {
     let wins = |key: &str| history.operations.iter().any(|made| made.key == key && is_success(made));
-    places(history, |made| (made.value == false || made.value == "duplicate") && wins(&made.key))
+    numbers(history, |made| (made.value == false || made.value == "duplicate") && wins(&made.key))
 }
 
 const WRONG: [Wrong; 4] = [
@@ -64,7 +64,7 @@ const WRONG: [Wrong; 4] = [
         rules: &["a retry has the same answer"],
         change: |history, bits| {
             let keyed =
-                places(history, |made| made.value == true && made.input["idempotency_key"].is_string());
+                numbers(history, |made| made.value == true && made.input["idempotency_key"].is_string());
             let Some(first) = one_of(&keyed, bits) else { return false };
             let retry = history.operations[first].clone();
             let (invoke, end) = (retry.end + 1, retry.end + 2);

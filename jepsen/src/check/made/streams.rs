@@ -14,7 +14,7 @@ pub(super) fn make(draws: &[u64]) -> History {
     let mut numbers: HashMap<u64, u64> = HashMap::new();
     let mut log = Vec::new();
     for planned in planned(draws, 4) {
-        // A subject has one sender, whose signals have growing numbers; their effects may change places.
+        // A subject has one sender, whose signals have growing numbers; their effects may change numbers.
         let number = numbers.entry(planned.process).or_default();
         *number += 1;
         let subject = format!("s{}", planned.process);
@@ -52,7 +52,7 @@ fn arrivals(history: &History) -> Vec<usize> {
     let is_acknowledged = |arrival: &Operation| {
         history.operations.iter().any(|emit| is_emit_of(emit, arrival) && emit.outcome == Outcome::Ok)
     };
-    places(history, |made| made.kind == Kind::Deliver && made.input["stream"] == 1 && is_acknowledged(made))
+    numbers(history, |made| made.kind == Kind::Deliver && made.input["stream"] == 1 && is_acknowledged(made))
 }
 
 fn is_emit_of(emit: &Operation, arrival: &Operation) -> bool {
@@ -70,8 +70,8 @@ const WRONG: [Wrong; 8] = [
         name: "lost signal",
         rules: &["at least once"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let lost = history.operations[place].clone();
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let lost = history.operations[number].clone();
             history.operations.retain(|made| !is_repeat(made, &lost));
             true
         },
@@ -88,8 +88,8 @@ const WRONG: [Wrong; 8] = [
         name: "changed order",
         rules: &["order per subject"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let moved = history.operations[place].clone();
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let moved = history.operations[number].clone();
             let sent = |arrival: &Operation| {
                 history
                     .operations
@@ -98,7 +98,7 @@ const WRONG: [Wrong; 8] = [
                     .map(|emit| (emit.invoke, emit.end))
             };
             let Some((_, acknowledged)) = sent(&moved) else { return false };
-            let later = places(history, |made| {
+            let later = numbers(history, |made| {
                 made.kind == Kind::Deliver
                     && (&made.key, &made.input) == (&moved.key, &moved.input)
                     && sent(made).is_some_and(|(begun, _)| begun > acknowledged)
@@ -114,8 +114,8 @@ const WRONG: [Wrong; 8] = [
         name: "repeat with another jti",
         rules: &["same jti on repeats"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let mut repeat = history.operations[place].clone();
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let mut repeat = history.operations[number].clone();
             repeat.value["jti"] = json!("another");
             (repeat.invoke, repeat.end) = (repeat.end + 1, repeat.end + 2);
             history.operations.push(repeat);
@@ -141,8 +141,8 @@ const WRONG: [Wrong; 8] = [
         name: "arrival of a refused signal",
         rules: &["only accepted signals"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let arrival = history.operations[place].clone();
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let arrival = history.operations[number].clone();
             for emit in history.operations.iter_mut().filter(|emit| is_emit_of(emit, &arrival)) {
                 emit.outcome = Outcome::Fail;
             }
@@ -153,8 +153,8 @@ const WRONG: [Wrong; 8] = [
         name: "arrival before the signal was sent",
         rules: &["only accepted signals"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let mut early = history.operations[place].clone();
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let mut early = history.operations[number].clone();
             let begun =
                 history.operations.iter().find(|emit| is_emit_of(emit, &early)).map(|emit| emit.invoke);
             let Some(at) = begun.and_then(|begun| begun.checked_sub(2)) else { return false };
@@ -167,9 +167,9 @@ const WRONG: [Wrong; 8] = [
         name: "different orders of concurrent signals on two streams",
         rules: &["one order on all streams"],
         change: |history, bits| {
-            let Some(place) = one_of(&arrivals(history), bits) else { return false };
-            let first = history.operations[place].clone();
-            let others = places(history, |made| {
+            let Some(number) = one_of(&arrivals(history), bits) else { return false };
+            let first = history.operations[number].clone();
+            let others = numbers(history, |made| {
                 made.kind == Kind::Deliver
                     && (&made.key, &made.input) == (&first.key, &first.input)
                     && made.invoke > first.end
@@ -203,7 +203,7 @@ fn arrivals_on_streams_are_counted() {
     let draws: Vec<_> = (0..60).map(mixed).collect();
     let history = make(&draws);
     let counts: HashMap<_, _> = coverage(&history).into();
-    let arrivals = places(&history, |made| made.kind == Kind::Deliver).len() as u64;
+    let arrivals = numbers(&history, |made| made.kind == Kind::Deliver).len() as u64;
     assert_eq!(counts["arrivals"], arrivals);
     assert!(counts["signals acknowledged"] > 20, "{counts:?}");
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-use super::super::{Found, Placed, end, name, text};
+use super::super::{Found, Numbered, end, name, text};
 use super::{Member, Sequence};
 use crate::history::{Kind, Nanos, Outcome};
 
@@ -34,13 +34,13 @@ fn version(value: &Value) -> Option<Version> {
 struct Tool<'h, 'f> {
     name: &'h str,
     found: &'f mut Found,
-    by_value: HashMap<String, Placed<'h>>,
+    by_value: HashMap<String, Numbered<'h>>,
     versions: HashMap<usize, Version>,
-    writers: BTreeMap<Version, Placed<'h>>,
+    writers: BTreeMap<Version, Numbered<'h>>,
     order: Sequence<Group>,
 }
 
-pub(super) fn replay<'h>(name: &'h str, operations: &[Placed<'h>], found: &mut Found) {
+pub(super) fn replay<'h>(name: &'h str, operations: &[Numbered<'h>], found: &mut Found) {
     let mut tool = Tool {
         name,
         found,
@@ -50,7 +50,7 @@ pub(super) fn replay<'h>(name: &'h str, operations: &[Placed<'h>], found: &mut F
         order: Sequence::new(),
     };
     let of = |kind| operations.iter().copied().filter(move |(_, operation)| operation.kind == kind);
-    let is_ok = |(_, operation): &Placed<'h>| operation.outcome == Outcome::Ok;
+    let is_ok = |(_, operation): &Numbered<'h>| operation.outcome == Outcome::Ok;
     tool.take_writes(of(Kind::Write));
     let absent = tool.take_reads(of(Kind::Read).filter(is_ok));
     let removals: Vec<_> =
@@ -66,34 +66,34 @@ pub(super) fn replay<'h>(name: &'h str, operations: &[Placed<'h>], found: &mut F
 
 impl<'h> Tool<'h, '_> {
     /// Acknowledged writes state their version.
-    fn take_writes(&mut self, writes: impl Iterator<Item = Placed<'h>>) {
-        for (place, operation) in writes {
+    fn take_writes(&mut self, writes: impl Iterator<Item = Numbered<'h>>) {
+        for (number, operation) in writes {
             let Some(value) = text(&operation.input["value"]) else {
-                self.found.add_unreadable((place, operation));
+                self.found.add_unreadable((number, operation));
                 continue;
             };
-            if let Some((other, _)) = self.by_value.insert(value, (place, operation)) {
+            if let Some((other, _)) = self.by_value.insert(value, (number, operation)) {
                 let detail = format!("{}: two writes of one value cannot be told apart", self.name);
-                self.found.add("readable", detail, &[other, place]);
+                self.found.add("readable", detail, &[other, number]);
             }
             if operation.outcome == Outcome::Ok {
                 match version(&operation.value["revision"]) {
-                    Some(version) => self.attribute(version, (place, operation), place),
-                    None => self.found.add_unreadable((place, operation)),
+                    Some(version) => self.attribute(version, (number, operation), number),
+                    None => self.found.add_unreadable((number, operation)),
                 }
             }
         }
     }
 
     /// Notes that `write` made `version`, as the operation at `shown` says.
-    fn attribute(&mut self, version: Version, write: Placed<'h>, shown: usize) {
-        let (place, operation) = write;
-        if let Some(other) = self.versions.insert(place, version).filter(|other| *other != version) {
+    fn attribute(&mut self, version: Version, write: Numbered<'h>, shown: usize) {
+        let (number, operation) = write;
+        if let Some(other) = self.versions.insert(number, version).filter(|other| *other != version) {
             let detail = format!("{} made the versions {other:?} and {version:?}", name(operation));
-            self.found.add("one version for each write", detail, &[place, shown]);
+            self.found.add("one version for each write", detail, &[number, shown]);
         }
         if let Some((other, before)) =
-            self.writers.insert(version, write).filter(|(other, _)| *other != place)
+            self.writers.insert(version, write).filter(|(other, _)| *other != number)
         {
             let detail = format!(
                 "version {version:?} of {} comes from two writes: {} and {}",
@@ -101,55 +101,55 @@ impl<'h> Tool<'h, '_> {
                 name(before),
                 name(operation)
             );
-            self.found.add("one write for each version", detail, &[other, place, shown]);
+            self.found.add("one write for each version", detail, &[other, number, shown]);
         }
     }
 
     /// Each read returns a value that was written, with its version. The result is the reads of an absent tool.
-    fn take_reads(&mut self, reads: impl Iterator<Item = Placed<'h>>) -> Vec<Placed<'h>> {
+    fn take_reads(&mut self, reads: impl Iterator<Item = Numbered<'h>>) -> Vec<Numbered<'h>> {
         let mut absent = Vec::new();
-        for (place, operation) in reads {
+        for (number, operation) in reads {
             if operation.value["value"].is_null() {
-                absent.push((place, operation));
+                absent.push((number, operation));
                 continue;
             }
             let value = text(&operation.value["value"]).unwrap_or_default();
             let Some(version) = version(&operation.value["revision"]) else {
-                self.found.add_unreadable((place, operation));
+                self.found.add_unreadable((number, operation));
                 continue;
             };
-            let member = Member::of((place, operation));
+            let member = Member::of((number, operation));
             self.order.add((version.0, version.1, Step::Read), member);
             match self.by_value.get(&value).copied() {
                 None => {
                     let detail = format!("{} returned {value}, which was never written", name(operation));
-                    self.found.add("value was written", detail, &[place]);
+                    self.found.add("value was written", detail, &[number]);
                 }
                 Some((writer, write)) if write.outcome == Outcome::Fail => {
                     let detail = format!("{} returned {value} of a failed write", name(operation));
-                    self.found.add("failed write has no effect", detail, &[writer, place]);
+                    self.found.add("failed write has no effect", detail, &[writer, number]);
                 }
-                Some(write) => self.attribute(version, write, place),
+                Some(write) => self.attribute(version, write, number),
             }
         }
         absent
     }
 
     /// Acknowledged removals of a named version. Nothing follows it in its registration.
-    fn take_removals(&mut self, removals: &[Placed<'h>]) {
+    fn take_removals(&mut self, removals: &[Numbered<'h>]) {
         let mut of_registration: HashMap<u64, usize> = HashMap::new();
-        for &(place, operation) in removals.iter().filter(|(_, removal)| removal.outcome == Outcome::Ok) {
+        for &(number, operation) in removals.iter().filter(|(_, removal)| removal.outcome == Outcome::Ok) {
             let Some((registration, revision)) = version(&operation.input["if_match"]) else { continue };
-            self.order.add((registration, revision, Step::Removed), Member::of((place, operation)));
-            if let Some(other) = of_registration.insert(registration, place) {
+            self.order.add((registration, revision, Step::Removed), Member::of((number, operation)));
+            if let Some(other) = of_registration.insert(registration, number) {
                 let detail =
                     format!("registration {registration} of {} was removed more than once", self.name);
-                self.found.add("removed once", detail, &[other, place]);
+                self.found.add("removed once", detail, &[other, number]);
             }
             let later = (registration, revision.saturating_add(1))..=(registration, u64::MAX);
             if let Some((version, (other, _))) = self.writers.range(later).next() {
                 let detail = format!("{} removed a version before {version:?}", name(operation));
-                self.found.add("condition", detail, &[place, *other]);
+                self.found.add("condition", detail, &[number, *other]);
             }
         }
     }
@@ -160,7 +160,9 @@ impl<'h> Tool<'h, '_> {
             .by_value
             .values()
             .copied()
-            .filter(|(place, write)| write.outcome == Outcome::Unknown && !self.versions.contains_key(place))
+            .filter(|(number, write)| {
+                write.outcome == Outcome::Unknown && !self.versions.contains_key(number)
+            })
             .collect();
         unresolved.sort_by_key(|(_, write)| write.invoke);
         let mut missing = Vec::new();
@@ -190,7 +192,7 @@ impl<'h> Tool<'h, '_> {
                 version(&write.input["if_match"]) == Some(previous) && write.invoke <= bound
             });
             let any = || {
-                let is_free = |(_, write): &Placed<'h>| write.input["if_match"].is_null();
+                let is_free = |(_, write): &Numbered<'h>| write.input["if_match"].is_null();
                 unresolved.iter().position(|write| is_free(write) && write.1.invoke <= bound)
             };
             if let Some(at) = exact.or_else(any) {
@@ -206,7 +208,7 @@ impl<'h> Tool<'h, '_> {
 
     /// A write under a condition follows the version that it names.
     fn follow_conditions(&mut self) {
-        for ((registration, revision), (place, write)) in &self.writers {
+        for ((registration, revision), (number, write)) in &self.writers {
             let condition = &write.input["if_match"];
             let follows = version(condition)
                 .is_some_and(|of| of.0 == *registration && of.1.checked_add(1) == Some(*revision));
@@ -218,21 +220,21 @@ impl<'h> Tool<'h, '_> {
                 name(write),
                 (registration, revision)
             );
-            self.found.add("condition", detail, &[*place]);
+            self.found.add("condition", detail, &[*number]);
         }
     }
 
     /// Registrations that are known to have been removed. A registration that another one follows is.
-    fn explain_registrations(&mut self, removals: &[Placed<'h>]) -> Vec<u64> {
+    fn explain_registrations(&mut self, removals: &[Numbered<'h>]) -> Vec<u64> {
         let mut removed = Vec::new();
         let registrations = self.registrations();
         for (at, registration) in registrations.iter().copied().enumerate() {
             let last = self.last_revision(registration);
-            let condition = |(_, removal): &Placed<'h>| version(&removal.input["if_match"]);
-            let is_known = |removal: &&Placed<'h>| {
+            let condition = |(_, removal): &Numbered<'h>| version(&removal.input["if_match"]);
+            let is_known = |removal: &&Numbered<'h>| {
                 removal.1.outcome == Outcome::Ok && condition(removal).is_some_and(|of| of.0 == registration)
             };
-            let is_possible = |removal: &&Placed<'h>| match condition(removal) {
+            let is_possible = |removal: &&Numbered<'h>| match condition(removal) {
                 Some(version) => removal.1.outcome == Outcome::Unknown && version == (registration, last),
                 None => removal.1.input["if_match"].is_null(),
             };
@@ -250,21 +252,21 @@ impl<'h> Tool<'h, '_> {
                     self.name
                 );
                 let writer = self.writers.range((*next, 0)..).next();
-                let places: Vec<_> = writer.map(|(_, (place, _))| *place).into_iter().collect();
-                self.found.add("absence has a removal", detail, &places);
+                let numbers: Vec<_> = writer.map(|(_, (number, _))| *number).into_iter().collect();
+                self.found.add("absence has a removal", detail, &numbers);
             }
         }
         removed
     }
 
     /// Puts each read of the absent tool into the first time of its absence that real time permits.
-    fn place_absent(&mut self, absent: &[Placed<'h>], removed: &[u64]) {
+    fn place_absent(&mut self, absent: &[Numbered<'h>], removed: &[u64]) {
         let bounds = self.order.bounds();
         let gaps: Vec<Group> = std::iter::once((0, 0, Step::Absent))
             .chain(removed.iter().map(|registration| (*registration, u64::MAX, Step::Absent)))
             .collect();
-        for &(place, operation) in absent {
-            let member = Member::of((place, operation));
+        for &(number, operation) in absent {
+            let member = Member::of((number, operation));
             // Later gaps have later bounds.
             let first = gaps.partition_point(|gap| bounds.after(*gap) < member.begun);
             if let Some(gap) = gaps.get(first) {
@@ -272,17 +274,17 @@ impl<'h> Tool<'h, '_> {
                 continue;
             }
             let detail = format!("{} found nothing, although nothing removed the tool", name(operation));
-            self.found.add("absence has a removal", detail, &[place]);
+            self.found.add("absence has a removal", detail, &[number]);
         }
     }
 
     /// A read at a named index sees every write that was answered at or below it.
-    fn reach_named(&mut self, reads: impl Iterator<Item = Placed<'h>>) {
+    fn reach_named(&mut self, reads: impl Iterator<Item = Numbered<'h>>) {
         let mut writes: Vec<_> = self
             .writers
             .iter()
             .filter(|(_, (_, write))| write.outcome == Outcome::Ok)
-            .filter_map(|(version, (place, write))| Some((write.index?, *version, *place)))
+            .filter_map(|(version, (number, write))| Some((write.index?, *version, *number)))
             .collect();
         writes.sort_unstable();
         let mut highest = ((0, 0), usize::MAX);
@@ -290,7 +292,7 @@ impl<'h> Tool<'h, '_> {
             highest = highest.max((write.1, write.2));
             (write.1, write.2) = highest;
         }
-        for (place, operation) in reads {
+        for (number, operation) in reads {
             let Some(named) = operation.input["min_index"].as_u64() else { continue };
             let Some(read) = version(&operation.value["revision"]) else { continue };
             let count = writes.partition_point(|(index, ..)| *index <= named);
@@ -302,12 +304,12 @@ impl<'h> Tool<'h, '_> {
                     "{} named index {named} and returned version {read:?}, although {version:?} was answered at {index}",
                     name(operation)
                 );
-                self.found.add("named index", detail, &[write, place]);
+                self.found.add("named index", detail, &[write, number]);
             }
         }
     }
 
-    fn respect_time(&mut self, operations: &[Placed<'h>]) {
+    fn respect_time(&mut self, operations: &[Numbered<'h>]) {
         let operations: HashMap<usize, _> = operations.iter().copied().collect();
         for (first, second) in self.order.contradictions() {
             let (before, after) = (operations[&first], operations[&second]);
@@ -341,10 +343,10 @@ impl<'h> Tool<'h, '_> {
 }
 
 impl Member {
-    fn of((place, operation): Placed<'_>) -> Self {
+    fn of((number, operation): Numbered<'_>) -> Self {
         // A read at a named index may be of the past.
         let is_named = operation.kind == Kind::Read && !operation.input["min_index"].is_null();
         let begun = if is_named { 0 } else { operation.invoke };
-        Self { place, begun, ended: end(operation) }
+        Self { number, begun, ended: end(operation) }
     }
 }

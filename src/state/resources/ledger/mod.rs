@@ -71,9 +71,9 @@ pub fn epoch_of(elapsed: Timestamp) -> u32 {
     u32::try_from(elapsed.millis().div_euclid(EPOCH_MILLIS).max(0)).unwrap_or(u32::MAX)
 }
 
-/// Place of an entry in the ledger.
+/// Position of an entry in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct EntryPosition {
     /// Log index.
     pub index: u64,
     /// Epoch.
@@ -82,7 +82,7 @@ pub struct Placed {
     pub state: LedgerState,
 }
 
-impl Placed {
+impl EntryPosition {
     fn key(self, fact: &[u8]) -> Vec<u8> {
         order_key(self.index, fact)
     }
@@ -91,7 +91,7 @@ impl Placed {
         [&[self.state as u8][..], &self.epoch.to_be_bytes()].concat()
     }
 
-    /// The place, and the key of the revocation or block.
+    /// The position, and the key of the revocation or block.
     fn read<'k>(key: &'k [u8], row: &[u8]) -> Result<(Self, &'k [u8]), Corrupt> {
         let (index, fact) =
             key.split_first_chunk().ok_or_else(|| Corrupt::row("the key of a ledger entry is short"))?;
@@ -131,9 +131,9 @@ pub fn record(
     // A later watermark on the same digest covers no less.
     let state =
         known.map_or(state, |known| if known.state == LedgerState::Key { known.state } else { state });
-    let placed = Placed { index: tables.entry_index(), epoch: epoch_of(elapsed), state };
-    tables.put(REVOCATION_ORDER, &placed.key(fact), placed.to_row());
-    change_sum(tables, &OWN, &mut ledger, fact, placed, Change::Add)?;
+    let position = EntryPosition { index: tables.entry_index(), epoch: epoch_of(elapsed), state };
+    tables.put(REVOCATION_ORDER, &position.key(fact), position.to_row());
+    change_sum(tables, &OWN, &mut ledger, fact, position, Change::Add)?;
     put_row(tables, &OWN, ledger);
     Ok(())
 }
@@ -151,14 +151,19 @@ pub fn forget(tables: &mut Tables<'_>, fact: &[u8], index: u64) -> Result<(), Co
 }
 
 /// Removes the entry of a fact from order and sums.
-fn take(tables: &mut Tables<'_>, ledger: &mut LedgerRow, fact: &[u8], index: u64) -> Result<Placed, Corrupt> {
+fn take(
+    tables: &mut Tables<'_>,
+    ledger: &mut LedgerRow,
+    fact: &[u8],
+    index: u64,
+) -> Result<EntryPosition, Corrupt> {
     let key = order_key(index, fact);
     let row = tables.row(REVOCATION_ORDER, &key)?;
     let row = row.ok_or_else(|| Corrupt::row("a revocation or block is not in the ledger"))?;
-    let (placed, _) = Placed::read(&key, &row)?;
+    let (position, _) = EntryPosition::read(&key, &row)?;
     tables.delete(REVOCATION_ORDER, &key);
-    change_sum(tables, &OWN, ledger, fact, placed, Change::Subtract)?;
-    Ok(placed)
+    change_sum(tables, &OWN, ledger, fact, position, Change::Subtract)?;
+    Ok(position)
 }
 
 /// Change of a sum by one entry.
@@ -188,19 +193,19 @@ pub fn change_sum(
     origin: &[u8],
     ledger: &mut LedgerRow,
     fact: &[u8],
-    placed: Placed,
+    position: EntryPosition,
     change: Change,
 ) -> Result<(), Corrupt> {
-    let hash = entry_hash(fact, placed.state, placed.index, placed.epoch);
+    let hash = entry_hash(fact, position.state, position.index, position.epoch);
     if !is_watermark(fact) {
-        if placed.state == LedgerState::Blocked {
+        if position.state == LedgerState::Blocked {
             ledger.blocks = Some(change.apply(Sum::read(ledger.blocks.as_ref())?, hash)?.to_row());
         }
         return Ok(());
     }
-    let key = epoch_key(origin, placed.epoch);
+    let key = epoch_key(origin, position.epoch);
     let known = tables.message::<LedgerEpochRow>(LEDGER_SUM, &key)?;
-    let row = known.unwrap_or(LedgerEpochRow { watermarks: None, first_index: placed.index });
+    let row = known.unwrap_or(LedgerEpochRow { watermarks: None, first_index: position.index });
     let sum = change.apply(Sum::read(row.watermarks.as_ref())?, hash)?;
     if sum.count == 0 {
         tables.delete(LEDGER_SUM, &key);

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use super::{LedgerState, OWN, Placed, Sum, epoch_key, epoch_of, is_watermark, order_key, sum};
+use super::{EntryPosition, LedgerState, OWN, Sum, epoch_key, epoch_of, is_watermark, order_key, sum};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, LinearizableRead, View};
 use crate::id::{Digest128, Incarnation};
@@ -57,7 +57,7 @@ impl LedgerSums {
     }
 }
 
-/// A place in the order of the ledger: after an entry, or after every entry of a log index.
+/// A position in the order of the ledger: after an entry, or after every entry of a log index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerCursor(Vec<u8>);
 
@@ -101,9 +101,9 @@ pub struct LedgerQuery {
 }
 
 impl LedgerQuery {
-    fn selects(&self, placed: Placed, fact: &[u8]) -> bool {
+    fn selects(&self, position: EntryPosition, fact: &[u8]) -> bool {
         self.bucket.is_none_or(|bucket| fact.first() == Some(&bucket))
-            && self.epoch.is_none_or(|epoch| epoch == placed.epoch && is_watermark(fact))
+            && self.epoch.is_none_or(|epoch| epoch == position.epoch && is_watermark(fact))
     }
 }
 
@@ -168,41 +168,46 @@ fn start_of(view: &dyn View, epoch: u32) -> Result<Option<Vec<u8>>, Corrupt> {
     Ok(row.map(|row| order_key(row.first_index, &[])))
 }
 
-/// Places of one scan, with their keys.
+/// Positions of the entries that one scan has found, with their keys.
 #[derive(Default)]
-struct Places {
-    found: Vec<(Placed, Vec<u8>)>,
-    /// Last place read.
+struct ScannedEntries {
+    found: Vec<(EntryPosition, Vec<u8>)>,
+    /// Last position read.
     last: Option<LedgerCursor>,
     /// Whether the scan has reached the end.
     is_end: bool,
 }
 
-/// Reads places from `from` on: at most `limit` that are selected, and at most
+/// Reads positions from `from` on: at most `limit` that are selected, and at most
 /// [`limits::LEDGER_ROWS_READ_PER_PAGE`] in all.
-fn places(view: &dyn View, query: &LedgerQuery, from: &[u8], limit: usize) -> Result<Places, Corrupt> {
-    let mut places = Places { is_end: true, ..Places::default() };
+fn scan_entries(
+    view: &dyn View,
+    query: &LedgerQuery,
+    from: &[u8],
+    limit: usize,
+) -> Result<ScannedEntries, Corrupt> {
+    let mut scan = ScannedEntries { is_end: true, ..ScannedEntries::default() };
     let mut read = 0;
     try_scan(view, REVOCATION_ORDER, from, |key, row| {
-        let (placed, fact) = Placed::read(key, row)?;
-        if query.epoch.is_some_and(|epoch| placed.epoch > epoch) {
+        let (position, fact) = EntryPosition::read(key, row)?;
+        if query.epoch.is_some_and(|epoch| position.epoch > epoch) {
             return Ok(false);
         }
-        if places.found.len() >= limit || read >= limits::LEDGER_ROWS_READ_PER_PAGE {
-            places.is_end = false;
+        if scan.found.len() >= limit || read >= limits::LEDGER_ROWS_READ_PER_PAGE {
+            scan.is_end = false;
             return Ok(false);
         }
         read += 1;
-        if query.selects(placed, fact) {
-            places.found.push((placed, fact.to_vec()));
+        if query.selects(position, fact) {
+            scan.found.push((position, fact.to_vec()));
         }
-        places.last = Some(LedgerCursor(key.to_vec()));
+        scan.last = Some(LedgerCursor(key.to_vec()));
         Ok(true)
     })?;
-    Ok(places)
+    Ok(scan)
 }
 
-/// A page. An entry that is written again meanwhile has moved to a later place: the scan goes on until it has found it
+/// A page. An entry that is written again meanwhile has moved to a later position: the scan goes on until it has found it
 /// there, or the page is full.
 pub(super) fn page(view: &dyn View, query: &LedgerQuery) -> Result<LedgerPage, Corrupt> {
     let mut page = LedgerPage::default();
@@ -210,17 +215,17 @@ pub(super) fn page(view: &dyn View, query: &LedgerQuery) -> Result<LedgerPage, C
     let Some(start) = start else { return Ok(page) };
     let mut from = query.after.as_ref().map_or_else(Vec::new, LedgerCursor::next_key).max(start);
     loop {
-        let places = places(view, query, &from, query.limit.saturating_sub(page.entries.len()))?;
+        let scan = scan_entries(view, query, &from, query.limit.saturating_sub(page.entries.len()))?;
         let mut has_moved = false;
-        for (placed, fact) in &places.found {
-            match entry(view, *placed, fact)? {
+        for (position, fact) in &scan.found {
+            match entry(view, *position, fact)? {
                 Read::Entry(entry) => page.entries.push(entry),
                 Read::Moved => has_moved = true,
                 Read::Forgotten => {}
             }
         }
-        match places.last {
-            Some(last) if !places.is_end || has_moved && page.entries.len() >= query.limit => {
+        match scan.last {
+            Some(last) if !scan.is_end || has_moved && page.entries.len() >= query.limit => {
                 page.next = Some(last);
                 return Ok(page);
             }
@@ -232,13 +237,13 @@ pub(super) fn page(view: &dyn View, query: &LedgerQuery) -> Result<LedgerPage, C
 
 enum Read {
     Entry(LedgerEntry),
-    /// It was written again after its place was read.
+    /// It was written again after its position was read.
     Moved,
-    /// It was deleted after its place was read.
+    /// It was deleted after its position was read.
     Forgotten,
 }
 
-fn entry(view: &dyn View, placed: Placed, fact: &[u8]) -> Result<Read, Corrupt> {
+fn entry(view: &dyn View, position: EntryPosition, fact: &[u8]) -> Result<Read, Corrupt> {
     let table = if is_watermark(fact) { REVOCATION } else { BLOCK };
     let Some(row) = view.get(table, fact)? else { return Ok(Read::Forgotten) };
     let (id, by) = fact.split_at(fact.len().min(16));
@@ -247,17 +252,17 @@ fn entry(view: &dyn View, placed: Placed, fact: &[u8]) -> Result<Read, Corrupt> 
         (row.index, row.fact, row.reason, Some(row.at_millis))
     } else {
         let row = decode::<BlockRow>(table, &row)?;
-        let is_blocked = placed.state == LedgerState::Blocked;
+        let is_blocked = position.state == LedgerState::Blocked;
         let at = if is_blocked { row.blocked_at_millis } else { row.lifted_at_millis };
         (row.index, row.fact, row.reason, at)
     };
-    if index != placed.index {
+    if index != position.index {
         return Ok(Read::Moved);
     }
     Ok(Read::Entry(LedgerEntry {
         index,
-        epoch: placed.epoch,
-        state: placed.state,
+        epoch: position.epoch,
+        state: position.state,
         id: digest(id)?,
         by: if by.is_empty() { None } else { Some(digest(by)?) },
         fact: known,
@@ -276,13 +281,13 @@ pub(super) fn add_to_buckets(
     let Some(start) = start_of(view, epoch)? else { return Ok(None) };
     let query = LedgerQuery { epoch: Some(epoch), ..LedgerQuery::default() };
     let from = after.map_or(start, LedgerCursor::next_key);
-    let places = places(view, &query, &from, limits::LEDGER_ROWS_PER_STEP)?;
-    for (placed, fact) in &places.found {
-        let hash = sum::entry_hash(fact, placed.state, placed.index, placed.epoch);
+    let scan = scan_entries(view, &query, &from, limits::LEDGER_ROWS_PER_STEP)?;
+    for (position, fact) in &scan.found {
+        let hash = sum::entry_hash(fact, position.state, position.index, position.epoch);
         let bucket = &mut buckets[usize::from(fact.first().copied().unwrap_or_default())];
         *bucket = bucket.plus(&Sum::of_one(hash));
     }
-    Ok(places.last.filter(|_| !places.is_end))
+    Ok(scan.last.filter(|_| !scan.is_end))
 }
 
 /// `index`, if the ledger has an entry from there on; otherwise the log index of its last entry, 0 if it is empty. A reader

@@ -50,7 +50,7 @@ fn whole(view: &dyn View) -> Vec<LedgerEntry> {
 }
 
 /// Index, key and state of each entry.
-fn places(harness: &StateHarness) -> Vec<(u64, Vec<u8>, LedgerState)> {
+fn positions(harness: &StateHarness) -> Vec<(u64, Vec<u8>, LedgerState)> {
     let key = |entry: &LedgerEntry| {
         let by = entry.by.map(|by| by.as_bytes().to_vec()).unwrap_or_default();
         [entry.id.as_bytes().to_vec(), by].concat()
@@ -181,7 +181,7 @@ fn repeated_revocation_moves_its_entry() {
         harness.one(START, revoke_fact(&fact(number), false));
     }
     let key = |number| fact(number).digest().as_bytes().to_vec();
-    assert_eq!(places(&harness), [(2, key(2), LedgerState::Revoked), (3, key(1), LedgerState::Revoked)]);
+    assert_eq!(positions(&harness), [(2, key(2), LedgerState::Revoked), (3, key(1), LedgerState::Revoked)]);
     assert_eq!(sums(&harness.rows).expect("sums").changed_at, 3);
     // A command that changes no revocation leaves the ledger as it is.
     let before = sums(&harness.rows).expect("sums");
@@ -220,9 +220,9 @@ fn lifted_block_leaves_the_sum_and_stays_in_order() {
     harness.one(START, Command::LiftBlock(LiftBlock { id: id.clone().into() }));
     let lifted = sums(&harness.rows).expect("sums");
     assert_eq!((lifted.blocks, lifted.changed_at), (Sum::default(), 2));
-    assert_eq!(places(&harness)[1], (2, id, LedgerState::Lifted));
+    assert_eq!(positions(&harness)[1], (2, id, LedgerState::Lifted));
     // A second lift is refused, and changes nothing.
-    let again = Command::LiftBlock(LiftBlock { id: places(&harness)[1].1.clone().into() });
+    let again = Command::LiftBlock(LiftBlock { id: positions(&harness)[1].1.clone().into() });
     harness.one(START, again);
     assert_eq!(sums(&harness.rows).expect("sums"), lifted);
 }
@@ -241,7 +241,7 @@ fn forgotten_entries_raise_the_floors() {
     assert_eq!((after.forgotten_to, after.changed_at), (1, 4));
     assert_eq!((after.complete_from, after.epochs.len()), (epoch_of(START) + 1, 1));
     assert_eq!(after.blocks.count, 1, "a block stays until it is lifted");
-    let states: Vec<_> = places(&harness).iter().map(|(index, _, state)| (*index, *state)).collect();
+    let states: Vec<_> = positions(&harness).iter().map(|(index, _, state)| (*index, *state)).collect();
     assert_eq!(states, [(1, LedgerState::Blocked), (2, LedgerState::Revoked)]);
     // The hash from that floor on does not change by forgetting.
     assert_eq!(before.root(&ID, after.complete_from), after.root(&ID, after.complete_from));
@@ -296,7 +296,7 @@ fn entry_that_moves_while_it_is_read_is_on_a_later_page() {
 fn long_page_ends_early_with_a_cursor() {
     let mut harness = StateHarness::default();
     let most = limits::LEDGER_ROWS_READ_PER_PAGE;
-    let row = Placed { index: 0, epoch: 7, state: LedgerState::Revoked }.to_row();
+    let row = EntryPosition { index: 0, epoch: 7, state: LedgerState::Revoked }.to_row();
     for index in 0..=most as u64 {
         let key = order_key(index, &[0; 16]);
         harness.rows.0.insert((REVOCATION_ORDER.to_owned(), key), row.clone());

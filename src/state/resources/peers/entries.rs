@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::Digest128;
 use crate::limits;
-use crate::state::resources::ledger::{Change, LedgerState, Placed};
+use crate::state::resources::ledger::{Change, EntryPosition, LedgerState};
 use crate::state::tables::{
     FEDERATED, PEER_BLOCK, PEER_LEDGER, PEER_LEDGER_END, Tables, eight_bytes, time_key,
 };
@@ -15,7 +15,7 @@ use crate::state::tables::{
 /// A well-formed entry of an import.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    pub placed: Placed,
+    pub position: EntryPosition,
     pub id: Digest128,
     /// Author of a block or lift.
     pub by: Option<Digest128>,
@@ -66,7 +66,7 @@ impl Plan {
         let of_all = tables.number(FEDERATED)?.saturating_add(added);
         let is_remembered = |step: &Step| matches!(step, Step::Add(_));
         let epochs = self.0.iter().filter(|(_, step)| is_remembered(step));
-        let epochs: BTreeSet<u32> = epochs.map(|(entry, _)| entry.placed.epoch).collect();
+        let epochs: BTreeSet<u32> = epochs.map(|(entry, _)| entry.position.epoch).collect();
         let known_epochs = if target.is_new { 0 } else { usize::try_from(row.epochs).unwrap_or(usize::MAX) };
         Ok(of_peer <= u64::from(entries_max)
             && of_all <= limits::FEDERATED_ENTRIES_MAX.into()
@@ -82,18 +82,18 @@ impl Plan {
         m: u64,
     ) -> Result<(), Corrupt> {
         let kept_until = elapsed.plus(limits::FEDERATED_RETENTION);
-        for (Entry { placed, id, .. }, step) in self.0 {
+        for (Entry { position, id, .. }, step) in self.0 {
             match step {
                 Step::Skip => {}
                 Step::Add(known) => {
                     known.map_or(Ok(()), |known| forget(tables, peer, &id, known))?;
-                    add(tables, peer, &id, EntryRow { placed, m, kept_until })?;
+                    add(tables, peer, &id, EntryRow { position, m, kept_until })?;
                 }
                 Step::Forget(known) => {
                     known.map_or(Ok(()), |known| forget(tables, peer, &id, known))?;
-                    peer.raise_floors(placed, m);
+                    peer.raise_floors(position, m);
                 }
-                Step::Block(by, known) => block(tables, peer, (&id, &by), placed.index, known)?,
+                Step::Block(by, known) => block(tables, peer, (&id, &by), position.index, known)?,
                 Step::Lift(by, known) => lift(tables, peer, (&id, &by), known)?,
             }
         }
@@ -110,18 +110,18 @@ impl Target<'_> {
     }
 
     fn step_of_watermark(self, tables: &Tables<'_>, entry: &Entry) -> Result<Step, Corrupt> {
-        let n = entry.placed.index;
-        let is_read = !self.is_new && self.peer.has(entry.placed);
+        let n = entry.position.index;
+        let is_read = !self.is_new && self.peer.has(entry.position);
         let known = if self.is_new { None } else { self.peer.entry(tables, &entry.id)? };
-        if is_read || known.is_some_and(|known| n <= known.placed.index) {
+        if is_read || known.is_some_and(|known| n <= known.position.index) {
             return Ok(Step::Skip);
         }
-        let is_old = entry.placed.epoch.saturating_add(limits::FEDERATED_EPOCHS) < self.epoch;
+        let is_old = entry.position.epoch.saturating_add(limits::FEDERATED_EPOCHS) < self.epoch;
         Ok(if is_old { Step::Forget(known) } else { Step::Add(known) })
     }
 
     fn step_of_block(self, tables: &Tables<'_>, entry: &Entry, by: Digest128) -> Result<Step, Corrupt> {
-        let n = entry.placed.index;
+        let n = entry.position.index;
         let known = if self.is_new || self.is_reset {
             None
         } else {
@@ -129,7 +129,7 @@ impl Target<'_> {
             let row = tables.row(PEER_BLOCK, &key)?;
             row.map(|row| eight_bytes(PEER_BLOCK.as_bytes(), row)).transpose()?
         };
-        let is_blocked = entry.placed.state == LedgerState::Blocked;
+        let is_blocked = entry.position.state == LedgerState::Blocked;
         Ok(match known {
             Some(known) if n <= known => Step::Skip,
             Some(known) if !is_blocked => Step::Lift(by, known),
@@ -146,7 +146,7 @@ fn add(tables: &mut Tables<'_>, peer: &mut Peer, id: &Digest128, row: EntryRow) 
     tables.add(FEDERATED, 1)?;
     peer.row.entries = peer.row.entries.saturating_add(1);
     peer.row.expiring = peer.row.expiring.saturating_add(1);
-    peer.count_entry(tables, id, row.placed, Change::Add)
+    peer.count_entry(tables, id, row.position, Change::Add)
 }
 
 /// Removes an entry, with its end.
@@ -160,7 +160,7 @@ pub fn forget(
     tables.delete(PEER_LEDGER, &key);
     peer.row.entries = peer.row.entries.saturating_sub(1);
     forget_end(tables, peer, &time_key(row.kept_until.millis(), &key))?;
-    peer.count_entry(tables, id, row.placed, Change::Subtract)
+    peer.count_entry(tables, id, row.position, Change::Subtract)
 }
 
 /// Removes the end of an entry. The entry may be that of a copy which was deleted.

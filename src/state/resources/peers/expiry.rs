@@ -47,6 +47,6 @@ pub fn delete_expired(tables: &mut Tables<'_>, elapsed: Timestamp, imported: usi
 
 fn expire(tables: &mut Tables<'_>, peer: &mut Peer, id: &Digest128, row: EntryRow) -> Result<(), Corrupt> {
     forget(tables, peer, id, row)?;
-    peer.raise_floors(row.placed, row.m);
+    peer.raise_floors(row.position, row.m);
     Ok(())
 }

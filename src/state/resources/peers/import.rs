@@ -13,7 +13,7 @@ use crate::id::Incarnation;
 use crate::limits;
 use crate::state::command::{ImportLedger, PeerEntry, PeerFault, PeerRow, Refusal, Reply};
 use crate::state::machine::idempotency::digest;
-use crate::state::resources::ledger::{self, LedgerState, Placed, sums_of};
+use crate::state::resources::ledger::{self, EntryPosition, LedgerState, sums_of};
 use crate::state::tables::{EntryTime, PEER, PEER_KEYS, Tables};
 
 /// A well-formed command.
@@ -51,11 +51,11 @@ impl<'c> Import<'c> {
         // A part may end within the entries of the next log index.
         let last = through.saturating_add(u64::from(!is_whole)).min(PEER_INDEX_MAX);
         let is_in_order = |pair: &[Entry]| {
-            let (one, next) = (pair[0].placed, pair[1].placed);
+            let (one, next) = (pair[0].position, pair[1].position);
             one.index <= next.index && one.epoch <= next.epoch
         };
         let is_inside = |entry: &Entry| {
-            entry.placed.index > *from && entry.placed.index <= last && entry.placed.epoch <= *epoch
+            entry.position.index > *from && entry.position.index <= last && entry.position.epoch <= *epoch
         };
         let keys: BTreeSet<_> = self.entries.iter().map(|entry| (entry.id, entry.by)).collect();
         self.entries.len() <= limits::FEDERATED_ENTRIES_PER_IMPORT_MAX
@@ -73,8 +73,8 @@ fn read_entry(entry: &PeerEntry) -> Option<Entry> {
     let state = LedgerState::of_byte(u8::try_from(entry.state).ok()?)?;
     let by = if entry.by.is_empty() { None } else { Some(digest(&entry.by).ok()?) };
     let is_of_a_block = matches!(state, LedgerState::Blocked | LedgerState::Lifted);
-    let placed = Placed { index: entry.n, epoch: entry.epoch, state };
-    let entry = Entry { placed, id: digest(&entry.id).ok()?, by };
+    let position = EntryPosition { index: entry.n, epoch: entry.epoch, state };
+    let entry = Entry { position, id: digest(&entry.id).ok()?, by };
     (is_of_a_block == by.is_some()).then_some(entry)
 }
 

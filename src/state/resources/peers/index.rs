@@ -16,7 +16,7 @@ use crate::cluster::{Corrupt, View, Write};
 use crate::id::{Digest128, Incarnation};
 use crate::state::command::{PeerKeys, PeerRow};
 use crate::state::machine::idempotency::digest;
-use crate::state::resources::ledger::{LedgerState, Placed, Sum, entry_hash, sums_of};
+use crate::state::resources::ledger::{EntryPosition, LedgerState, Sum, entry_hash, sums_of};
 use crate::state::tables::{PEER, PEER_BLOCK, PEER_KEYS, PEER_LEDGER, Tables, decode, eight_bytes, try_scan};
 use crate::token::key_set::{KeySet, Purpose};
 
@@ -38,8 +38,8 @@ impl Indexes {
             [0, 0, bytes @ ..] => bytes,
             _ => [u8::MAX; 6],
         };
-        let covers_all = row.placed.state == LedgerState::Key;
-        Self { n: bytes(row.placed.index), m: bytes(row.m), covers_all }
+        let covers_all = row.position.state == LedgerState::Key;
+        Self { n: bytes(row.position.index), m: bytes(row.m), covers_all }
     }
 }
 
@@ -259,7 +259,7 @@ fn count(
     match table {
         PEER_LEDGER => {
             let (peer, generation, id) = read_entry_key(key)?;
-            let Placed { index, epoch, state } = EntryRow::read(row)?.placed;
+            let EntryPosition { index, epoch, state } = EntryRow::read(row)?.position;
             let one = Sum::of_one(entry_hash(id.as_bytes(), state, index, epoch));
             let sum =
                 counted.entry(copy_key(&peer, generation)).or_default().epochs.entry(epoch).or_default();
@@ -354,8 +354,8 @@ mod tests {
     /// A row that cannot be projected would stop every node, at each start again.
     #[test]
     fn index_beyond_48_bits_counts_as_the_largest() {
-        let placed = Placed { index: 1 << 48, epoch: 10, state: LedgerState::Revoked };
-        let row = EntryRow { placed, m: u64::MAX, kept_until: Timestamp::from_secs(1) };
+        let position = EntryPosition { index: 1 << 48, epoch: 10, state: LedgerState::Revoked };
+        let row = EntryRow { position, m: u64::MAX, kept_until: Timestamp::from_secs(1) };
         let indexes = Indexes::new(&row);
         assert_eq!([indexes.n, indexes.m].map(index_of), [(1 << 48) - 1; 2]);
     }

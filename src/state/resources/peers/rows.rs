@@ -9,7 +9,7 @@ use crate::id::Digest128;
 use crate::limits;
 use crate::state::command::{LedgerRow, PeerFault, PeerRow};
 use crate::state::machine::idempotency::digest;
-use crate::state::resources::ledger::{self, Change, LedgerState, Placed};
+use crate::state::resources::ledger::{self, Change, EntryPosition, LedgerState};
 use crate::state::tables::{FEDERATED, LEDGER_SUM, PEER, PEER_BLOCK, PEER_KEYS, PEER_LEDGER, Tables};
 use crate::token::lineage;
 
@@ -57,7 +57,7 @@ fn short_key() -> Corrupt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRow {
     /// Log index, epoch and state in the peer.
-    pub placed: Placed,
+    pub position: EntryPosition,
     /// Log index of its import.
     pub m: u64,
     /// End of its retention, in elapsed time.
@@ -66,7 +66,7 @@ pub struct EntryRow {
 
 impl EntryRow {
     pub fn to_row(self) -> Vec<u8> {
-        let Placed { index, epoch, state } = self.placed;
+        let EntryPosition { index, epoch, state } = self.position;
         let numbers = [index, self.m].map(u64::to_be_bytes).concat();
         let kept_until = self.kept_until.millis().to_be_bytes();
         [&[state as u8][..], &numbers, &epoch.to_be_bytes(), &kept_until].concat()
@@ -81,13 +81,13 @@ impl EntryRow {
         let (index, rest) = rest.split_first_chunk()?;
         let (m, rest) = rest.split_first_chunk()?;
         let (epoch, kept_until) = rest.split_first_chunk()?;
-        let placed = Placed {
+        let position = EntryPosition {
             index: u64::from_be_bytes(*index),
             epoch: u32::from_be_bytes(*epoch),
             state: LedgerState::of_byte(*state)?,
         };
         let kept_until = i64::from_be_bytes(kept_until.try_into().ok()?);
-        Some(Self { placed, m: u64::from_be_bytes(*m), kept_until: Timestamp::from_millis(kept_until) })
+        Some(Self { position, m: u64::from_be_bytes(*m), kept_until: Timestamp::from_millis(kept_until) })
     }
 }
 
@@ -139,7 +139,7 @@ impl Peer {
 
     /// Whether the copy has this entry, or has forgotten it. A repaired one has forgotten none of its complete epochs.
     #[must_use]
-    pub fn has(&self, entry: Placed) -> bool {
+    pub fn has(&self, entry: EntryPosition) -> bool {
         let is_complete = self.row.is_repaired && entry.epoch >= self.row.complete_from;
         entry.index <= self.has_to() && !is_complete
     }
@@ -216,13 +216,13 @@ impl Peer {
         &mut self,
         tables: &mut Tables<'_>,
         id: &Digest128,
-        placed: Placed,
+        position: EntryPosition,
         change: Change,
     ) -> Result<(), Corrupt> {
         let origin = self.origin();
-        let key = ledger::epoch_key(&origin, placed.epoch);
+        let key = ledger::epoch_key(&origin, position.epoch);
         let was_there = tables.row(LEDGER_SUM, &key)?.is_some();
-        ledger::change_sum(tables, &origin, &mut self.ledger, id.as_bytes(), placed, change)?;
+        ledger::change_sum(tables, &origin, &mut self.ledger, id.as_bytes(), position, change)?;
         match (was_there, tables.row(LEDGER_SUM, &key)?.is_some()) {
             (false, true) => self.row.epochs = self.row.epochs.saturating_add(1),
             (true, false) => self.row.epochs = self.row.epochs.saturating_sub(1),
@@ -240,16 +240,16 @@ impl Peer {
         change: Change,
     ) -> Result<(), Corrupt> {
         let fact = [*id.as_bytes(), *by.as_bytes()].concat();
-        let placed = Placed { index: n, epoch: 0, state: LedgerState::Blocked };
+        let position = EntryPosition { index: n, epoch: 0, state: LedgerState::Blocked };
         let origin = self.origin();
-        ledger::change_sum(tables, &origin, &mut self.ledger, &fact, placed, change)
+        ledger::change_sum(tables, &origin, &mut self.ledger, &fact, position, change)
     }
 
     /// Raises the floors to an entry that is no longer remembered.
-    pub fn raise_floors(&mut self, placed: Placed, m: u64) {
+    pub fn raise_floors(&mut self, position: EntryPosition, m: u64) {
         let row = &mut self.row;
-        (row.floor_n, row.floor_m) = (row.floor_n.max(placed.index), row.floor_m.max(m));
-        row.complete_from = row.complete_from.max(placed.epoch.saturating_add(1));
+        (row.floor_n, row.floor_m) = (row.floor_n.max(position.index), row.floor_m.max(m));
+        row.complete_from = row.complete_from.max(position.epoch.saturating_add(1));
     }
 
     /// Holds the peer; a fault replaces one with a smaller number only. Returns whether anything changed.

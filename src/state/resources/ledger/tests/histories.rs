@@ -120,7 +120,7 @@ proptest! {
                 expected.iter().map(|(key, (index, _, state))| (*index, key.clone(), *state)).collect();
             order.sort();
             let found: Vec<_> =
-                places(harness).into_iter().map(|(index, key, state)| (index, key, state as u8)).collect();
+                positions(harness).into_iter().map(|(index, key, state)| (index, key, state as u8)).collect();
             prop_assert_eq!(found, order);
             let sums = sums(&harness.rows).expect("sums");
             prop_assert_eq!((sums.forgotten_to, sums.complete_from), (forgotten_to, complete_from));
