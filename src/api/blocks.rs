@@ -13,12 +13,12 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
-use super::openapi::values;
 use super::paging;
 use super::text;
 use crate::revocation;
 use crate::revocation::Revocations;
 use crate::state::{LinearizableRead, SubjectBlock, stated};
+use crate::text::values;
 
 /// A subject block in force: every credential that derives from the fact is refused, whenever it was issued.
 #[derive(Serialize, ToSchema)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::openapi::values;
+use crate::text::values;
 use crate::tools::checks::{Check, CheckOutcome};
 
 /// One check.

@@ -12,11 +12,11 @@ use utoipa::ToSchema;
 use super::App;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
-use super::openapi::values;
 use crate::clock::Timestamp;
 use crate::cluster::{self, NodeReport, Status};
 use crate::state::{Node, NodeRole, NodeStage, SigningKeyRecord, minting_key, recorded_version};
 use crate::text;
+use crate::text::values;
 
 /// The cluster as the answering node sees it.
 #[derive(Serialize, ToSchema)]

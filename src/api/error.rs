@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 
 use super::check_result::CheckResult;
 use super::listener::Violation;
-use super::openapi::values;
 use super::text;
 use crate::limits;
+use crate::text::values;
 
 pub use self::refused::{Refused, set_error_code};
 

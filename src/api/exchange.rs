@@ -17,9 +17,9 @@ use super::error::Error;
 use super::feed_activity::{self, Exchanged};
 use super::idempotency;
 use super::openapi::params::IdempotencyKey;
-use super::openapi::values;
 use crate::exchange::{self, ExchangeInput, ExecutionScope, RequestedConfirmation, RetryKey};
 use crate::policy::Point;
+use crate::text::values;
 use crate::{json, limits};
 
 /// A token exchange request (RFC 8693 §2.1). Unknown fields are ignored, except in `execution_scope`.

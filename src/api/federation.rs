@@ -15,12 +15,12 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, LedgerReader, PeerNode, Public};
 use super::error::Error;
 use super::openapi::params::{IfNoneMatch, Page};
-use super::openapi::values;
 use super::{App, body, cache_control, paging};
 use crate::federation::wire::{SyncRequest, SyncResponse};
 use crate::federation::{ExportQuery, HashQuery, LedgerHash, Reader};
 use crate::limits;
 use crate::state::{LedgerEntry, LedgerState, LinearizableRead, Sum, stated};
+use crate::text::values;
 
 /// Prefix of the `subject_id` of an entry of which only the digest is known.
 const DIGEST_URN: &str = "urn:svc:digest:";

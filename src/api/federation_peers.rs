@@ -12,9 +12,9 @@ use super::admin_audit::Act;
 use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
-use super::openapi::values;
 use crate::federation::{self, PeerStatus};
 use crate::state::LinearizableRead;
+use crate::text::values;
 
 /// A peer fabric.
 #[derive(Serialize, ToSchema)]

@@ -28,9 +28,9 @@ use utoipa::ToSchema;
 use super::App;
 use super::caller::{self, Caller};
 use super::error;
-use super::openapi::values;
 use crate::cluster::SpaceState;
 use crate::state::{ClockReport, ClockVerdict};
+use crate::text::values;
 
 /// The health of a node.
 #[derive(Serialize, ToSchema)]

@@ -19,10 +19,10 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
 use super::error::{Error, Refusal};
 use super::openapi::params::IdempotencyKey;
-use super::openapi::values;
 use super::{App, body, paging};
 use crate::clock::Timestamp;
 use crate::state::{Index, JoinToken, Joiner, Node, NodeRole, NodeStage, minting_key};
+use crate::text::values;
 use crate::{json, limits, text};
 
 /// A request for a join token.

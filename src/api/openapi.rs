@@ -13,7 +13,7 @@ use self::params::IfNoneMatch;
 use super::caller::{Caller, Public};
 use super::error::{Body, Error};
 use super::{App, cache_control};
-pub(crate) use crate::text::values;
+use crate::text::values;
 
 /// The document without its operations.
 #[derive(OpenApi)]

@@ -16,12 +16,12 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, SendSignals};
 use super::denials::Denied;
 use super::error::{self, Error, Refusal, Refused as _};
-use super::openapi::values;
 use super::text;
 use crate::limits;
 use crate::policy::Point;
 use crate::receiver::{self, Form, Received, RejectedSignal};
 use crate::state::{self, CallContext};
+use crate::text::values;
 
 /// A security event token as a JSON object. Unknown fields are ignored.
 #[derive(Serialize, Deserialize, ToSchema)]

@@ -18,12 +18,12 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
 use super::error::Error;
 use super::openapi::params::{Page, StreamId};
-use super::openapi::values;
 use super::paging;
 use super::streams::StreamErrors;
 use super::streams::{named, read_body};
 use crate::json;
 use crate::state::{DeadLetter, EventId, LinearizableRead, Stream, stated};
+use crate::text::values;
 
 /// A change of status. An unknown field is refused.
 #[derive(Deserialize, ToSchema)]

@@ -10,9 +10,9 @@ use super::App;
 use super::caller::{Caller, ClusterAdmin};
 use super::denials::Question;
 use super::error::Error;
-use super::openapi::values;
 use crate::json;
 use crate::policy::Explanation;
+use crate::text::values;
 
 /// A denied request.
 #[derive(Serialize, ToSchema)]

@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
-use super::openapi::values;
 use super::{App, awaited, paging, text};
 use crate::clock::Timestamp;
 use crate::keyring;
 use crate::state::{LinearizableRead, SigningKeyRecord};
+use crate::text::values;
 use crate::token::signing_key::SigningAlgorithm;
 
 /// A signing key. Times are RFC 3339, UTC.

@@ -13,11 +13,11 @@ use super::admin_audit::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
-use super::openapi::values;
 use super::paging::QueryParams;
 use crate::limits;
 use crate::policy::Source;
 use crate::state::LinearizableRead;
+use crate::text::values;
 
 /// One file of a bundle.
 #[derive(Serialize, Deserialize, ToSchema)]

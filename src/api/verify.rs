@@ -12,8 +12,8 @@ use super::check_result::CheckResult;
 use super::denials::Denied;
 use super::error::Error;
 use super::openapi::params::IdempotencyKey;
-use super::openapi::values;
 use super::{App, body, feed_activity};
+use crate::text::values;
 use crate::tools::verify::{self, Verdict, VerifyInput};
 use crate::{json, limits};
 
