@@ -178,7 +178,7 @@ pub struct StateHarness {
 }
 
 /// Rows by table and key.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Rows(pub BTreeMap<(String, Vec<u8>), Vec<u8>>);
 
 impl View for Rows {

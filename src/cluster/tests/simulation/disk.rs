@@ -19,6 +19,8 @@ use crate::cluster::type_config::{Entry, LogId, Vote};
 /// Everything on a disk.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
+    /// The last entry that was purged.
+    purged: Option<LogId>,
     pub vote: Option<Vote>,
     pub committed: Option<LogId>,
     pub entries: BTreeMap<u64, Entry>,
@@ -29,6 +31,7 @@ enum Write {
     Committed(LogId),
     Append(Vec<Entry>),
     Truncate(u64),
+    Purge(LogId),
 }
 
 impl Content {
@@ -40,11 +43,16 @@ impl Content {
                 self.entries.extend(entries.iter().map(|entry| (entry.log_id().index, entry.clone())));
             }
             Write::Truncate(first) => drop(self.entries.split_off(first)),
+            Write::Purge(last) => {
+                self.purged = Some(*last);
+                self.entries = self.entries.split_off(&(last.index + 1));
+            }
         }
     }
 
     fn end(&self) -> u64 {
-        self.entries.last_key_value().map_or(0, |(index, _)| index + 1)
+        let last = self.entries.last_key_value().map(|(index, _)| *index);
+        last.max(self.purged.map(|purged| purged.index)).map_or(0, |last| last + 1)
     }
 }
 
@@ -120,9 +128,18 @@ impl SimLog {
         self.disk().durable.clone()
     }
 
-    /// Ids of the entries, as the node sees them.
-    pub fn log_ids(&self) -> BTreeMap<u64, LogId> {
-        self.disk().memory.entries.iter().map(|(index, entry)| (*index, entry.log_id())).collect()
+    /// Ids of the entries, as the node sees them. Those before a purged entry that is committed are the committed ones.
+    pub fn log_ids(&self, committed: &BTreeMap<u64, LogId>) -> BTreeMap<u64, LogId> {
+        let disk = self.disk();
+        let mut ids: BTreeMap<_, _> =
+            disk.memory.entries.iter().map(|(index, entry)| (*index, entry.log_id())).collect();
+        if let Some(purged) = disk.memory.purged {
+            let is_committed = committed.get(&purged.index) == Some(&purged);
+            ids.extend(
+                committed.range(..=purged.index).filter(|_| is_committed).map(|(index, id)| (*index, *id)),
+            );
+        }
+        ids
     }
 
     /// Watches the end of the durable entries.
@@ -153,8 +170,9 @@ impl RaftLogStorage<SimConfig> for SimLog {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<SimConfig>> {
-        let last_log_id = self.disk().memory.entries.last_key_value().map(|(_, entry)| entry.log_id());
-        Ok(LogState { last_purged_log_id: None, last_log_id })
+        let disk = self.disk();
+        let last = disk.memory.entries.last_key_value().map(|(_, entry)| entry.log_id());
+        Ok(LogState { last_purged_log_id: disk.memory.purged, last_log_id: last.or(disk.memory.purged) })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -193,7 +211,9 @@ impl RaftLogStorage<SimConfig> for SimLog {
         written.await.map_err(io::Error::other)
     }
 
-    async fn purge(&mut self, _last: LogId) -> io::Result<()> {
-        Err(io::Error::other("a simulation purges nothing"))
+    async fn purge(&mut self, last: LogId) -> io::Result<()> {
+        let (done, written) = oneshot::channel();
+        self.queue(Write::Purge(last), Done::Signal(done));
+        written.await.map_err(io::Error::other)
     }
 }

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use openraft::OptionalSend;
 use openraft::alias::SnapshotOf;
-use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError};
 use openraft::network::RPCOption;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
@@ -21,10 +20,14 @@ use tokio::sync::oneshot;
 use super::invariants::Checks;
 use super::node::SimNode;
 use super::random::Random;
+use super::state::Image;
 use super::{SimConfig, SimRuntime};
 use crate::clock::Timestamp;
 use crate::cluster::clocks::Clocks;
 use crate::cluster::type_config::{MemberRecord, Vote};
+
+/// Time after which a sender gives up the transfer of a snapshot.
+const SNAPSHOT_TRANSFER_MAX: Duration = Duration::from_secs(1);
 
 /// Faults of links, each in one direction.
 #[derive(Default)]
@@ -167,7 +170,7 @@ impl Connection {
 }
 
 impl RaftNetworkV2<SimConfig> for Connection {
-    type SnapshotData = ();
+    type SnapshotData = Arc<Image>;
 
     async fn append_entries(
         &mut self,
@@ -177,7 +180,9 @@ impl RaftNetworkV2<SimConfig> for Connection {
         if let Some(leader) =
             self.net.node(self.life.node).filter(|_| self.life.is_alive.load(Ordering::SeqCst))
         {
-            self.net.checks.leads(request.vote.leader_id.term, self.life.node, || leader.log.log_ids());
+            self.net.checks.leads(request.vote.leader_id.term, self.life.node, |committed| {
+                leader.log.log_ids(committed)
+            });
         }
         self.request(
             option.hard_ttl(),
@@ -205,12 +210,14 @@ impl RaftNetworkV2<SimConfig> for Connection {
 
     async fn full_snapshot(
         &mut self,
-        _vote: Vote,
-        _snapshot: SnapshotOf<SimConfig, ()>,
+        vote: Vote,
+        snapshot: SnapshotOf<SimConfig, Arc<Image>>,
         _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<SimConfig>, StreamingError<SimConfig>> {
-        let none = io::Error::other("a simulation takes no snapshots");
-        Err(StreamingError::Unreachable(Unreachable::new(&none)))
+        let installed = self.request(SNAPSHOT_TRANSFER_MAX, move |node| async move {
+            node.raft.install_full_snapshot(vote, snapshot).await.ok()
+        });
+        installed.await.map_err(|_| StreamingError::Network(NetworkError::from_string("timeout")))
     }
 }

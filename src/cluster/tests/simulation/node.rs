@@ -145,15 +145,33 @@ impl SimNode {
         }));
     }
 
-    /// Ends the node at once. The synced part of its log is left, and its state, or without that its log alone.
+    /// Ends the node at once. The synced part of its log is left, and its state, or of that its latest snapshot alone.
     pub fn crash(self: Arc<Self>, keeps_state: bool) -> Remains {
         self.life.is_alive.store(false, Ordering::SeqCst);
         self.net.nodes.lock().expect("nodes").remove(&self.life.node);
         self.stopped.cancel();
         let content = self.log.after_a_crash();
-        let kept = if keeps_state { self.kept.lock().expect("state").copy() } else { Kept::default() };
+        let kept = {
+            let kept = self.kept.lock().expect("state");
+            if keeps_state { kept.copy() } else { kept.only_snapshot() }
+        };
         drop(SimRuntime::spawn(async move { drop(self.raft.shutdown().await) }));
         Remains { content, kept: Arc::new(Mutex::new(kept)) }
+    }
+
+    /// `Handle::purge_log` up to an entry that is applied.
+    pub fn purge(self: &Arc<Self>, upto: u64) {
+        let node = Arc::clone(self);
+        self.run(async move {
+            let taken = node.raft.trigger().snapshot().await;
+            let covers = |metrics: &openraft::RaftMetrics<SimConfig>| {
+                metrics.snapshot.is_some_and(|snapshot| snapshot.index >= upto)
+            };
+            let limit = Some(limits::LOG_PURGE_WAIT);
+            if taken.is_ok() && node.raft.wait(limit).metrics(covers, "a snapshot").await.is_ok() {
+                drop(node.raft.trigger().purge_log(upto).await);
+            }
+        });
     }
 
     /// `Handle::leader`.

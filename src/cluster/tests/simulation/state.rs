@@ -21,22 +21,33 @@ use crate::cluster::{Applied, Machine as _, Write};
 use crate::state::Replicated;
 use crate::state::testing::Rows;
 
-/// The part of the state that a crash may leave.
-#[derive(Default)]
-pub struct Kept {
-    pub rows: Arc<Mutex<Rows>>,
+/// The state after an entry.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    rows: Rows,
     last: Option<LogId>,
     membership: StoredMembership,
     /// Hash over all writes up to the last entry.
     hash: u64,
 }
 
+/// The part of the state that a crash may leave.
+#[derive(Default)]
+pub struct Kept {
+    now: Image,
+    snapshot: Option<Arc<Image>>,
+}
+
 impl Kept {
     /// As it is now, for the next start.
     pub fn copy(&self) -> Self {
-        let rows = Rows(self.rows.lock().expect("rows").0.clone());
-        let (last, membership, hash) = (self.last, self.membership.clone(), self.hash);
-        Self { rows: Arc::new(Mutex::new(rows)), last, membership, hash }
+        Self { now: self.now.clone(), snapshot: self.snapshot.clone() }
+    }
+
+    /// After the loss of everything but the snapshot.
+    pub fn only_snapshot(&self) -> Self {
+        let now = self.snapshot.as_deref().cloned().unwrap_or_default();
+        Self { now, snapshot: self.snapshot.clone() }
     }
 }
 
@@ -74,8 +85,8 @@ impl SimState {
     /// Rebuilds the memory of the machine from the rows.
     pub fn open(&self) {
         let kept = self.kept.lock().expect("state");
-        self.machine.rebuild(&*kept.rows.lock().expect("rows")).expect("rebuilds");
-        self.applied.send_replace(kept.last.map_or(0, |last| last.index));
+        self.machine.rebuild(&kept.now.rows).expect("rebuilds");
+        self.applied.send_replace(kept.now.last.map_or(0, |last| last.index));
         self.applied_at.store(millis(self.clock.boot()), Ordering::SeqCst);
     }
 
@@ -83,24 +94,24 @@ impl SimState {
     fn apply_entry(&self, entry: &Entry) -> io::Result<Replies> {
         let log_id = entry.log_id();
         let mut kept = self.kept.lock().expect("state");
+        let state = &mut kept.now;
         let Applied { replies, writes, .. } = match &entry.payload {
             EntryPayload::Blank => Applied::default(),
             EntryPayload::Membership(set) => {
-                kept.membership = StoredMembership::new(Some(log_id), set.clone());
+                state.membership = StoredMembership::new(Some(log_id), set.clone());
                 Applied::default()
             }
             EntryPayload::Normal(Commands(batch)) => {
-                let rows = kept.rows.lock().expect("rows");
-                self.machine.apply(&*rows, batch, log_id.index).map_err(io::Error::other)?
+                self.machine.apply(&state.rows, batch, log_id.index).map_err(io::Error::other)?
             }
         };
-        kept.rows.lock().expect("rows").write(writes.clone());
-        kept.last = Some(log_id);
-        kept.hash = hash_of(kept.hash, &writes, &replies);
+        state.rows.write(writes.clone());
+        state.last = Some(log_id);
+        state.hash = hash_of(state.hash, &writes, &replies);
         if matches!(entry.payload, EntryPayload::Normal(_)) {
             self.applied_at.store(millis(self.clock.boot()), Ordering::SeqCst);
         }
-        self.checks.applied(self.node, log_id, kept.hash);
+        self.checks.applied(self.node, log_id, state.hash);
         self.machine.project(&writes, log_id.index).map_err(io::Error::other)?;
         self.applied.send_replace(log_id.index);
         Ok(Replies(replies))
@@ -108,12 +119,12 @@ impl SimState {
 }
 
 impl RaftStateMachine<SimConfig> for SimState {
-    type SnapshotData = ();
-    type SnapshotBuilder = NoSnapshots;
+    type SnapshotData = Arc<Image>;
+    type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
         let kept = self.kept.lock().expect("state");
-        Ok((kept.last, kept.membership.clone()))
+        Ok((kept.now.last, kept.now.membership.clone()))
     }
 
     async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
@@ -132,30 +143,45 @@ impl RaftStateMachine<SimConfig> for SimState {
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> NoSnapshots {
-        NoSnapshots
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder(Arc::clone(&self.kept))
     }
 
-    async fn install_snapshot(&mut self, _meta: &SnapshotMetaOf<SimConfig>, (): ()) -> io::Result<()> {
-        Err(no_snapshots())
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<SimConfig>,
+        image: Arc<Image>,
+    ) -> io::Result<()> {
+        let last = meta.last_log_id.ok_or_else(|| io::Error::other("a snapshot of nothing"))?;
+        self.checks.installed(self.node, last, image.hash);
+        *self.kept.lock().expect("state") = Kept { now: (*image).clone(), snapshot: Some(image) };
+        self.open();
+        Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<SimConfig, ()>>> {
-        Ok(None)
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        Ok(self.kept.lock().expect("state").snapshot.as_ref().map(snapshot_of))
     }
 }
 
-/// The logs are short: nothing is purged, and every member catches up by entries.
-pub struct NoSnapshots;
+type Snapshot = SnapshotOf<SimConfig, Arc<Image>>;
 
-fn no_snapshots() -> io::Error {
-    io::Error::other("a simulation takes no snapshots")
+fn snapshot_of(image: &Arc<Image>) -> Snapshot {
+    let meta =
+        SnapshotMetaOf::<SimConfig> { last_log_id: image.last, last_membership: image.membership.clone() };
+    Snapshot { meta, snapshot: Arc::clone(image) }
 }
 
-impl RaftSnapshotBuilder<SimConfig> for NoSnapshots {
-    type SnapshotData = ();
+/// Takes snapshots. A crash keeps the latest one, as of a directory that was synced.
+pub struct Builder(Arc<Mutex<Kept>>);
 
-    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<SimConfig, ()>> {
-        Err(no_snapshots())
+impl RaftSnapshotBuilder<SimConfig> for Builder {
+    type SnapshotData = Arc<Image>;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let mut kept = self.0.lock().expect("state");
+        let image = Arc::new(kept.now.clone());
+        kept.snapshot = Some(Arc::clone(&image));
+        Ok(snapshot_of(&image))
     }
 }

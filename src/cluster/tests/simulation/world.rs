@@ -129,7 +129,7 @@ impl World {
     }
 
     async fn disturb(&mut self) {
-        match self.random.below(14) {
+        match self.random.below(16) {
             0..2 => {
                 let apart = BTreeSet::from([self.any()]);
                 self.isolate(&apart, (true, true));
@@ -171,6 +171,14 @@ impl World {
                 let millis = i64::try_from(self.random.below(7_200_000)).expect("hours") - 3_600_000;
                 self.set_wall_clock(millis);
             }
+            12..14 => {
+                let (id, kept) = (self.any(), self.random.below(4));
+                if let Some(node) = self.net.node(id) {
+                    let upto = node.applied().saturating_sub(kept);
+                    self.note(&format!("node {id} takes a snapshot and purges its log up to {upto}"));
+                    node.purge(upto);
+                }
+            }
             _ => {
                 self.restart_all().await;
                 *self.net.faults.lock().expect("faults") = Faults::default();
@@ -188,7 +196,8 @@ impl World {
     }
 
     fn check_logs(&self) {
-        let logs = self.nodes().iter().map(|node| (node.life.node, node.log.log_ids())).collect();
+        let committed = self.net.checks.committed();
+        let logs = self.nodes().iter().map(|node| (node.life.node, node.log.log_ids(&committed))).collect();
         self.net.checks.logs(&logs);
     }
 
@@ -245,7 +254,7 @@ impl World {
         world.check_logs();
         let committed = checks.committed();
         for node in world.nodes() {
-            let log = node.log.log_ids();
+            let log = node.log.log_ids(&committed);
             let missing = committed.values().find(|log_id| log.get(&log_id.index) != Some(log_id));
             let id = node.life.node;
             checks.check(missing.map_or(Ok(()), |log_id| Err(format!("node {id} lacks committed {log_id}"))));

@@ -93,12 +93,21 @@ impl Checks {
     }
 
     /// A node sends entries or heartbeats as the leader of a term.
-    pub fn leads(&self, term: u64, node: u64, log: impl FnOnce() -> BTreeMap<u64, LogId>) {
+    pub fn leads(
+        &self,
+        term: u64,
+        node: u64,
+        log: impl FnOnce(&BTreeMap<u64, LogId>) -> BTreeMap<u64, LogId>,
+    ) {
         let mut invariants = self.invariants();
         // A superseded one, which sends late, need not have what its successor committed.
         let is_latest = invariants.known_leaders.last().is_none_or(|last| *last < (term, node));
         let is_new = invariants.known_leaders.insert((term, node));
-        let checked = if is_new && is_latest { invariants.leaders.leads(term, &log()) } else { Ok(()) };
+        let checked = if is_new && is_latest {
+            invariants.leaders.leads(term, &log(&invariants.leaders.all()))
+        } else {
+            Ok(())
+        };
         drop(invariants);
         if is_new {
             self.note(&format!("node {node} leads term {term}"));
@@ -114,6 +123,13 @@ impl Checks {
         let checked = invariants.machine.applied(node, log_id, hash).and(elected);
         drop(invariants);
         self.note(&format!("node {node} applies {log_id}: {hash:016x}"));
+        self.check(checked);
+    }
+
+    /// A node has installed a snapshot up to an entry; its state has this hash.
+    pub fn installed(&self, node: u64, log_id: LogId, hash: u64) {
+        let checked = self.invariants().machine.applied(node, log_id, hash);
+        self.note(&format!("node {node} installs a snapshot up to {log_id}: {hash:016x}"));
         self.check(checked);
     }
 
