@@ -285,6 +285,7 @@ pub fn refreshed_state(attributes: &[Attribute], prior: &Object, observed: &Obje
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resources::encryption_key::EncryptionKey;
     use crate::resources::mcp_tool::McpTool;
 
     fn tool(name: &str) -> Object {
@@ -310,6 +311,16 @@ mod tests {
             }
         }
         proposed
+    }
+
+    /// Neither a fabric that answers with it nor a state that has it keeps it in a state.
+    #[test]
+    fn write_only_value_is_never_in_a_state() {
+        let attributes = EncryptionKey.table().attributes;
+        let stated = Object::default().with("agent_token", Value::text("secret"));
+        for state in [applied_state(attributes, &stated, &stated), refreshed_state(attributes, &stated, &stated)] {
+            assert_eq!(state.value("agent_token"), &Value::Null);
+        }
     }
 
     #[test]
