@@ -872,6 +872,12 @@ pub const TOOLS_PER_CALLER_MAX: u64 = 1_000_000;
 pub const TOOL_PAGE_BYTES_FULL: usize = 1024 * 1024;
 /// Memory for packed rows of tools; the others are read from the database.
 pub const TOOLS_PACKED_BYTES_MAX: usize = 112 * 1024 * 1024;
+/// Memory of a packed table for rows that were written lately and are not packed yet, within that of the table.
+pub const ROWS_UNPACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Maximum rows that are packed with one write: a write waits for them.
+pub const ROWS_PACKED_AT_ONCE: usize = 64;
+/// Maximum unpacked rows of one step of a scan of a packed table; the rest is read in the next step.
+pub const ROWS_UNPACKED_PER_READ: usize = 256;
 /// Memory for packed heads of the tools' audit trails; the others are read from the database.
 pub const AUDIT_HEADS_PACKED_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// Maximum request body of a tool entry.
