@@ -654,9 +654,12 @@ pub const CLOCK_AGREEMENT_OFFSET_MAX: Duration = Duration::from_secs(2);
 /// a time.
 /// Metric: `svc_clock_offset_seconds`.
 pub const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(5);
-/// Maximum entries proposed and not yet applied: one in flight, and one that collects commands meanwhile.
-/// More entries would carry fewer commands each, and an entry costs every member more than a command.
+/// Maximum entries proposed and not yet applied. More would carry fewer commands each, and an entry costs
+/// every member more than a command.
 pub const ENTRIES_IN_FLIGHT_MAX: usize = 2;
+/// Commands of an entry from which on another one is proposed before it is applied: fewer wait for it, and
+/// share the next one.
+pub const PIPELINED_COMMANDS_MIN: usize = 128;
 /// Maximum wait for a command to be applied; beyond it: 503, outcome unknown.
 /// Metric: `svc_exchange_total{result="unavailable"}`.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(5);

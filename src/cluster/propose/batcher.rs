@@ -87,8 +87,11 @@ impl Batcher {
 async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<QueuedSubmission>) {
     let raft = stamps.raft.clone();
     let mut in_flight = FuturesUnordered::new();
+    let mut commands_before = 0;
     loop {
-        let has_room = in_flight.len() < limits::ENTRIES_IN_FLIGHT_MAX;
+        let entries_max =
+            if commands_before < limits::PIPELINED_COMMANDS_MIN { 1 } else { limits::ENTRIES_IN_FLIGHT_MAX };
+        let has_room = in_flight.len() < entries_max;
         tokio::select! {
             first = queue.recv(), if has_room => {
                 let Some(first) = first else { break };
@@ -96,6 +99,7 @@ async fn work<M: Machine>(mut stamps: Stamps<M>, mut queue: mpsc::Receiver<Queue
                 if batch.is_empty() {
                     continue;
                 }
+                commands_before = batch.len();
                 match stamps.next() {
                     Some(stamp) => in_flight.push(propose_batch(&raft, stamp, batch)),
                     None => refuse(batch),
