@@ -1034,9 +1034,9 @@ pub const MIN_INDEX_WAITS_MAX: usize = 64;
 /// Maximum requests in flight; beyond it: 503.
 /// Metric: `svc_requests_refused_total{reason="overload"}`.
 pub const REQUESTS_MAX: usize = 4_096;
-/// Maximum requests that are read and not yet scheduled; beyond it: 503.
+/// Maximum requests for each worker thread that are read and not yet scheduled; beyond it: 503.
 /// Metric: `svc_requests_refused_total{reason="overload"}`.
-pub const REQUESTS_WAITING_MAX: usize = 136;
+pub const REQUESTS_WAITING_PER_WORKER_MAX: usize = 136;
 /// Maximum wait for a request body; beyond it: 408.
 /// Metric: `svc_http_requests_total{status="408"}`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,13 +9,14 @@ use super::error::Error;
 use crate::limits;
 
 /// The load of this node. Cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LoadShedder(Arc<Counts>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     in_flight: AtomicUsize,
     waiting: AtomicUsize,
+    waiting_max: usize,
 }
 
 /// One unit of a count, for as long as this lives.
@@ -47,6 +48,17 @@ impl Drop for Admitted {
 }
 
 impl LoadShedder {
+    /// For a runtime with this many worker threads.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        let waiting_max = limits::REQUESTS_WAITING_PER_WORKER_MAX * workers;
+        Self(Arc::new(Counts {
+            in_flight: AtomicUsize::default(),
+            waiting: AtomicUsize::default(),
+            waiting_max,
+        }))
+    }
+
     /// Admits a request and waits for its turn behind everything that is runnable now. Requests that arrive during other
     /// work are thus seen at once, and the excess is refused before it costs anything.
     ///
@@ -59,7 +71,7 @@ impl LoadShedder {
         if self.0.in_flight.load(Ordering::Relaxed) > limits::REQUESTS_MAX {
             return Err(overloaded());
         }
-        let waiting = CountGuard::within(&self.0.waiting, limits::REQUESTS_WAITING_MAX);
+        let waiting = CountGuard::within(&self.0.waiting, self.0.waiting_max);
         let waiting = waiting.ok_or_else(overloaded)?;
         tokio::task::yield_now().await;
         drop(waiting);
@@ -76,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn request_beyond_the_limit_is_refused_until_one_ends() {
-        let shedder = LoadShedder::default();
+        let shedder = LoadShedder::new(2);
         let mut admitted = Vec::new();
         for _ in 0..limits::REQUESTS_MAX {
             admitted.push(shedder.admit().await.expect("room"));
@@ -88,9 +100,9 @@ mod tests {
 
     #[tokio::test]
     async fn requests_beyond_the_waiting_limit_are_refused() {
-        let shedder = LoadShedder::default();
+        let shedder = LoadShedder::new(2);
         let mut waiting: Vec<_> =
-            (0..limits::REQUESTS_WAITING_MAX).map(|_| Box::pin(shedder.admit())).collect();
+            (0..2 * limits::REQUESTS_WAITING_PER_WORKER_MAX).map(|_| Box::pin(shedder.admit())).collect();
         for request in &mut waiting {
             assert!(request.now_or_never().is_none(), "it waits for its turn");
         }
@@ -103,7 +115,7 @@ mod tests {
 
     #[tokio::test]
     async fn cancelled_request_leaves_no_count() {
-        let shedder = LoadShedder::default();
+        let shedder = LoadShedder::new(2);
         for _ in 0..2 * limits::REQUESTS_MAX {
             assert!(shedder.admit().now_or_never().is_none());
         }

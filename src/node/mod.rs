@@ -323,7 +323,7 @@ async fn assemble(
         unread_body_permits: Semaphore::new(limits::UNREAD_BODIES_MAX),
         min_index_permits: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
         backup_permits: Arc::new(Semaphore::new(limits::BACKUPS_MAX)),
-        load_shedder: LoadShedder::default(),
+        load_shedder: LoadShedder::new(tokio::runtime::Handle::current().metrics().num_workers()),
         stop_requested: stop.requested.clone(),
         issuer: config.fabric.issuer,
         unit_id: config.node.unit_id,
