@@ -72,11 +72,35 @@ pub fn write_peer(directory: &Path, name: &str, (trust_domain, id): (&str, u64))
     Ok(fs::write(directory.join(format!("{name}.pem")), params.signed_by(&key, &ca)?.pem())?)
 }
 
+/// A certificate of this machine for servers and clients that check names and no identity, and its key.
+pub fn write_server(directory: &Path, name: &str) -> Result<()> {
+    let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
+    let ca = Issuer::from_ca_cert_pem(&fs::read_to_string(directory.join("ca.pem"))?, ca_key)?;
+    let mut params = leaf(&[])?;
+    params.subject_alt_names =
+        vec![SanType::DnsName("localhost".try_into()?), SanType::IpAddress([127, 0, 0, 1].into())];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate()?;
+    write_private(&directory.join(format!("{name}-key.pem")), &key.serialize_pem())?;
+    Ok(fs::write(directory.join(format!("{name}.pem")), params.signed_by(&key, &ca)?.pem())?)
+}
+
 /// Writes a file with mode 0600.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     Ok(options.open(path).and_then(|mut file| file.write_all(text.as_bytes()))?)
+}
+
+/// A CA for tests: `ca.pem` and `ca-key.pem`.
+#[cfg(test)]
+pub fn write_ca(directory: &Path) -> Result<()> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate()?;
+    write_private(&directory.join("ca-key.pem"), &key.serialize_pem())?;
+    Ok(fs::write(directory.join("ca.pem"), params.self_signed(&key)?.pem())?)
 }
 
 /// A sample of invalid certificates, each with its fault. The tests of the node have the whole matrix; this

@@ -18,6 +18,7 @@ text-align:right;font-variant-numeric:tabular-nums;border-bottom:1px solid #e3e7
 svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#5b6678}.t{font-weight:600;fill:#1c2330!important}\
 .f{stroke:#c62f2f;stroke-width:1;stroke-dasharray:3 2}.g{stroke:#e3e7ee}.r{fill:#3f7fd1}.e{fill:#c62f2f}.p50{fill:none;stroke:#3f7fd1;stroke-width:1.2}\
 .p99{fill:none;stroke:#d98a1f;stroke-width:1.2}.n0{fill:#3f7fd1}.n1{fill:#3a9d6a}.n2{fill:#8a5fc9}.n3{fill:#d98a1f}.n{fill:#c62f2f}\
+.l0,.l1,.l2,.l3{fill:none;stroke-width:1.6}.l0{stroke:#3f7fd1}.l1{stroke:#d98a1f}.l2{stroke:#3a9d6a}.l3{stroke:#8a5fc9}\
 .o{fill:#3a9d6a}.w{fill:#d98a1f}.u{fill:#8a5fc9}.v{fill:#c62f2f;stroke:#c62f2f;stroke-width:2}.s{fill:#c62f2f;opacity:.3}\
 @media(prefers-color-scheme:dark){body{background:#12161d;color:#dde3ec}td,th{border-color:#2b323e}.g{stroke:#2b323e}\
 svg text{fill:#97a3b6}.t{fill:#dde3ec!important}}";

@@ -4,9 +4,13 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
+use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::pki_types::PrivateKeyDer;
@@ -24,11 +28,16 @@ pub const AUDIENCE: &str = "https://tools.dev.trust-fabric.local/sql-query";
 
 /// A private key of an issuer.
 pub struct Issuer {
-    key: EcdsaKeyPair,
+    key: Key,
     kid: &'static str,
     header: String,
     /// Unix seconds.
     issued_at_secs: u64,
+}
+
+enum Key {
+    P256(EcdsaKeyPair),
+    Rsa(RsaKeyPair),
 }
 
 impl Issuer {
@@ -36,11 +45,20 @@ impl Issuer {
     pub fn new(kid: &'static str) -> Result<Self> {
         let key =
             EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;
-        Self::of(key, kid)
+        Self::of(Key::P256(key), kid)
     }
 
-    fn of(key: EcdsaKeyPair, kid: &'static str) -> Result<Self> {
-        let header = encode(json!({"alg": "ES256", "kid": kid, "typ": "JWT"}).to_string());
+    /// Generates an RSA key of 2048 bits, for RS256.
+    pub fn rsa(kid: &'static str) -> Result<Self> {
+        Self::of(Key::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).map_err(|_| anyhow!("make a key"))?), kid)
+    }
+
+    fn of(key: Key, kid: &'static str) -> Result<Self> {
+        let alg = match key {
+            Key::P256(_) => "ES256",
+            Key::Rsa(_) => "RS256",
+        };
+        let header = encode(json!({"alg": alg, "kid": kid, "typ": "JWT"}).to_string());
         let issued_at_secs = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         Ok(Self { key, kid, header, issued_at_secs })
     }
@@ -53,14 +71,29 @@ impl Issuer {
         let key = PrivateKeyDer::from_pem_file(path).with_context(|| path.display().to_string())?;
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_der())
             .map_err(|_| anyhow!("{}: not a P-256 key in PKCS #8", path.display()))?;
-        Self::of(key, kid)
+        Self::of(Key::P256(key), kid)
     }
 
     /// The public half as a JWK Set.
     pub fn key_set(&self) -> Value {
-        let (x, y) = self.key.public_key().as_ref()[1..].split_at(32);
-        json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": self.kid, "use": "sig", "alg": "ES256",
-            "x": encode(x), "y": encode(y)}]})
+        json!({"keys": [self.jwk()]})
+    }
+
+    /// The public half.
+    pub fn jwk(&self) -> Value {
+        match &self.key {
+            Key::P256(key) => {
+                let (x, y) = key.public_key().as_ref()[1..].split_at(32);
+                json!({"kty": "EC", "crv": "P-256", "kid": self.kid, "use": "sig", "alg": "ES256",
+                    "x": encode(x), "y": encode(y)})
+            }
+            Key::Rsa(key) => {
+                let (n, e) = (key.public_key().modulus(), key.public_key().exponent());
+                json!({"kty": "RSA", "kid": self.kid, "use": "sig", "alg": "RS256",
+                    "n": encode(n.big_endian_without_leading_zero()),
+                    "e": encode(e.big_endian_without_leading_zero())})
+            }
+        }
     }
 
     /// Claims of `demo:reporter` as a Kubernetes API server writes them. The number makes them unique, and
@@ -83,11 +116,21 @@ impl Issuer {
 
     pub fn sign(&self, claims: &Value) -> Result<String> {
         let mut token = format!("{}.{}", self.header, encode(claims.to_string()));
-        let signature =
-            self.key.sign(&SystemRandom::new(), token.as_bytes()).map_err(|_| anyhow!("sign a token"))?;
+        let signature = self.signature(token.as_bytes()).map_err(|_| anyhow!("sign a token"))?;
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(signature, &mut token);
         Ok(token)
+    }
+
+    fn signature(&self, message: &[u8]) -> Result<Vec<u8>, Unspecified> {
+        match &self.key {
+            Key::P256(key) => Ok(key.sign(&SystemRandom::new(), message)?.as_ref().to_vec()),
+            Key::Rsa(key) => {
+                let mut signature = vec![0; key.public_modulus_len()];
+                key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature)?;
+                Ok(signature)
+            }
+        }
     }
 
     /// A credential that is unique for the number.
@@ -156,15 +199,26 @@ pub struct PreparedRequests {
 impl PreparedRequests {
     /// Prepares `count` of them, numbered from `first`, for `host`.
     pub fn new(issuer: &Issuer, host: &str, first: u64, count: usize) -> Result<Self> {
-        let token_bytes = issuer.credential(first)?.len();
+        Self::of(host, (first..first + count as u64).map(|number| issuer.credential(number)))
+    }
+
+    /// The same of these credentials, which have the same length.
+    pub fn of(host: &str, credentials: impl IntoIterator<Item = Result<String>>) -> Result<Self> {
+        let mut credentials = credentials.into_iter();
+        let first = credentials.next().context("no credential")??;
+        let token_bytes = first.len();
         let length = BODY[0].len() + token_bytes + BODY[1].len();
         let head = format!(
             "POST /v1/exchange/token HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{}",
             BODY[0]
         );
-        let mut tokens = Vec::with_capacity(count * token_bytes);
-        for number in first..first + count as u64 {
-            tokens.extend_from_slice(issuer.credential(number)?.as_bytes());
+        let mut tokens = first.into_bytes();
+        for credential in credentials {
+            let credential = credential?;
+            if credential.len() != token_bytes {
+                bail!("credentials of different lengths");
+            }
+            tokens.extend_from_slice(credential.as_bytes());
         }
         Ok(Self { head: head.into_bytes(), tokens, token_bytes })
     }

@@ -1,127 +1,93 @@
-//! `bench exchange`: throughput of exchanges beside its ceiling.
-//!
-//! The ceiling has two costs, measured in the same minute on the same machine: one ES256 verification and one
-//! signature, and a response of the same listener without a handler.
+//! `bench exchange`: the processor time of exchanges beside that of a floor server, which verifies and signs.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
-};
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value};
 
-use crate::credentials::PreparedRequests;
-use crate::load::{self, Write, as_f64, quantile_ms};
-use crate::node::Start;
-use crate::overload::Load;
-use crate::report::{Report, ms};
+use crate::beside::{Beside, Kind, Most, Plan};
+use crate::credentials::{self, PreparedRequests};
+use crate::floor::{Floor, Route};
+use crate::load::Write;
+use crate::node::{Node, Start};
+use crate::oha;
+use crate::wire::{self, Target};
 
-/// Rounds; the median counts.
-const ROUNDS: usize = 5;
-/// Duration of each measurement.
-const STEP: Duration = Duration::from_secs(2);
 const CONNECTIONS: usize = 32;
-/// Fraction of the peak at which latency is measured.
-const LATENCY_LOAD: f64 = 0.7;
-/// Upper bound of exchanges per second and core.
-const PER_SEC_MAX: usize = 30_000;
+/// Upper bounds of exchanges per second and core; a measurement ends when its credentials are used.
+const PER_SEC_MAX: u32 = 12_000;
+/// RS256 signatures take the generator a quarter of a millisecond.
+const RSA_PER_SEC_MAX: u32 = 8_000;
+/// The caller.
+const CALLER: &str = "workload";
+const PATH: &str = "/v1/exchange/token";
 
-pub async fn run(start: &Start, load: Load) -> Result<bool> {
-    let node = start.node(Some(load.cores.node_core)).await?;
-    drop(node.mint().await?);
-    let target = node.target("workload")?;
-    let mut report = Report::new("Exchanges");
-    report.line(
-        "The node has one core and the generator another; rates are per second, times in milliseconds.\n",
-    );
-    report.table(&[
-        "round",
-        "verify + sign",
-        "bare HTTP",
-        "ceiling",
-        "exchanges",
-        "of the ceiling",
-        "p50",
-        "p99",
-    ]);
-    let bare = load::bare(&target.host);
-    let mut rounds = Vec::new();
-    let mut errors = 0;
-    for round in 0..ROUNDS {
-        let crypto = crypto_per_sec()?;
-        let floor = load::closed_loop(&target, &bare, CONNECTIONS, STEP).await?;
-        let count = PER_SEC_MAX * 2;
-        let first = (round as u64 + 1) << 32;
-        let prepared = Arc::new(PreparedRequests::new(&node.issuer, &target.host, first, count)?);
-        let used = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        let write: Write = {
-            let (prepared, used) = (Arc::clone(&prepared), Arc::clone(&used));
-            Arc::new(move |_, request: &mut Vec<u8>| {
-                prepared.write(used.fetch_add(1, std::sync::atomic::Ordering::Relaxed), request);
-            })
-        };
-        let peak = load::closed_loop(&target, &write, CONNECTIONS, STEP).await?;
-        let open =
-            load::open_loop(&target, &write, CONNECTIONS, peak.per_sec(200) * LATENCY_LOAD, STEP).await?;
-        errors += floor.server_errors() + peak.server_errors() + open.server_errors();
-        if used.load(std::sync::atomic::Ordering::Relaxed) > prepared.count() {
-            report.line("(credentials were used twice: too few were prepared)");
+pub async fn run(start: &Start, plan: &Plan) -> Result<bool> {
+    let node = start.node(Some(plan.cores.node_core)).await?;
+    let target = node.target(CALLER)?;
+    let seen = credentials::exchange(&node.issuer.credential(0)?);
+    let seen = wire::request_with("POST", PATH, &target.host, "", seen.as_bytes());
+    let answer = answer(&target, &seen).await?;
+    let route = |path: &str| Route::new(path, &answer).signing();
+    let routes = vec![
+        route("/es256").verifying(&node.issuer.jwk()),
+        route("/rs256").verifying(&node.rsa_issuer.jwk()),
+        route("/sign"),
+    ];
+    let floor = Floor::start(&node, plan.cores.node_core, CALLER, routes).await?;
+    let mut beside = Beside::new("Exchanges", (&node, &target, &floor), CONNECTIONS, plan);
+    for round in 1..=plan.rounds {
+        let mut kinds = of_new_credentials(&node, &target.host, plan, (round as u64) << 32);
+        while let Some(kind) = kinds.pop() {
+            beside.measure(round, &kind()?).await?;
         }
-        let ceiling = 1.0 / (1.0 / crypto + 1.0 / floor.per_sec(load::BARE_STATUS));
-        let good = open.since_due.get(&200);
-        let measured = [
-            crypto,
-            floor.per_sec(load::BARE_STATUS),
-            ceiling,
-            peak.per_sec(200),
-            100.0 * peak.per_sec(200) / ceiling,
-            quantile_ms(good, 0.5),
-            quantile_ms(good, 0.99),
-        ];
-        write_row(&mut report, &(round + 1).to_string(), &measured);
-        rounds.push(measured);
+        let bytes = seen.clone();
+        let write: Write = Arc::new(move |_, request| request.clone_from(&bytes));
+        let name = "credential seen before";
+        beside.measure(round, &Kind { name, write, floor_path: "/sign", most: Most::UNBOUNDED }).await?;
     }
-    let median: [f64; 7] = std::array::from_fn(|column| {
-        let mut values: Vec<_> = rounds.iter().map(|round| round[column]).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    });
-    write_row(&mut report, "**median**", &median);
-    report.fail(errors);
-    report.finish(start.output.as_deref())
+    if let Some(program) = &plan.oha {
+        let confirmed =
+            oha::Confirmed { program, caller: CALLER, connections: CONNECTIONS, cores: plan.cores };
+        beside.confirm(&confirmed, PATH, &seen).await?;
+    }
+    beside.finish("exchange", start.output.as_deref())
 }
 
-fn write_row(report: &mut Report, name: &str, measured: &[f64; 7]) {
-    let [crypto, floor, ceiling, peak, part, p50, p99] = measured;
-    report.row(&[
-        name.to_owned(),
-        format!("{crypto:.0}"),
-        format!("{floor:.0}"),
-        format!("{ceiling:.0}"),
-        format!("{peak:.0}"),
-        format!("{part:.0} %"),
-        ms(*p50),
-        ms(*p99),
-    ]);
+type Prepare<'n> = Box<dyn FnOnce() -> Result<Kind> + 'n>;
+
+/// Kinds whose requests are prepared when their turn comes, the first one last.
+fn of_new_credentials<'n>(node: &'n Node, host: &'n str, plan: &Plan, first: u64) -> Vec<Prepare<'n>> {
+    let (most, most_rsa) = (plan.most(PER_SEC_MAX), plan.most(RSA_PER_SEC_MAX));
+    let kind = |name, floor_path, most, prepared: PreparedRequests| {
+        let write: Write = Arc::new(move |number, request: &mut Vec<u8>| prepared.write(number, request));
+        Kind { name, write, floor_path, most }
+    };
+    vec![
+        Box::new(move || {
+            // Of the same length, so that the credentials have it too.
+            let credentials = (first..first + most_rsa.all() as u64)
+                .map(|number| node.issuer.credential_of(&format!("account-{number:016x}"), number));
+            let prepared = PreparedRequests::of(host, credentials)?;
+            Ok(kind("new ES256 credential, new subject", "/es256", most_rsa, prepared))
+        }),
+        Box::new(move || {
+            let prepared = PreparedRequests::new(&node.rsa_issuer, host, first, most_rsa.all())?;
+            Ok(kind("new RS256 credential", "/rs256", most_rsa, prepared))
+        }),
+        Box::new(move || {
+            let prepared = PreparedRequests::new(&node.issuer, host, first, most.all())?;
+            Ok(kind("new ES256 credential", "/es256", most, prepared))
+        }),
+    ]
 }
 
-/// Pairs of a verification and a signature per second on this core.
-fn crypto_per_sec() -> Result<f64> {
-    const TURN: u64 = 100;
-    let random = SystemRandom::new();
-    let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;
-    let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.public_key().as_ref().to_vec());
-    let message = [b'a'; 700];
-    let begun = Instant::now();
-    let mut done = 0;
-    while begun.elapsed() < Duration::from_secs(1) {
-        for _ in 0..TURN {
-            let signature = key.sign(&random, &message).map_err(|_| anyhow!("sign"))?;
-            public.verify(&message, signature.as_ref()).map_err(|_| anyhow!("verify"))?;
-        }
-        done += TURN;
+/// The members of a good answer.
+pub async fn answer(target: &Target, request: &[u8]) -> Result<Map<String, Value>> {
+    let answer = target.call(request).await?;
+    if answer.status != 200 {
+        bail!("a good request is answered {}: {}", answer.status, String::from_utf8_lossy(answer.body()));
     }
-    Ok(as_f64(done) / begun.elapsed().as_secs_f64())
+    let body: Value = serde_json::from_slice(answer.body())?;
+    Ok(body.as_object().context("an answer that is no object")?.clone())
 }

@@ -7,7 +7,10 @@
 pub mod certificates;
 pub mod chart;
 pub mod client;
+pub mod cpu;
 pub mod credentials;
+pub mod curves;
+pub mod floor;
 pub mod health;
 pub mod hosts;
 pub mod link;

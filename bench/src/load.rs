@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::wire::{self, Connection, RESPONSE_TIMEOUT, Target};
+use crate::wire::{Connection, RESPONSE_TIMEOUT, Target};
 
 /// Maximum recorded latency.
 const LATENCY_MAX_MICROS: u64 = 60_000_000;
@@ -118,16 +118,6 @@ pub fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// The status of [`bare`] requests.
-pub const BARE_STATUS: u16 = 404;
-
-/// Requests for which no handler runs: the cost of HTTP and middleware. Health would be as cheap, but its
-/// rate is limited.
-pub fn bare(host: &str) -> Write {
-    let bytes = wire::request("GET", "/nothing", host, "");
-    Arc::new(move |_, request| request.clone_from(&bytes))
-}
-
 /// Sends requests over `connections` as fast as they are answered, for `duration`.
 pub async fn closed_loop(
     target: &Target,
@@ -135,8 +125,19 @@ pub async fn closed_loop(
     connections: usize,
     duration: Duration,
 ) -> Result<Tally> {
-    let mut workers = JoinSet::new();
     let opened = open(target, connections).await?;
+    closed_loop_over(opened, target, write, duration, u64::MAX).await
+}
+
+/// The same over open connections, with at most this number of requests.
+pub async fn closed_loop_over(
+    opened: Vec<Connection>,
+    target: &Target,
+    write: &Write,
+    duration: Duration,
+    most: u64,
+) -> Result<Tally> {
+    let mut workers = JoinSet::new();
     let next = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
     for connection in opened {
@@ -144,7 +145,11 @@ pub async fn closed_loop(
         workers.spawn(async move {
             let mut worker = Worker::new(target, Some(connection), write);
             while begun.elapsed() < duration {
-                worker.call(next.fetch_add(1, Ordering::Relaxed), None).await;
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= most {
+                    break;
+                }
+                worker.call(number, None).await;
             }
             worker.tally
         });

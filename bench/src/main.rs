@@ -4,6 +4,7 @@
 //! except 503. No duration or size fails a run by itself.
 
 mod attacks;
+mod beside;
 mod cap;
 mod connections;
 mod etcd;
@@ -14,8 +15,10 @@ mod feed;
 mod good_client;
 mod handover;
 mod join;
+mod oha;
 mod overload;
 mod race;
+mod reading;
 mod replace;
 mod report;
 mod resume;
@@ -32,17 +35,18 @@ mod verify;
 mod window;
 mod writes;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use trust_fabric_bench::{
-    certificates, chart, client, credentials, health, link, load, members, node, push_receiver, registry,
-    settings, sse, wire,
+    certificates, chart, client, cpu, credentials, curves, floor, health, link, load, members, node,
+    push_receiver, registry, settings, sse, wire,
 };
 
 use node::Start;
@@ -95,12 +99,18 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// Exchanges per second, and their latency
+    /// Processor time and latency of exchanges, beside a floor server that verifies and signs
     Exchange {
         #[command(flatten)]
         start: Start,
         #[command(flatten)]
-        load: Load,
+        plan: beside::Plan,
+    },
+    /// The floor server itself, until it is killed; `exchange` and `verify` start it
+    #[command(hide = true)]
+    Floor {
+        #[arg(long)]
+        config: PathBuf,
     },
     /// A registry of many tools beside one of few: memory, verifications, reads, pages
     Tools {
@@ -152,15 +162,13 @@ enum Command {
         #[command(flatten)]
         size: streams::Size,
     },
-    /// Verifications per second, their latency, and the cost of auditing them
+    /// Processor time and latency of verifications, beside a floor server that verifies one signature; and the cost of
+    /// auditing them
     Verify {
         #[command(flatten)]
         start: Start,
         #[command(flatten)]
-        cores: Cores,
-        /// Seconds of each measurement
-        #[arg(long, default_value_t = 2)]
-        seconds: u64,
+        plan: beside::Plan,
     },
     /// A fixed load on a cluster while its leader is repeatedly killed, paused or partitioned: gaps, lost
     /// writes, stale accepts
@@ -258,7 +266,7 @@ enum Command {
         #[command(flatten)]
         plan: link::Plan,
     },
-    /// Durable writes per second at 1, 64 and 1024 clients, beside three members of etcd, in turns
+    /// Durable writes at 1, 64 and 512 clients, beside three members of etcd over gRPC, in turns
     Writes {
         #[command(flatten)]
         place: members::ClusterArgs,
@@ -273,6 +281,10 @@ enum Command {
         plan: scaling::Plan,
     },
 }
+
+/// The allocator of the product, for the floor server.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     match run(&Arguments::parse().command) {
@@ -298,7 +310,14 @@ fn run(command: &Command) -> Result<bool> {
             attackers()?.block_on(connections::run(start, *plain_connections, *stalled, *rate))
         }
         Command::Overload { start, load } => generator(load.cores)?.block_on(overload::run(start, *load)),
-        Command::Exchange { start, load } => generator(load.cores)?.block_on(exchange::run(start, *load)),
+        Command::Exchange { start, plan } => {
+            generator(plan.cores)?.block_on(uninterrupted(exchange::run(start, plan)))
+        }
+        Command::Floor { config } => {
+            let config = serde_json::from_slice(&std::fs::read(config)?)?;
+            Builder::new_multi_thread().enable_all().build()?.block_on(floor::serve(config))?;
+            Ok(true)
+        }
         Command::Tools { start, cores, size } => {
             generator(*cores)?.block_on(tools::run(start, *cores, *size))
         }
@@ -312,8 +331,8 @@ fn run(command: &Command) -> Result<bool> {
         Command::Streams { start, cores, size } => {
             generator(*cores)?.block_on(streams::run(start, *cores, *size))
         }
-        Command::Verify { start, cores, seconds } => {
-            generator(*cores)?.block_on(verify::run(start, *cores, *seconds))
+        Command::Verify { start, plan } => {
+            generator(plan.cores)?.block_on(uninterrupted(verify::run(start, plan)))
         }
         Command::Failover { place, plan } => clients()?.block_on(uninterrupted(failover::run(place, plan))),
         Command::Rolling { place, plan } => clients()?.block_on(uninterrupted(rolling::run(place, plan))),
@@ -328,7 +347,10 @@ fn run(command: &Command) -> Result<bool> {
             clients()?.block_on(uninterrupted(federation::run(place, plan)))
         }
         Command::Link { plan } => clients()?.block_on(link::run(plan, told_to_end())),
-        Command::Writes { place, plan } => clients()?.block_on(uninterrupted(writes::run(place, plan))),
+        Command::Writes { place, plan } => {
+            let (runtime, cores) = generator_apart()?;
+            runtime.block_on(uninterrupted(writes::run(place, plan, cores)))
+        }
         Command::Scaling { place, plan } => clients()?.block_on(uninterrupted(scaling::run(place, plan))),
     }
 }
@@ -382,4 +404,31 @@ fn generator(cores: Cores) -> Result<Runtime> {
     one.set(cores.generator_core);
     sched_setaffinity(None, &one).context("run on the generator's core")?;
     Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// With more than two cores, a quarter of them for the generator, and the others for what this thread starts. Returns the
+/// number of the generator's own cores.
+fn generator_apart() -> Result<(Runtime, usize)> {
+    let all = sched_getaffinity(None)?;
+    let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
+    if cores.len() <= 2 {
+        return Ok((clients()?, 0));
+    }
+    let own = cores.split_off(cores.len() - cores.len().div_ceil(4));
+    let of = |cores: &[usize]| {
+        let mut set = CpuSet::new();
+        for core in cores {
+            set.set(*core);
+        }
+        set
+    };
+    sched_setaffinity(None, &of(&cores)).context("leave the cores of the generator")?;
+    let (set, workers) = (of(&own), own.len());
+    let pinned = move || {
+        // Of a core that this process may use.
+        let _ = sched_setaffinity(None, &set);
+    };
+    let runtime =
+        Builder::new_multi_thread().worker_threads(workers).on_thread_start(pinned).enable_all().build()?;
+    Ok((runtime, workers))
 }

@@ -69,6 +69,8 @@ pub struct Node {
     pub https: Option<Target>,
     /// The issuer that it trusts.
     pub issuer: Arc<Issuer>,
+    /// The same issuer with an RSA key.
+    pub rsa_issuer: Issuer,
 }
 
 impl Start {
@@ -89,8 +91,9 @@ impl Start {
         if !self.plain && !place.join("pki/ca.pem").exists() {
             make_certificates(&program, &place.join("pki"), &names.trust_domain, &[])?;
         }
-        let issuer = Issuer::new("bench")?;
-        fs::write(place.join("issuer.jwks"), issuer.key_set().to_string())?;
+        let (issuer, rsa_issuer) = (Issuer::new("bench")?, Issuer::rsa("bench-rsa")?);
+        let keys = serde_json::json!({"keys": [issuer.jwk(), rsa_issuer.jwk()]});
+        fs::write(place.join("issuer.jwks"), keys.to_string())?;
         let (http, https) = (free_address()?, free_address()?);
         let policies = self.policies.canonicalize().with_context(|| self.policies.display().to_string())?;
         let settings = Settings {
@@ -105,20 +108,14 @@ impl Start {
         };
         fs::write(place.join("node.toml"), settings.text())?;
 
-        let mut command = match core {
-            None => Command::new(&program),
-            Some(core) => {
-                let mut command = Command::new("taskset");
-                command.arg("-c").arg(core.to_string()).arg(&program);
-                command
-            }
-        };
         let log = fs::File::create(place.join("node.log"))?;
+        let mut command = on_core(core, &program);
         command.arg("serve").arg("--config").arg(place.join("node.toml"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
 
         let target = |address, tls| Target { address, host: "localhost".to_owned(), tls };
-        let mut node = Node { child, http: target(http, None), https: None, issuer: Arc::new(issuer), place };
+        let issuer = Arc::new(issuer);
+        let mut node = Node { child, http: target(http, None), https: None, issuer, rsa_issuer, place };
         if !self.plain {
             node.https = Some(target(https, Some(certificates::client(&node.pki(), None, b"http/1.1")?)));
         }
@@ -159,6 +156,10 @@ impl Node {
     /// Resets the peak to the current memory.
     pub fn reset_peak(&self) {
         reset_peak(self.child.id());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn cpu_secs(&self) -> Result<f64> {
@@ -271,6 +272,17 @@ impl Drop for Node {
     }
 }
 
+/// A command that runs `program`, optionally on one core alone. The kernel kills it when the bench ends in any way.
+pub fn on_core(core: Option<usize>, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    if let Some(core) = core {
+        command.arg("taskset").arg("-c").arg(core.to_string());
+    }
+    command.arg(program);
+    command
+}
+
 /// Current and peak resident memory of a process, in KiB.
 pub fn memory_kib(process: u32) -> Result<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
@@ -335,6 +347,6 @@ pub fn make_certificates(
 }
 
 /// A free address on loopback.
-fn free_address() -> Result<SocketAddr> {
+pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -95,13 +95,11 @@ trust_domain = "{domain}"
 directory = "{policies}"
 [limits]
 requests_per_second_per_caller = 1000000
-[log]
-filter = "warn,trust_fabric::cluster::log_keeper=info,trust_fabric::cluster::apply=info,trust_fabric::cluster::peers::server=info,trust_fabric::cluster::membership=info"
 {cluster}[[issuers]]
 issuer = "{ISSUER}"
 subject = "kubernetes"
 keys_file = "{keys}"
-algorithms = ["ES256"]
+algorithms = ["ES256", "RS256"]
 trust_domains = ["{domain}"]
 {callers}{more}"#,
             fabric = self.names.issuer,
