@@ -1280,15 +1280,27 @@ pub const AUDIT_SHIP_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Maximum size of audit entries that are not yet shipped; beyond it: 503.
 /// Metric: `svc_audit_backlog_bytes`.
 pub const AUDIT_BACKLOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Buckets of callers, by digest. A block has entries of one, and their contents share [`AUDIT_BYTES_MAX`].
+pub const AUDIT_BUCKETS: usize = 64;
 /// Retention of audit entries, in elapsed time, if they stay within [`AUDIT_BYTES_MAX`]: 90 days or 1 GiB,
 /// whichever comes first. Older blocks are dropped when newer ones are appended.
 /// Metric: `svc_audit_blocks_dropped_total{reason="age"}`.
 pub const AUDIT_RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Maximum size of all audit blocks with their rows; beyond it the oldest are dropped.
+/// Maximum size of the contents of all audit blocks with their rows; beyond it the oldest blocks of the
+/// largest bucket lose theirs.
 /// Metric: `svc_audit_blocks_dropped_total{reason="bytes"}`.
 pub const AUDIT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// Size beyond which no further audit block is dropped per appended one, unless that one is larger.
+/// Maximum audit blocks whose headers are retained; beyond it the oldest block of all is dropped. One caller
+/// on three nodes needs three days for so many.
+/// Metric: `svc_audit_blocks_dropped_total{reason="age"}`.
+pub const AUDIT_HEADERS_MAX: u64 = 4_000_000;
+/// Size beyond which no further audit block is dropped per appended segment, unless that one is larger.
 pub const AUDIT_BYTES_DROPPED_FULL: u64 = 1024 * 1024;
+/// Time after a denied verification in which equal ones become one later audit entry with their number
+/// (contract §5).
+pub const AUDIT_DENIALS_JOINED: Duration = Duration::from_secs(60);
+/// Maximum different denials of that time; beyond it each denial is an entry.
+pub const AUDIT_DENIALS_MAX: usize = 4096;
 /// Maximum attempts to read a segment of the audit journal; beyond it the segment is set aside, and an audit
 /// entry records this.
 /// Metric: `svc_audit_blocks_total{result="failed"}`.
@@ -1300,7 +1312,9 @@ pub const AUDIT_READS_MAX: usize = 4;
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const AUDIT_READ_WAIT: Duration = Duration::from_secs(1);
 /// Maximum audit blocks opened per page; beyond it the page ends early and names the next.
-pub const AUDIT_BLOCKS_PER_PAGE_MAX: usize = 64;
+pub const AUDIT_BLOCKS_PER_PAGE_MAX: usize = PAGE_ROWS_MAX;
+/// Size of the decompressed audit blocks of a page beyond which no further one is opened.
+pub const AUDIT_PAGE_READ_BYTES_FULL: usize = 8 * 1024 * 1024;
 /// Size of a page of audit entries beyond which no row is added.
 pub const AUDIT_PAGE_BYTES_FULL: usize = 2 * 1024 * 1024;
 /// Maximum line of an exported audit: a block with all its entries.

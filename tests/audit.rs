@@ -1,5 +1,5 @@
-//! A node that is killed while it verifies. Each answered verification is in the audit trail exactly once,
-//! and two independent verifiers accept the trail.
+//! A node that is killed while it verifies. Each allowed verification is in the audit trail exactly once, equal
+//! denials are there with their number, and two independent verifiers accept the trail.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -144,9 +144,13 @@ async fn every_answer_is_in_the_trail_once(rounds: u32, per_round: u32) {
     }
     let answered = answered.into_inner();
     for (id, status) in &answered {
+        // The first denial of a minute is there; a kill loses the number of the others.
+        let is_joined = *status == 403 && !found.contains_key(id);
         let expected = if *status == 200 { "allow" } else { "deny" };
-        assert_eq!(found.get(id).map(Vec::as_slice), Some(&[expected][..]), "{id}");
+        assert!(is_joined || found[id] == [expected], "{id}: {:?}", found.get(id));
     }
+    let denied = found.values().filter(|entries| entries[..] == ["deny"]).count();
+    assert!(denied >= usize::try_from(rounds).expect("small"), "{denied} denials in {rounds} rounds");
     assert!(found.values().all(|entries| entries.len() == 1), "an entry is there twice");
     let times: Vec<&str> = trail.iter().map(|entry| entry["timestamp"].as_str().expect("text")).collect();
     assert!(times.is_sorted_by(|newer, older| newer >= older), "newest first");

@@ -29,11 +29,22 @@ pub struct AuditBlock {
     number: u64,
     /// When it was appended: log time, RFC 3339, UTC.
     appended_at: String,
-    /// In the order of recording.
-    entries: Vec<Entry>,
-    /// Base64url SHA-256 of the RFC 8785 form of `entries`, `node_id`, `prev_hash` and `sequence`, where each entry is
-    /// replaced by its `hash`.
+    /// Bucket of the callers of the entries: the first byte of the SHA-256 of `caller`, modulo 64.
+    bucket: u8,
+    /// Base64url SHA-256 of the JSON array of the hashes of the entries.
+    content: String,
+    /// Number of entries.
+    count: u64,
+    /// In the order of recording; absent if they were dropped, because all entries together were too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Vec<Entry>>,
+    /// Time of the first entry: RFC 3339, UTC.
+    first: String,
+    /// Base64url SHA-256 of the RFC 8785 form of `bucket`, `content`, `count`, `first`, `last`, `node_id`, `prev_hash` and
+    /// `sequence`.
     hash: String,
+    /// Time of the last entry: RFC 3339, UTC.
+    last: String,
     /// The node that recorded it.
     node_id: u64,
     /// `hash` of the previous block of the node; empty for the first.
@@ -166,7 +177,32 @@ fn since(text: &str) -> Result<Timestamp, Error> {
 impl From<DecodedBlock> for AuditBlock {
     fn from(block: DecodedBlock) -> Self {
         let DecodedBlock { number, appended_at, block } = block;
-        let AuditBlockDocument { entries, hash, node_id, prev_hash, sequence } = block;
-        Self { number, appended_at: appended_at.to_rfc3339(), entries, hash, node_id, prev_hash, sequence }
+        let AuditBlockDocument {
+            bucket,
+            content,
+            count,
+            entries,
+            first,
+            hash,
+            last,
+            node_id,
+            prev_hash,
+            sequence,
+        } = block;
+        let appended_at = appended_at.to_rfc3339();
+        Self {
+            number,
+            appended_at,
+            bucket,
+            content,
+            count,
+            entries,
+            first,
+            hash,
+            last,
+            node_id,
+            prev_hash,
+            sequence,
+        }
     }
 }

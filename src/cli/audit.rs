@@ -12,7 +12,7 @@ use trust_fabric_client::{self as client, NodeClient};
 use super::Error;
 use super::endpoint::ServerArguments;
 use super::output::{Format, Output, counted, printable};
-use crate::tools::audit::chain::{ChainVerifier, Summary};
+use crate::tools::audit::chain::{ChainVerifier, Gap, Summary};
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
 use crate::{json, limits};
 
@@ -166,6 +166,9 @@ impl Trail {
                 text(if self.tool_id.is_some() { &subject } else { &entry.actor }),
                 printable(&entry.notes),
             )?;
+            if let Some(count) = entry.count {
+                writeln!(out, "{:24} {count} equal ones within a minute: this is the last", "")?;
+            }
         }
         out.flush()?;
         Ok(entries.first().map(|entry| entry.id.clone()).or(last_id))
@@ -235,7 +238,7 @@ fn entry_line(row: Value) -> Result<String, json::Error> {
     line_of(&entry)
 }
 
-/// Keeps only the fields that the hash covers: the number among all nodes' blocks is not part of a node's chain.
+/// Leaves out the fields that no hash covers: the number among all nodes' blocks is not part of a node's chain.
 fn block_line(mut row: Value) -> Result<String, json::Error> {
     if let Some(members) = row.as_object_mut() {
         members.remove("number");
@@ -309,6 +312,15 @@ fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     for (node, blocks) in nodes {
         let (first, last, hash) = (blocks.first, blocks.last, printable(&blocks.hash));
         writeln!(out, "node {node}: blocks {first} to {last}; hash of the last: {hash}")?;
+        if let Some(Gap { blocks, entries, first, last }) = &blocks.gap {
+            let (blocks, entries) =
+                (counted(*blocks, "block", "blocks"), counted(*entries, "entry", "entries"));
+            let (first, last) = (printable(first), printable(last));
+            writeln!(
+                out,
+                "node {node}: gap: {blocks} without content, which had {entries} between {first} and {last}"
+            )?;
+        }
     }
     for (node, hash) in newest {
         writeln!(out, "node {}: hash of the newest entry: {}", printable(node), printable(hash))?;
@@ -432,10 +444,11 @@ mod tests {
     #[test]
     fn block_line_has_only_hashed_fields() {
         let row = serde_json::json!({
-            "number": 7, "appended_at": "2026-11-20T00:00:00.000Z", "sequence": 1, "node_id": 1,
-            "prev_hash": "", "hash": "h", "entries": [],
+            "number": 7, "appended_at": "2026-11-20T00:00:00.000Z", "sequence": 1, "node_id": 1, "bucket": 5,
+            "prev_hash": "", "hash": "h", "content": "c", "count": 0, "first": "f", "last": "l",
         });
         let line = block_line(row).expect("block");
-        assert_eq!(line, r#"{"entries":[],"hash":"h","node_id":1,"prev_hash":"","sequence":1}"#);
+        let expected = r#"{"bucket":5,"content":"c","count":0,"first":"f","hash":"h","last":"l","node_id":1,"prev_hash":"","sequence":1}"#;
+        assert_eq!(line, expected);
     }
 }

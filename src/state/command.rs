@@ -20,17 +20,18 @@ pub use proto::effect::Kind as EffectKind;
 pub use proto::tool_written::How;
 pub use proto::{
     AcceptSignal, AdvanceStream, Agent, AgentIssued, AgentRow, AllocateNode, AllowRevocations,
-    AppendAuditBlock, AuditBlockRow, AuditHead, AuditNodeRow, BearerIssued, BlockRow, Bootstrap, Caller,
-    ChangeStreamSubject, CheckStateHash, CreateStream, DeadLetter, DeadLetterRow, DeleteStream,
-    DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId, Fact, FeedRow, FloorRow,
-    Idempotency, IdempotencyRow, ImportLedger, IssueAgent, JoinNode, KeptDeadLetters, LedgerEpochRow,
-    LedgerRow, LedgerSum, LiftBlock, MintedToken, Node, NodeRole, NodeStage, NodeWritten, OriginRow,
-    OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow, PolicyHistoryRow, PolicyRow, PolicySource,
-    PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel, RecordExchange, Refusal, RegisterEncryptionKey,
-    Registrar, RemoveEncryptionKey, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke,
-    RevokeAgent, Revoked, SecurityEvent, SetPeer, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream,
-    StreamCursorRow, StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion,
-    ToolWritten, UpdateStream, VerifyStream, WantRole,
+    AppendAuditBlocks, AuditBlockRow, AuditBucketsRow, AuditContent, AuditHead, AuditHeader, AuditNodeRow,
+    BearerIssued, BlockRow, Bootstrap, Caller, ChangeStreamSubject, CheckStateHash, CreateStream, DeadLetter,
+    DeadLetterRow, DeleteStream, DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId,
+    Fact, FeedRow, FloorRow, Idempotency, IdempotencyRow, ImportLedger, IssueAgent, JoinNode,
+    KeptDeadLetters, LedgerEpochRow, LedgerRow, LedgerSum, LiftBlock, MintedToken, NewAuditBlock, Node,
+    NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow,
+    PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel,
+    RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey, Restore,
+    RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent,
+    SetPeer, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow,
+    StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream,
+    VerifyStream, WantRole,
 };
 #[cfg(not(feature = "level-0"))]
 pub use proto::{MemberVersion, RecordVersion};
@@ -342,7 +343,7 @@ mod tests {
             Command::DeleteStream(DeleteStream::default()),
             Command::SetStreamStatus(SetStreamStatus::default()),
             Command::AdvanceStream(AdvanceStream::default()),
-            Command::AppendAuditBlock(AppendAuditBlock::default()),
+            Command::AppendAuditBlocks(AppendAuditBlocks::default()),
             Command::CheckStateHash(CheckStateHash::default()),
             Command::SpendToken(SpendToken::default()),
             Command::WantRole(WantRole::default()),

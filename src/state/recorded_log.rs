@@ -10,12 +10,12 @@ use serde_json::json;
 
 use super::caller::CallerFacts;
 use super::command::{
-    self, AdvanceStream, Agent, AllocateNode, AllowRevocations, AppendAuditBlock, AuditHead, Bootstrap,
-    ChangeStreamSubject, Command, DeadLetter, DeregisterTool, Effect, EffectKind, Idempotency, IssueAgent,
-    JoinNode, LiftBlock, MintedToken, PolicySource, PublishSigningKey, PutPolicy, PutTool, RecordExchange,
-    RegisterEncryptionKey, Registrar, RemoveEncryptionKey, RetireSigningKey, Revoke, RevokeAgent,
-    SetStreamStatus, SpendToken, StreamCursorRow, TaintSigningKey, Tool, ToolVersion, UpdateStream,
-    VerifyStream, WantRole, encode_for,
+    self, AdvanceStream, Agent, AllocateNode, AllowRevocations, AppendAuditBlocks, AuditContent, AuditHead,
+    AuditHeader, Bootstrap, ChangeStreamSubject, Command, DeadLetter, DeregisterTool, Effect, EffectKind,
+    Idempotency, IssueAgent, JoinNode, LiftBlock, MintedToken, NewAuditBlock, PolicySource,
+    PublishSigningKey, PutPolicy, PutTool, RecordExchange, RegisterEncryptionKey, Registrar,
+    RemoveEncryptionKey, RetireSigningKey, Revoke, RevokeAgent, SetStreamStatus, SpendToken, StreamCursorRow,
+    TaintSigningKey, Tool, ToolVersion, UpdateStream, VerifyStream, WantRole, encode_for,
 };
 use super::resources::events::EventId;
 use super::resources::revoked_fact::fact_row;
@@ -31,7 +31,7 @@ use crate::token::lineage::Fact;
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const ENTRIES: u64 = 1_500;
 /// First 16 bytes of the SHA-256 of all writes and replies.
-const DIGEST: &str = "3wOm4H7k7sTuGqQXzWXcgw";
+const DIGEST: &str = "oZ0CYHNxqiW_u2RoRwU-oA";
 
 /// A generator of the log. Identifiers are few, so that commands meet existing rows.
 struct Generator {
@@ -122,18 +122,26 @@ impl Generator {
         let heads = heads.collect();
         let (sequence, prev_hash) = self.blocks[usize::from(node == 1)].clone();
         let hash: Bytes = vec![u8::try_from(self.below(256)).unwrap_or_default(); 32].into();
+        let bucket = u32::try_from(self.below(3)).unwrap_or_default();
         if !self.chance(9) {
             self.blocks[usize::from(node == 1)] = (sequence + 1, hash.clone());
         }
-        let payload = vec![7; 100].into();
-        Command::AppendAuditBlock(AppendAuditBlock {
-            node_id: node,
+        let header = AuditHeader {
             sequence: sequence + 1,
+            bucket,
             prev_hash,
             hash,
-            entries: 1,
-            heads,
-            payload,
+            content_hash: vec![8; 32].into(),
+            count: 1,
+            first_millis: self.at.millis(),
+            last_millis: self.at.millis(),
+        };
+        let content = AuditContent { heads, payload: vec![7; 100].into() };
+        let block = NewAuditBlock { header: Some(header), content: Some(content) };
+        Command::AppendAuditBlocks(AppendAuditBlocks {
+            node_id: node,
+            segment: sequence + 1,
+            blocks: vec![block],
         })
     }
 

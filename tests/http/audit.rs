@@ -105,7 +105,8 @@ async fn trail_is_filtered_and_paginated() {
     let node = Node::start().await;
     let token = ready(&node).await;
     for at in 0..9 {
-        node.advance_secs(1);
+        // Equal denials of a minute are one entry.
+        node.advance_secs(21);
         let status = verify(&node, if at % 3 == 0 { "x.y.z" } else { &token }).await;
         assert_eq!(status, if at % 3 == 0 { 403 } else { 200 });
     }
@@ -124,6 +125,35 @@ async fn trail_is_filtered_and_paginated() {
         path = next.expect("a link").to_owned();
     }
     assert_eq!(paged, all);
+}
+
+/// A caller that is refused all the time is in the audit with a number, not with an entry per call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_denials_are_counted_and_the_export_verifies() {
+    let node = Node::start().await;
+    let token = ready(&node).await;
+    for _ in 0..5 {
+        assert_eq!(verify(&node, "x.y.z").await, 403);
+        assert_eq!(verify(&node, &token).await, 200);
+    }
+    let decisions = async |query: &str| members(&trail(&node, query).await, "decision").join(" ");
+    assert_eq!(decisions("").await, "allow allow allow allow allow deny allow");
+    node.advance_secs(60);
+    assert_eq!(decisions("").await, "deny allow allow allow allow allow deny allow");
+    let entries = trail(&node, "?decision=deny").await;
+    assert_eq!((&entries[0]["count"], &entries[1]["count"]), (&json!(4), &Value::Null));
+    assert_eq!(entries[0]["check"], "token");
+    assert_eq!(verify(&node, "x.y.z").await, 403);
+    assert_eq!(trail(&node, "?decision=deny").await.len(), 3, "the first of another minute");
+    let file = node.directory.path().join("export");
+    let path = file.to_str().expect("text");
+    crate::support::program::succeed(&node, &["audit", "export", "--out", path]);
+    let program = std::process::Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+    let output = { program }.args(["audit", "verify", path]).output().expect("runs");
+    let verified = String::from_utf8_lossy(&output.stdout);
+    assert!(verified.contains("9 entries about 1 tool: every hash and every link is valid"), "{verified}");
+    let tail = crate::support::program::succeed(&node, &["audit", "tail", TOOL_ID]);
+    assert!(tail.contains("4 equal ones within a minute"), "{tail}");
 }
 
 #[tokio::test]
@@ -243,6 +273,8 @@ async fn token_used_by_a_disconnected_caller_is_in_the_trail() {
         if answer.status == 200 {
             continue;
         }
+        // The refusal of the next token is an entry of its own.
+        node.advance_secs(60);
         assert!(answer.body.contains("token already used"), "{}", answer.body);
         let mut of_token = Vec::new();
         for _ in 0..50 {
@@ -269,6 +301,8 @@ async fn administrative_acts_are_listed_with_their_actor() {
     let (operator, chief) = (node.certified("operator"), node.certified("chief"));
     let json = [("content-type", "application/json")];
     let ask = async |by, method: &str, path: &str, body: Value| {
+        // Acts of different callers are in the order of their times.
+        node.advance_secs(1);
         node.call_over(by, method, path, &json, body.to_string()).await
     };
     let policy = ask(&operator, "GET", "/v1/sys/policy", Value::Null).await.json();

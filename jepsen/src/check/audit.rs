@@ -1,5 +1,5 @@
-//! Audit: every answered verification is in the trail of its tool on every node, once, with its decision, and the chains
-//! are intact.
+//! Audit: every allowed verification is in the trail of its tool on every node, once, with its decision; of the denied
+//! ones of a tool, which are equal, the first; and the chains are intact.
 //!
 //! A power cut or a lost disk may take the entries of one node that were not yet shipped; they are shipped within
 //! 200 ms while there is a leader.
@@ -13,6 +13,9 @@ pub const NAME: &str = "audit";
 
 /// Time with a leader after which an entry is in the log: 200 ms until it is shipped, and its write under load.
 const SHIPPED_NANOS: Nanos = 500_000_000;
+
+/// Time after a denial in which a node counts equal ones instead of listing each.
+const JOINED_NANOS: Nanos = 60_000_000_000;
 
 /// Faults that lose the end of a node's journal.
 const LOSSES: [&str; 3] = ["power", "set-back", "lost-disk"];
@@ -84,13 +87,25 @@ fn compare(
                 let detail = format!("{}: the trail has another decision", name(verify));
                 found.add("same decision", detail, &[number, trail]);
             }
-            None if !may_be_lost(history, verify) => {
+            None if !may_be_lost(history, verify)
+                && (is_accepted || !is_joined(verified, verify, entries)) =>
+            {
                 let detail = format!("{} is not in the trail of node {}", name(verify), read.node);
                 found.add("every verification is there", detail, &[number, trail]);
             }
             _ => {}
         }
     }
+}
+
+/// Whether the trail has an equal denial of the node in the minute before: those of one tool are equal.
+fn is_joined(verified: &[Placed<'_>], verify: &Operation, entries: &HashMap<String, bool>) -> bool {
+    verified.iter().any(|(_, other)| {
+        other.node == verify.node
+            && other.invoke < verify.end
+            && verify.invoke < other.end.saturating_add(JOINED_NANOS)
+            && entries.get(&other.key) == Some(&false)
+    })
 }
 
 /// Whether a loss struck the node before it had had the time to ship this entry.

@@ -28,8 +28,8 @@ use super::resources::{
 };
 use super::tables::row_cache::RowCache;
 use super::tables::{
-    self, AUDIT_BLOCK, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, DEAD_LETTER, EntryTime, FEED,
-    INCARNATION, META, NODES, OUTBOX, PEER_LEDGER, PEER_LEDGER_END, POLICY, POLICY_HISTORY, REVOCATION,
+    self, AUDIT_BLOCK, AUDIT_CONTENT, AUDIT_HEAD, BLOCK, BOOTSTRAPPED_AT, CLUSTER_ID, DEAD_LETTER, EntryTime,
+    FEED, INCARNATION, META, NODES, OUTBOX, PEER_LEDGER, PEER_LEDGER_END, POLICY, POLICY_HISTORY, REVOCATION,
     REVOCATION_END, REVOCATION_ORDER, SIGNAL, SIGNING_KEY, STREAM, STREAM_CURSOR, TOOL, Tables,
 };
 use crate::breaks::{self, Break};
@@ -157,6 +157,7 @@ impl Machine for Replicated {
     // tools and audit heads are read once, by `rebuild`.
     const TABLES_READ_LATER: &'static [&'static str] = &[
         AUDIT_BLOCK,
+        AUDIT_CONTENT,
         AUDIT_HEAD,
         REVOCATION,
         REVOCATION_END,
@@ -347,7 +348,7 @@ fn carry_out(
         Command::RevokeAgent(command) => agents::revoke(tables, time, index, command)?,
         Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, time, command)?,
         Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, now, &command)?,
-        Command::AppendAuditBlock(command) => audit_blocks::append(tables, time, command)?,
+        Command::AppendAuditBlocks(command) => audit_blocks::append(tables, time, command)?,
         Command::AcceptSignal(command) => signals::accept(tables, time, index, command)?,
         Command::Revoke(command) => operator_revocations::by_operator(tables, time, index, command)?,
         Command::AllowRevocations(command) => signals::allow(tables, &command)?,

@@ -90,11 +90,14 @@ tables! {
     PEER_BLOCK = "peer_block";
     /// Received security event tokens, by (bucket, digest): the digest of the content, 16 bytes, and the log index, 8.
     SIGNAL = "signal";
-    /// Audit blocks, by number.
+    /// Headers of audit blocks, by number.
     AUDIT_BLOCK = "audit_block";
-    /// Index of audit blocks by tool, by (digest of `tool_id`, number); rows are empty.
+    /// Contents of audit blocks, by (bucket, number).
+    AUDIT_CONTENT = "audit_content";
+    /// Index of audit blocks with content by tool, by (digest of `tool_id`, number); rows are empty.
     AUDIT_TRAIL = "audit_trail";
-    /// Head of the hash chain of a tool on a node, by (digest of `tool_id`, node): the hash of its last entry.
+    /// Head of the hash chain of a tool in a bucket on a node, by (digest of `tool_id`, bucket, node): the hash of its
+    /// last entry.
     AUDIT_HEAD = "audit_head";
     /// The last audit block of each node, by node id.
     AUDIT_NODE = "audit_node";
@@ -143,9 +146,9 @@ pub const REVOCATIONS: &[u8] = b"revocations";
 pub const BLOCKS: &[u8] = b"blocks";
 /// Row of [`META`]: number of rows of [`PEER_LEDGER_END`] and [`PEER_BLOCK`], 8 bytes.
 pub const FEDERATED: &[u8] = b"federated_entries";
-/// Row of [`META`]: number of audit blocks dropped by age, 8 bytes.
+/// Row of [`META`]: number of audit blocks dropped by age or number, 8 bytes.
 pub const DROPPED_BY_AGE: &[u8] = b"audit_blocks_dropped_by_age";
-/// Row of [`META`]: number of audit blocks dropped by total size, 8 bytes.
+/// Row of [`META`]: number of audit blocks whose content was dropped by total size, 8 bytes.
 pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
 
 /// Row of [`META`]: number of streams, 8 bytes.

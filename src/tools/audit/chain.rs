@@ -1,13 +1,14 @@
 //! Offline verification of exported audit: computes every hash anew and follows every link.
 //!
 //! A line is a block or an entry in its canonical form. Blocks are oldest first, as `/v1/audit/blocks` returns them;
-//! entries newest first, as a tool's trail. A file cannot prove its own beginning and end: [`Summary`] reports both.
+//! entries newest first, as a tool's trail. A file cannot prove its own beginning and end: [`Summary`] reports both, and
+//! the blocks whose content was dropped. Their headers are in the chain: a missing or changed one is a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::entry::{AuditBlockDocument, Entry, block_hash, text_of};
+use super::entry::{AuditBlockDocument, Entry, content_hash, text_of};
 use crate::json;
 
 /// Fault of one line.
@@ -23,8 +24,11 @@ pub enum Fault {
     #[error("entry {0}: its hash is not that of its content")]
     EntryHash(String),
     /// The content or the hash was changed.
-    #[error("block {sequence} of node {node_id}: its hash is not that of its content")]
+    #[error("block {sequence} of node {node_id}: its hash is not that of its header")]
     BlockHash { node_id: u64, sequence: u64 },
+    /// Its entries are not those that it had.
+    #[error("block {sequence} of node {node_id}: its entries are not those that its header states")]
+    BlockContent { node_id: u64, sequence: u64 },
     /// An entry was removed, inserted or moved.
     #[error("entry {id}: is not linked with the adjacent entry of node {node} about {tool_id}")]
     EntryLink {
@@ -66,14 +70,31 @@ pub struct Blocks {
     pub last: u64,
     /// `hash` of the last.
     pub hash: String,
+    /// Those without their content.
+    pub gap: Option<Gap>,
+}
+
+/// Blocks without their content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub blocks: u64,
+    /// Entries that they had.
+    pub entries: u64,
+    /// Time of the first entry.
+    pub first: String,
+    /// Time of the last entry.
+    pub last: String,
 }
 
 /// Verifies a file line by line.
 #[derive(Debug, Default)]
 pub struct ChainVerifier {
     summary: Summary,
-    /// By node and tool. Of blocks: `hash` of the previous entry. Of entries: `prev_hash` of the next newer entry.
-    links: BTreeMap<(String, String), String>,
+    /// By node and bucket, and by tool. Of blocks: `hash` of the previous entry. Of entries: `prev_hash` of the next newer
+    /// entry.
+    links: BTreeMap<(String, u8), BTreeMap<String, String>>,
+    /// Nodes and buckets with a block without its content.
+    emptied: BTreeSet<(u64, u8)>,
     tools: BTreeSet<String>,
     is_of_entries: bool,
 }
@@ -86,7 +107,7 @@ impl ChainVerifier {
     /// Every fault of the line.
     pub fn line(&mut self, line: &[u8]) -> Result<(), Vec<Fault>> {
         let value = json::parse(line).map_err(|_| vec![Fault::Unreadable])?;
-        let is_block = value.get("entries").is_some();
+        let is_block = value.get("sequence").is_some();
         let is_mixed = if is_block { self.is_of_entries } else { self.summary.blocks > 0 };
         let mut faults = Vec::new();
         if is_block {
@@ -111,34 +132,56 @@ impl ChainVerifier {
     pub fn finish(mut self) -> Summary {
         if self.summary.blocks == 0 {
             // The last line of each chain is its oldest entry.
-            self.summary.chains_begun_before = self.links.values().filter(|hash| !hash.is_empty()).count();
+            let links = self.links.values().flat_map(BTreeMap::values);
+            self.summary.chains_begun_before = links.filter(|hash| !hash.is_empty()).count();
         }
         self.summary.tools = self.tools.len();
         self.summary
     }
 
-    fn block(&mut self, block: AuditBlockDocument, faults: &mut Vec<Fault>) {
-        let AuditBlockDocument { entries, hash, node_id, prev_hash, sequence } = block;
-        let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
-        let computed = block_hash(node_id, sequence, &prev_hash, &hashes);
-        if !computed.is_ok_and(|computed| text_of(&computed) == hash) {
+    fn block(&mut self, mut block: AuditBlockDocument, faults: &mut Vec<Fault>) {
+        let entries = block.entries.take();
+        let (node_id, sequence, bucket) = (block.node_id, block.sequence, block.bucket);
+        if !block.computed_hash().is_ok_and(|computed| text_of(&computed) == block.hash) {
             faults.push(Fault::BlockHash { node_id, sequence });
         }
+        if entries.as_ref().is_some_and(|entries| !is_content(&block, entries)) {
+            faults.push(Fault::BlockContent { node_id, sequence });
+        }
         let follows = match self.summary.nodes.get(&node_id) {
-            Some(before) => before.last.checked_add(1) == Some(sequence) && before.hash == prev_hash,
-            None => (sequence == 1) == prev_hash.is_empty(),
+            Some(before) => before.last.checked_add(1) == Some(sequence) && before.hash == block.prev_hash,
+            None => (sequence == 1) == block.prev_hash.is_empty(),
         };
         if !follows {
             faults.push(Fault::BlockLink { node_id, sequence });
         }
         let blocks = self.summary.nodes.entry(node_id);
-        let blocks = blocks.or_insert(Blocks { first: sequence, last: sequence, hash: String::new() });
-        (blocks.last, blocks.hash) = (sequence, hash);
-        let is_whole = blocks.first == 1;
+        let blocks =
+            blocks.or_insert(Blocks { first: sequence, last: sequence, hash: String::new(), gap: None });
+        (blocks.last, blocks.hash) = (sequence, block.hash.clone());
+        let is_whole = blocks.first == 1 && !self.emptied.contains(&(node_id, bucket));
+        self.summary.blocks += 1;
+        let chains = (node_id.to_string(), bucket);
+        if let Some(entries) = entries {
+            return self.entries_of_block(chains, entries, is_whole, faults);
+        }
+        add_gap(&mut blocks.gap, block);
+        self.emptied.insert((node_id, bucket));
+        // What follows is linked with entries that are not here.
+        self.links.remove(&chains);
+    }
+
+    fn entries_of_block(
+        &mut self,
+        chains: (String, u8),
+        entries: Vec<Entry>,
+        is_whole: bool,
+        faults: &mut Vec<Fault>,
+    ) {
+        let links = self.links.entry(chains).or_default();
         for entry in entries {
             faults.extend(wrong_hash(&entry));
-            let chain = (node_id.to_string(), entry.tool_id.clone());
-            let before = self.links.insert(chain, entry.hash.clone());
+            let before = links.insert(entry.tool_id.clone(), entry.hash.clone());
             let begins_before = before.is_none() && !entry.prev_hash.is_empty();
             self.summary.chains_begun_before += usize::from(begins_before);
             self.summary.entries += 1;
@@ -147,13 +190,12 @@ impl ChainVerifier {
                 faults.push(unlinked(entry));
             }
         }
-        self.summary.blocks += 1;
     }
 
     fn entry(&mut self, entry: Entry, faults: &mut Vec<Fault>) {
         faults.extend(wrong_hash(&entry));
-        let chain = (entry.node.clone(), entry.tool_id.clone());
-        let linked = self.links.insert(chain, entry.prev_hash.clone());
+        let links = self.links.entry((entry.node.clone(), entry.bucket())).or_default();
+        let linked = links.insert(entry.tool_id.clone(), entry.prev_hash.clone());
         self.summary.newest.entry(entry.node.clone()).or_insert_with(|| entry.hash.clone());
         self.summary.entries += 1;
         self.tools.insert(entry.tool_id.clone());
@@ -176,244 +218,27 @@ fn wrong_hash(entry: &Entry) -> Option<Fault> {
     (!is_right).then(|| Fault::EntryHash(entry.id.clone()))
 }
 
+/// Whether the header of a block states these entries.
+fn is_content(block: &AuditBlockDocument, entries: &[Entry]) -> bool {
+    let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
+    let time = |entry: Option<&Entry>| entry.map(|entry| entry.timestamp.clone()).unwrap_or_default();
+    content_hash(&hashes).is_ok_and(|hash| text_of(&hash) == block.content)
+        && block.count == entries.len() as u64
+        && (&block.first, &block.last) == (&time(entries.first()), &time(entries.last()))
+        && entries.iter().all(|entry| entry.bucket() == block.bucket)
+}
+
+fn add_gap(gap: &mut Option<Gap>, block: AuditBlockDocument) {
+    let first = block.first;
+    let gap = gap.get_or_insert(Gap { blocks: 0, entries: 0, first, last: String::new() });
+    gap.blocks += 1;
+    gap.entries = gap.entries.saturating_add(block.count);
+    gap.last = block.last;
+}
+
 fn unlinked(entry: Entry) -> Fault {
     Fault::EntryLink { id: entry.id, node: entry.node, tool_id: entry.tool_id }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(node: &str, tool_id: &str, prev_hash: &str, notes: &str) -> Entry {
-        let mut entry = Entry {
-            action: Some("verify".into()),
-            decision: "allow".into(),
-            id: format!("0198c0de-{notes}"),
-            node: node.into(),
-            notes: notes.into(),
-            prev_hash: prev_hash.into(),
-            subject: "wimse://a.example/\"\u{1}\u{7f}é\u{2028}😀".into(),
-            timestamp: "2026-11-20T00:00:00.000Z".into(),
-            tool_id: tool_id.into(),
-            ..Entry::default()
-        };
-        entry.seal().expect("seal");
-        entry
-    }
-
-    /// Trail of one tool, oldest first.
-    fn trail(entries: usize) -> Vec<Entry> {
-        let mut trail: Vec<Entry> = Vec::new();
-        for at in 0..entries {
-            let prev_hash = trail.last().map(|entry| entry.hash.clone()).unwrap_or_default();
-            trail.push(entry("n", "t", &prev_hash, &at.to_string()));
-        }
-        trail
-    }
-
-    fn block(node_id: u64, before: Option<&AuditBlockDocument>, entries: Vec<Entry>) -> AuditBlockDocument {
-        let (sequence, prev_hash) =
-            before.map_or((1, String::new()), |before| (before.sequence + 1, before.hash.clone()));
-        let hashes: Vec<String> = entries.iter().map(|entry| entry.hash.clone()).collect();
-        let hash = text_of(&block_hash(node_id, sequence, &prev_hash, &hashes).expect("hash"));
-        AuditBlockDocument { entries, hash, node_id, prev_hash, sequence }
-    }
-
-    /// Two nodes, two tools, three blocks.
-    fn blocks() -> Vec<AuditBlockDocument> {
-        let own = trail(4);
-        let other = entry("n", "other", "", "o");
-        let first = block(1, None, vec![own[0].clone(), other, own[1].clone()]);
-        let foreign = block(2, None, vec![entry("m", "t", "", "m")]);
-        let second = block(1, Some(&first), vec![own[2].clone(), own[3].clone()]);
-        vec![first, foreign, second]
-    }
-
-    fn line(document: &impl Serialize) -> Vec<u8> {
-        serde_json::to_vec(document).expect("JSON")
-    }
-
-    fn verify(lines: &[Vec<u8>]) -> Result<Summary, (usize, Fault)> {
-        let mut verifier = ChainVerifier::default();
-        for (at, line) in lines.iter().enumerate() {
-            // The first fault of the first faulty line.
-            verifier.line(line).map_err(|faults| (at, faults[0].clone()))?;
-        }
-        Ok(verifier.finish())
-    }
-
-    fn newest_first(trail: &[Entry]) -> Vec<Vec<u8>> {
-        trail.iter().rev().map(line).collect()
-    }
-
-    #[test]
-    fn intact_export_verifies() {
-        let summary = verify(&newest_first(&trail(5))).expect("holds");
-        assert_eq!(
-            (summary.entries, summary.blocks, summary.tools, summary.chains_begun_before),
-            (5, 0, 1, 0)
-        );
-        assert_eq!(summary.newest["n"], trail(5)[4].hash);
-        let blocks = blocks();
-        let summary = verify(&blocks.iter().map(line).collect::<Vec<_>>()).expect("holds");
-        assert_eq!(
-            (summary.entries, summary.blocks, summary.tools, summary.chains_begun_before),
-            (6, 3, 2, 0)
-        );
-        assert_eq!(summary.nodes[&1], Blocks { first: 1, last: 2, hash: blocks[2].hash.clone() });
-    }
-
-    #[test]
-    fn one_changed_byte_is_located() {
-        let lines = newest_first(&trail(3));
-        let blocks: Vec<_> = blocks().iter().map(line).collect();
-        for lines in [lines, blocks] {
-            for at in 0..lines.len() {
-                for byte in 0..lines[at].len() {
-                    for change in [0x01, 0x20, 0x80, 0xff] {
-                        let mut changed = lines.clone();
-                        changed[at][byte] ^= change;
-                        let (found, _) = verify(&changed).expect_err("a change");
-                        assert_eq!(found, at, "byte {byte} of line {at}, ^{change}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn removed_duplicated_or_moved_line_is_detected() {
-        let lines = newest_first(&trail(5));
-        for at in 1..lines.len() - 1 {
-            let mut removed = lines.clone();
-            removed.remove(at);
-            assert!(matches!(verify(&removed), Err((found, Fault::EntryLink { .. })) if found == at));
-        }
-        for at in 0..lines.len() {
-            let mut twice = lines.clone();
-            twice.insert(at, lines[at].clone());
-            assert!(matches!(verify(&twice), Err((found, Fault::EntryLink { .. })) if found == at + 1));
-        }
-        for at in 1..lines.len() {
-            let mut swapped = lines.clone();
-            swapped.swap(at - 1, at);
-            assert!(
-                matches!(verify(&swapped), Err((found, Fault::EntryLink { .. })) if found == (at - 1).max(1))
-            );
-        }
-        let blocks: Vec<_> = blocks().iter().map(line).collect();
-        for changed in [
-            vec![blocks[2].clone(), blocks[0].clone()],
-            vec![blocks[0].clone(), blocks[0].clone()],
-            vec![blocks[0].clone(), blocks[2].clone(), blocks[2].clone()],
-        ] {
-            assert!(matches!(verify(&changed), Err((_, Fault::BlockLink { node_id: 1, .. }))));
-        }
-    }
-
-    #[test]
-    fn each_fault_is_reported_once() {
-        let mut lines = newest_first(&trail(9));
-        let at = lines[2].windows(7).position(|part| part == b"\"allow\"").expect("decision");
-        lines[2].splice(at..at + 7, b"\"deny\"".iter().copied());
-        lines[4].push(b' ');
-        lines.remove(6);
-        let mut verifier = ChainVerifier::default();
-        let faults: Vec<_> = lines
-            .iter()
-            .enumerate()
-            .filter_map(|(at, line)| Some((at, verifier.line(line).err()?)))
-            .collect();
-        let [(2, of_content), (4, of_form), (6, of_place)] = &faults[..] else { panic!("{faults:?}") };
-        assert!(matches!(of_content[..], [Fault::EntryHash(_)]));
-        assert!(matches!(of_form[..], [Fault::NotCanonical]));
-        assert!(matches!(of_place[..], [Fault::EntryLink { .. }]));
-        // A block has faults of its content and of its position.
-        let mut blocks = blocks();
-        blocks[2].entries[0].decision = "deny".into();
-        blocks[2].sequence += 1;
-        let mut verifier = ChainVerifier::default();
-        let faults: Vec<_> = blocks.iter().filter_map(|block| verifier.line(&line(block)).err()).collect();
-        let [faults] = &faults[..] else { panic!("{faults:?}") };
-        assert!(
-            matches!(faults[..], [Fault::BlockHash { .. }, Fault::BlockLink { .. }, Fault::EntryHash(_)]),
-            "{faults:?}"
-        );
-    }
-
-    #[test]
-    fn changed_and_resealed_entry_breaks_the_link() {
-        let mut trail = trail(3);
-        trail[1].decision = "deny".into();
-        trail[1].seal().expect("seal");
-        assert!(matches!(verify(&newest_first(&trail)), Err((1, Fault::EntryLink { .. }))));
-        let mut blocks = blocks();
-        blocks[0].entries[2].decision = "deny".into();
-        blocks[0].entries[2].seal().expect("seal");
-        blocks[0] = block(1, None, blocks[0].entries.clone());
-        let lines: Vec<_> = blocks.iter().map(line).collect();
-        assert!(matches!(verify(&lines), Err((2, Fault::BlockLink { .. }))));
-        blocks[2] = block(1, Some(&blocks[0]), blocks[2].entries.clone());
-        let lines: Vec<_> = blocks.iter().map(line).collect();
-        assert!(matches!(verify(&lines), Err((2, Fault::EntryLink { .. }))));
-    }
-
-    #[test]
-    fn missing_beginning_is_reported_and_is_no_fault() {
-        let lines = newest_first(&trail(5));
-        assert_eq!(verify(&lines[..3]).expect("holds").chains_begun_before, 1);
-        let blocks: Vec<_> = blocks()[1..].iter().map(line).collect();
-        let summary = verify(&blocks).expect("holds");
-        assert_eq!((summary.chains_begun_before, summary.nodes[&1].first), (1, 2));
-    }
-
-    #[test]
-    fn other_documents_are_refused() {
-        for (text, fault) in [
-            ("", Fault::Unreadable),
-            ("{}", Fault::Unreadable),
-            ("[]", Fault::Unreadable),
-            (r#"{"entries":[],"hash":"","node_id":1,"prev_hash":"","sequence":1,"x":1}"#, Fault::Unreadable),
-            (r#"{"entries":[], "hash":"","node_id":1,"prev_hash":"","sequence":1}"#, Fault::NotCanonical),
-        ] {
-            assert_eq!(verify(&[text.as_bytes().to_vec()]), Err((0, fault)), "{text}");
-        }
-        let (entry, block) = (line(&trail(1)[0]), line(&blocks()[1]));
-        assert_eq!(verify(&[entry.clone(), block.clone()]), Err((1, Fault::Mixed)));
-        assert_eq!(verify(&[block, entry]), Err((1, Fault::Mixed)));
-    }
-
-    #[test]
-    fn sealed_form_is_canonical_json() {
-        // Names in the order of RFC 8785 §3.2.3; text as §3.2.2.2 escapes it.
-        let text = String::from_utf8(line(&entry("n", "t", "", "x"))).expect("text");
-        assert!(text.contains(r#""subject":"wimse://a.example/\"\u0001"#), "{text}");
-        assert!(text.contains("\u{7f}é\u{2028}😀\""), "{text}");
-        let names: Vec<&str> = text.split('"').filter(|part| part.ends_with('\u{7f}')).collect();
-        assert!(names.is_empty());
-        let all = Entry {
-            action: Some(String::new()),
-            actor: Some(String::new()),
-            caller: Some(String::new()),
-            caller_actor: Some(String::new()),
-            check: Some(String::new()),
-            hash: "h".into(),
-            jti: Some(String::new()),
-            protocol: Some(String::new()),
-            txn: Some(String::new()),
-            ..Entry::default()
-        };
-        let value = json::parse(&line(&all)).expect("JSON");
-        let in_file: Vec<_> = String::from_utf8(line(&all))
-            .expect("text")
-            .split('"')
-            .skip(1)
-            .step_by(4)
-            .map(str::to_owned)
-            .collect();
-        let mut sorted: Vec<_> = value.as_object().expect("object").keys().cloned().collect();
-        sorted.sort();
-        assert_eq!(in_file, sorted);
-        assert_eq!(sorted.len(), 18);
-    }
-}
+mod tests;

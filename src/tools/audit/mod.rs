@@ -1,10 +1,11 @@
 //! Audit of decisions about tools (contract §5, Audit): each entry is in this node's journal before the decision is
 //! returned, and is then shipped through the log in blocks, so that any node serves it.
 //!
-//! [`entry`]: the format. [`PendingEntry`]: an entry begun before its action. `writer`: the thread that appends to the journal.
+//! [`entry`]: the format. [`PendingEntry`]: an entry begun before its action. `denials`: equal ones become one entry. `writer`: the thread that appends to the journal.
 //! `shipper`: from the journal to the log. [`trail`]: reads. [`chain`]: offline verification.
 
 pub mod chain;
+mod denials;
 pub mod entry;
 mod pending_entry;
 mod shipper;
@@ -20,12 +21,12 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use utoipa::ToSchema;
 
+use self::denials::Denials;
 pub(crate) use self::pending_entry::PendingEntry;
 use self::shipper::Shipper;
-use self::writer::{Head, Job, Writer};
+use self::writer::{Chain, Head, Job, Writer};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::Corrupt;
-use crate::id::Digest128;
 use crate::journal::{self, Directory, Opened};
 use crate::limits;
 use crate::state::{self, CallContext, State};
@@ -69,6 +70,8 @@ pub struct Draft {
     pub action: Action,
     pub decision: Decision,
     pub check: Option<&'static str>,
+    /// Number of equal denials, if it stands for several requests.
+    pub count: Option<u64>,
     /// Reason for people, without secrets and tokens.
     pub notes: String,
     /// Protocol of a tool call.
@@ -103,6 +106,7 @@ impl Draft {
             action,
             decision: Decision::Error,
             check: None,
+            count: None,
             notes: String::new(),
             protocol: None,
             subject,
@@ -172,6 +176,7 @@ pub struct Parts<'p> {
 pub struct Audit {
     queue: mpsc::Sender<Job>,
     backlog: Backlog,
+    denials: Arc<Denials>,
     shipper: Arc<Mutex<Shipper>>,
     /// Number of the newest shipment begun.
     shipments: Arc<AtomicU64>,
@@ -189,7 +194,7 @@ impl Audit {
     /// If the journal or a row cannot be read.
     pub fn open(parts: Parts<'_>) -> Result<(Self, impl FnOnce() + Send + use<>), ShipError> {
         let Parts { directory, node, seed, clock, state, metrics } = parts;
-        let done = state.last_audit_block()?.sequence;
+        let done = state.last_audit_block()?.segment;
         let Opened { directory, last, missing } = Directory::open(directory, done)?;
         let backlog = Backlog::new(metrics.clone());
         let heads = heads_of(&directory, done, last, &backlog)?;
@@ -199,10 +204,10 @@ impl Audit {
         let writer = Writer::new(writer::Parts {
             journal,
             heads,
-            shipped_head: Box::new(move |tool| of_state.audit_head(tool)),
+            shipped_head: Box::new(move |tool, bucket| of_state.audit_head(tool, bucket)),
             node,
             seed,
-            clock,
+            clock: clock.clone(),
             backlog: backlog.clone(),
             metrics: metrics.clone(),
         });
@@ -210,13 +215,15 @@ impl Audit {
         let mut shipper = Shipper::new(directory, queue.clone(), backlog.clone(), metrics, done);
         if missing > 0 {
             shipper.note(format!(
-                "audit journal segments missing before block {}: {missing}",
+                "audit journal segments missing before segment {}: {missing}",
                 last.saturating_add(1)
             ));
         }
         let shipper = Arc::new(Mutex::new(shipper));
         let readers = Arc::new(Semaphore::new(limits::AUDIT_READS_MAX));
-        let audit = Self { queue, backlog, shipper, shipments: Arc::default(), readers, failures, state };
+        let denials = Arc::new(Denials::new(clock));
+        let audit =
+            Self { queue, backlog, denials, shipper, shipments: Arc::default(), readers, failures, state };
         Ok((audit, move || writer.run(jobs)))
     }
 
@@ -225,6 +232,7 @@ impl Audit {
     /// # Errors
     /// [`ShipError`]; [`Audit::follow`] retries.
     pub async fn ship(&self) -> Result<(), ShipError> {
+        self.write_joined(false).await;
         let begun = self.shipments.load(Ordering::Acquire);
         let mut shipper = self.shipper.lock().await;
         // Of concurrent callers, one ships for all that called before it began.
@@ -238,6 +246,7 @@ impl Audit {
     /// [`Self::ship`] for reads: not if the backlog is empty, and at most once per [`limits::AUDIT_SHIP_INTERVAL`] for all
     /// of them, because each shipment is a write of the whole cluster.
     async fn ship_for_reader(&self) -> Result<(), ShipError> {
+        self.write_joined(false).await;
         if self.backlog.is_empty() {
             return Ok(());
         }
@@ -272,6 +281,7 @@ impl Audit {
     /// Ends the writer, after shipping what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
     /// it.
     pub async fn end(self) {
+        self.write_joined(true).await;
         match tokio::time::timeout(limits::DRAIN_TIMEOUT, self.ship()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "failed to ship audit entries before shutdown"),
@@ -282,19 +292,19 @@ impl Audit {
     }
 }
 
-/// Newest entry about each tool in the segments after `done`. Adds their bytes to the backlog.
+/// Newest entry of each chain in the segments after `done`. Adds their bytes to the backlog.
 fn heads_of(
     directory: &Directory,
     done: u64,
     last: u64,
     backlog: &Backlog,
-) -> Result<HashMap<Digest128, Head>, io::Error> {
+) -> Result<HashMap<Chain, Head>, io::Error> {
     let mut heads = HashMap::new();
     for segment in done.saturating_add(1)..=last {
         let contents = directory.read(segment)?;
         backlog.add(segment, contents.bytes);
-        for (tool, hash, _) in contents.records.iter().filter_map(shipper::parts) {
-            heads.insert(tool, Head { hash, segment });
+        for parts in contents.records.iter().filter_map(shipper::parts) {
+            heads.insert((parts.tool, parts.bucket), Head { hash: parts.hash, segment });
         }
     }
     Ok(heads)

@@ -1,5 +1,5 @@
-//! From journal segments to audit blocks in the log. A segment is removed once its block is applied on this node;
-//! shipper it twice changes nothing.
+//! From journal segments to audit blocks in the log, one for each bucket of callers. A segment is removed once its blocks
+//! are applied on this node; shipping it twice changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -9,20 +9,23 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 
-use super::entry::{block_hash, text_of};
+use super::entry::{Entry, content_hash, text_of};
+use super::trail::header_document;
 use super::writer::Job;
 use super::{Backlog, ShipError};
+use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::journal::{Contents, Directory};
-use crate::limits;
-use crate::state::{AuditHash, LastAuditBlock, NewAuditBlock, State};
+use crate::state::command::{AuditContent, AuditHead, AuditHeader, NewAuditBlock};
+use crate::state::{AuditHash, LastAuditBlock, State};
 use crate::telemetry::Metrics;
+use crate::{json, limits};
 
 /// Zstd level: the fastest that still compresses what audit entries have in common.
 const COMPRESSION_LEVEL: i32 = 1;
 /// Bytes compressed between two yields to other tasks.
 const BYTES_PER_TURN: usize = 64 * 1024;
-/// A journal record is the digest of the tool, the hash of the entry, and its text.
+/// A journal record is the bucket, the digest of the tool, the hash of the entry, and its text.
 const TOOL_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
 
@@ -128,8 +131,8 @@ impl Shipper {
 
     async fn ship_one(&mut self, state: &State, segment: u64) -> Result<(), ShipError> {
         let last = state.last_audit_block()?;
-        // Otherwise the block was applied before, but its reply was lost.
-        let is_kept = last.sequence >= segment || self.append(state, segment, last).await?;
+        // Otherwise the blocks were applied before, but the reply was lost.
+        let is_kept = last.segment >= segment || self.append(state, segment, last).await?;
         if is_kept { self.directory.remove(segment) } else { self.directory.set_aside(segment) }?;
         self.backlog.remove(segment);
         (self.done, self.unread) = (segment, 0);
@@ -138,8 +141,7 @@ impl Shipper {
         Ok(())
     }
 
-    /// Appends the block of a segment; returns whether it has the segment's entries. The block of an unreadable segment
-    /// is empty, to keep the chain of blocks.
+    /// Appends the blocks of a segment; returns whether they have its entries. An unreadable segment has none.
     async fn append(&mut self, state: &State, segment: u64, last: LastAuditBlock) -> Result<bool, ShipError> {
         let contents = self.read(segment)?;
         let is_kept = contents.is_some();
@@ -147,13 +149,13 @@ impl Shipper {
         let lost = match contents.corrupt_bytes {
             _ if !is_kept => {
                 format!(
-                    "audit journal segment {segment} of this node cannot be read; it was set aside and its block is empty"
+                    "audit journal segment {segment} of this node cannot be read; it was set aside; its entries are missing"
                 )
             }
             0 => String::new(),
             bytes => {
                 format!(
-                    "{bytes} bytes of the audit journal of this node, before block {segment}, cannot be read; entries are missing"
+                    "{bytes} bytes of the audit journal of this node, in segment {segment}, cannot be read; entries are missing"
                 )
             }
         };
@@ -163,8 +165,8 @@ impl Shipper {
             self.ask(|done| Job::Note(lost, done)).await?;
             self.noted = segment;
         }
-        let block = block(contents.records, state.cluster().node_id(), segment, last).await?;
-        state.append_audit_block(block).await?;
+        let blocks = blocks(contents.records, state.cluster().node_id(), last).await?;
+        state.append_audit_blocks(segment, blocks).await?;
         Ok(is_kept)
     }
 
@@ -182,30 +184,61 @@ impl Shipper {
     }
 }
 
-/// Tool, hash and text of a record; `None` if it is malformed.
-#[must_use]
-pub fn parts(record: &Bytes) -> Option<(Digest128, AuditHash, Bytes)> {
-    let (tool, rest) = record.split_first_chunk::<TOOL_BYTES>()?;
-    let (hash, text) = rest.split_first_chunk::<HASH_BYTES>()?;
-    Some((Digest128::from_bytes(*tool), *hash, record.slice_ref(text)))
+/// A record of the journal.
+#[derive(Debug)]
+pub struct Parts {
+    /// Bucket of the caller.
+    pub bucket: u8,
+    pub tool: Digest128,
+    pub hash: AuditHash,
+    /// The entry.
+    pub text: Bytes,
 }
 
-async fn block(
+/// Parts of a record; `None` if it is malformed.
+#[must_use]
+pub fn parts(record: &Bytes) -> Option<Parts> {
+    let (bucket, rest) = record.split_first()?;
+    let (tool, rest) = rest.split_first_chunk::<TOOL_BYTES>()?;
+    let (hash, text) = rest.split_first_chunk::<HASH_BYTES>()?;
+    let is_known = usize::from(*bucket) < limits::AUDIT_BUCKETS;
+    let tool = Digest128::from_bytes(*tool);
+    is_known.then(|| Parts { bucket: *bucket, tool, hash: *hash, text: record.slice_ref(text) })
+}
+
+/// A block for each bucket with records in a segment, each after the one before.
+async fn blocks(
     records: Vec<Bytes>,
     node_id: u64,
-    sequence: u64,
     last: LastAuditBlock,
-) -> Result<NewAuditBlock, ShipError> {
+) -> Result<Vec<NewAuditBlock>, ShipError> {
+    let mut buckets: BTreeMap<u8, Vec<Parts>> = BTreeMap::new();
+    // The journal holds entries only; reading the heads reported any other record.
+    for record in records.iter().filter_map(parts) {
+        buckets.entry(record.bucket).or_default().push(record);
+    }
+    let (mut sequence, mut prev_hash) = (last.sequence, last.hash);
+    let mut blocks = Vec::with_capacity(buckets.len());
+    for (bucket, records) in buckets {
+        sequence = sequence.saturating_add(1);
+        let before = AuditHeader { sequence, bucket: bucket.into(), prev_hash, ..AuditHeader::default() };
+        let block = block(&records, node_id, before).await?;
+        prev_hash = block.header.as_ref().map(|header| header.hash.clone()).unwrap_or_default();
+        blocks.push(block);
+    }
+    Ok(blocks)
+}
+
+/// The block of the records of one bucket.
+async fn block(records: &[Parts], node_id: u64, mut header: AuditHeader) -> Result<NewAuditBlock, ShipError> {
     let mut heads = BTreeMap::new();
     let mut hashes = Vec::new();
     let mut compressor = zstd::stream::write::Encoder::new(Vec::new(), COMPRESSION_LEVEL)?;
     let mut bytes = 0;
-    for record in records {
-        // The journal holds entries only; reading the heads reported any other record.
-        let Some((tool, hash, text)) = parts(&record) else { continue };
-        heads.insert(tool, hash);
-        hashes.push(text_of(&hash));
-        compressor.write_all(&text)?;
+    for Parts { tool, hash, text, .. } in records {
+        heads.insert(*tool, *hash);
+        hashes.push(text_of(hash));
+        compressor.write_all(text)?;
         compressor.write_all(b"\n")?;
         bytes += text.len();
         if bytes >= BYTES_PER_TURN {
@@ -213,14 +246,26 @@ async fn block(
             tokio::task::yield_now().await;
         }
     }
-    let prev_hash = last.hash.map(|hash| text_of(&hash)).unwrap_or_default();
-    let hash = block_hash(node_id, sequence, &prev_hash, &hashes).map_err(io::Error::other)?;
-    Ok(NewAuditBlock {
-        sequence,
-        prev_hash: last.hash,
-        hash,
-        entries: u32::try_from(hashes.len()).unwrap_or(u32::MAX),
-        heads: heads.into_iter().collect(),
-        payload: compressor.finish()?.into(),
-    })
+    header.content_hash = copied(&content_hash(&hashes).map_err(io::Error::other)?);
+    header.count = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
+    header.first_millis = records.first().map_or(Ok(0), time_of)?;
+    header.last_millis = records.last().map_or(Ok(0), time_of)?;
+    header.hash = copied(&header_document(node_id, &header).computed_hash().map_err(io::Error::other)?);
+    let head = |(tool, hash): (Digest128, AuditHash)| AuditHead {
+        tool: copied(tool.as_bytes()),
+        hash: copied(&hash),
+    };
+    let content =
+        AuditContent { heads: heads.into_iter().map(head).collect(), payload: compressor.finish()?.into() };
+    Ok(NewAuditBlock { header: Some(header), content: Some(content) })
+}
+
+fn copied(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+fn time_of(record: &Parts) -> Result<i64, ShipError> {
+    let entry: Entry = json::read(&record.text).map_err(io::Error::other)?;
+    let time = Timestamp::from_rfc3339(&entry.timestamp);
+    Ok(time.ok_or_else(|| io::Error::other("an entry has no time"))?.millis())
 }

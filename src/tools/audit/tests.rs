@@ -14,6 +14,7 @@ use crate::state::LinearizableRead;
 use crate::state::testing::TestNode;
 
 mod data_loss;
+mod shares;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 
@@ -112,9 +113,11 @@ fn draft(tool_id: &str, notes: &str) -> Draft {
         action: Action::Verify,
         decision: if notes.starts_with("deny") { Decision::Deny } else { Decision::Allow },
         check: notes.starts_with("deny").then_some("audience"),
+        count: None,
         notes: notes.into(),
         protocol: Some("mcp".into()),
-        subject: "wimse://a.example/agent".into(),
+        // Equal denials are joined.
+        subject: format!("wimse://a.example/{}", if notes.starts_with("deny") { notes } else { "agent" }),
         actor: None,
         jti: Some("j".into()),
         txn: None,
@@ -316,12 +319,13 @@ async fn pages_filter_and_follow_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn page_opens_bounded_blocks_and_returns_a_cursor() {
+async fn page_opens_blocks_of_bounded_size_and_returns_a_cursor() {
     let harness = start().await;
     harness.record("a", "deny the first").await;
-    for at in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
-        harness.audit.ship().await.expect("shipped");
-        harness.record("a", &at.to_string()).await;
+    let long = "n".repeat(limits::AUDIT_NOTES_BYTES_MAX);
+    let records = limits::AUDIT_PAGE_READ_BYTES_FULL / limits::AUDIT_NOTES_BYTES_MAX;
+    for _ in 0..4 {
+        futures::future::join_all((0..records / 4).map(|_| harness.audit.record(draft("a", &long)))).await;
     }
     let query = Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() };
     let first = harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
@@ -329,6 +333,22 @@ async fn page_opens_bounded_blocks_and_returns_a_cursor() {
     let query = Query { before: Some(first.next.expect("goes on")), ..query };
     let second = harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
     assert_eq!((notes(&second.entries), second.next), (vec!["deny the first"], None));
+    harness.end().await;
+}
+
+/// Before, a page ended after 64 blocks, whatever its limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_many_small_blocks_is_full() {
+    let harness = start().await;
+    for at in 0..70 {
+        harness.record("a", &at.to_string()).await;
+        harness.audit.ship().await.expect("shipped");
+    }
+    let query = Query { limit: 1000, ..Query::default() };
+    let page = harness.audit.trail(&harness.current().await, "a", &query).await.expect("trail");
+    assert_eq!((page.entries.len(), page.next), (70, None));
+    let (blocks, is_more) = harness.audit.blocks(&harness.current().await, 0, 1000).await.expect("blocks");
+    assert_eq!((blocks.len(), is_more), (70, false));
     harness.end().await;
 }
 

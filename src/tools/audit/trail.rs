@@ -11,6 +11,7 @@ use super::{Action, Audit, Decision, ShipError};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::id::{Digest128, DigestKind};
+use crate::state::command::AuditHeader;
 use crate::state::{self, AuditBlock, LinearizableRead};
 use crate::{json, limits};
 
@@ -54,16 +55,17 @@ pub struct Query {
     pub before: Option<TrailCursor>,
 }
 
-/// Position of an entry: block number and index in the block, written `block.entry`.
+/// Position of an entry: the number after the last block of its segment, and its index among the segment's entries about
+/// the tool, by time. Written `segment_end.entry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrailCursor {
-    block: u64,
+    segment_end: u64,
     entry: usize,
 }
 
 impl fmt::Display for TrailCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.block, self.entry)
+        write!(f, "{}.{}", self.segment_end, self.entry)
     }
 }
 
@@ -71,8 +73,8 @@ impl FromStr for TrailCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (block, entry) = text.split_once('.').ok_or(())?;
-        Ok(Self { block: block.parse().map_err(|_| ())?, entry: entry.parse().map_err(|_| ())? })
+        let (segment_end, entry) = text.split_once('.').ok_or(())?;
+        Ok(Self { segment_end: segment_end.parse().map_err(|_| ())?, entry: entry.parse().map_err(|_| ())? })
     }
 }
 
@@ -109,27 +111,45 @@ impl Audit {
         self.ship_for_reader().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
         let mut reading = Reading::new(tool_id, query);
-        let mut before = query.before.map(|cursor| cursor.block.saturating_add(1));
-        for _ in 0..limits::AUDIT_BLOCKS_PER_PAGE_MAX {
-            let Some(block) = self.state.audit_block_about(&tool, before)? else {
+        let mut before = query.before.map(|cursor| cursor.segment_end);
+        let mut blocks = 0;
+        while blocks < limits::AUDIT_BLOCKS_PER_PAGE_MAX && reading.read < limits::AUDIT_PAGE_READ_BYTES_FULL
+        {
+            let segment = self.segment_about(&tool, before)?;
+            let Some(newest) = segment.first() else {
                 // Only a first page can be empty because the tool is unknown.
                 let is_known = before.is_some() || self.state.tool(tool_id)?.is_some();
                 return if is_known { Ok(reading.page) } else { Err(ReadError::UnknownTool) };
             };
             // Node clocks are at most this far ahead of log time: this block and older ones have no entry since then.
-            let latest = block.appended_at.plus(limits::CLOCK_OFFSET_MAX);
+            let latest = newest.appended_at.plus(limits::CLOCK_OFFSET_MAX);
             if query.since.is_some_and(|since| latest < since) {
                 return Ok(reading.page);
             }
-            if reading.is_full_after(&block)? {
+            let first = newest.segment_first;
+            if reading.is_full_after(&segment)? {
                 return Ok(reading.page);
             }
-            before = Some(block.number);
+            before = Some(first);
+            blocks += segment.len();
             // Reading a page is long; other tasks run in between.
             tokio::task::yield_now().await;
         }
-        reading.page.next = before.map(|block| TrailCursor { block, entry: 0 });
+        reading.page.next = before.map(|segment_end| TrailCursor { segment_end, entry: usize::MAX });
         Ok(reading.page)
+    }
+
+    /// The blocks about a tool of one segment, newest first: of the newest with a number below `before`.
+    fn segment_about(&self, tool: &Digest128, mut before: Option<u64>) -> Result<Vec<AuditBlock>, ReadError> {
+        let mut blocks: Vec<AuditBlock> = Vec::new();
+        while let Some(block) = self.state.audit_block_about(tool, before)? {
+            if blocks.first().is_some_and(|newest| block.number < newest.segment_first) {
+                break;
+            }
+            before = Some(block.number);
+            blocks.push(block);
+        }
+        Ok(blocks)
     }
 
     /// One page of administrative acts.
@@ -167,7 +187,7 @@ impl Audit {
             last = block.number;
             let text = unpack(&block)?;
             bytes += text.len();
-            blocks.push(open(&block, &text)?);
+            blocks.push(decoded(&block, &text)?);
             tokio::task::yield_now().await;
         }
         Ok((blocks, false))
@@ -189,6 +209,8 @@ struct Reading<'q> {
     since: Option<String>,
     page: Page,
     bytes: usize,
+    /// Decompressed bytes.
+    read: usize,
     last: Option<TrailCursor>,
 }
 
@@ -197,21 +219,23 @@ impl<'q> Reading<'q> {
         let mark = format!("\"tool_id\":{}", serde_json::Value::from(tool_id));
         // Time stamps have a fixed number of digits: their order is that of their texts.
         let since = query.since.map(Timestamp::to_rfc3339);
-        Self { tool_id, query, mark, since, page: Page::default(), bytes: 0, last: None }
+        Self { tool_id, query, mark, since, page: Page::default(), bytes: 0, read: 0, last: None }
     }
 
-    /// Adds matching entries of a block; returns whether the page is full and there are more.
-    fn is_full_after(&mut self, block: &AuditBlock) -> Result<bool, ReadError> {
-        let text = unpack(block)?;
-        let lines: Vec<&str> = text.lines().collect();
+    /// Adds matching entries of the blocks of a segment; returns whether the page is full and there are more.
+    fn is_full_after(&mut self, segment: &[AuditBlock]) -> Result<bool, ReadError> {
+        let texts: Vec<String> = segment.iter().rev().map(unpack).collect::<Result<_, _>>()?;
+        self.read = texts.iter().fold(self.read, |sum, text| sum.saturating_add(text.len()));
+        let mut lines: Vec<&str> = texts.iter().flat_map(|text| text.lines()).collect();
+        lines.retain(|line| line.contains(&self.mark));
+        // The blocks are by caller. Entries of one caller stay in order.
+        lines.sort_by_key(|line| time_of(line));
+        let segment_end = segment.first().map_or(0, |newest| newest.number).saturating_add(1);
         let end = match self.query.before {
-            Some(cursor) if cursor.block == block.number => cursor.entry.min(lines.len()),
+            Some(cursor) if cursor.segment_end == segment_end => cursor.entry.min(lines.len()),
             _ => lines.len(),
         };
         for (at, line) in lines.iter().enumerate().take(end).rev() {
-            if !line.contains(&self.mark) {
-                continue;
-            }
             let entry: Entry = json::read(line.as_bytes()).map_err(|_| ReadError::Unreadable)?;
             if !self.wants(&entry) {
                 continue;
@@ -221,7 +245,7 @@ impl<'q> Reading<'q> {
                 return Ok(true);
             }
             self.bytes += line.len();
-            self.last = Some(TrailCursor { block: block.number, entry: at });
+            self.last = Some(TrailCursor { segment_end, entry: at });
             self.page.entries.push(entry);
         }
         Ok(false)
@@ -236,15 +260,23 @@ impl<'q> Reading<'q> {
     }
 }
 
-/// Decompressed lines of a block.
+/// The text of the time of an entry in its canonical form: its order is that of the times. Escaped quotes in other fields
+/// differ from those of the name.
+fn time_of(line: &str) -> &str {
+    let time = line.split_once(",\"timestamp\":\"").map_or("", |(_, rest)| rest);
+    time.split_once('"').map_or(time, |(time, _)| time)
+}
+
+/// Decompressed lines of a block; empty without its content.
 fn unpack(block: &AuditBlock) -> Result<String, ReadError> {
     let unreadable = |error: io::Error| {
         tracing::error!(%error, number = block.number, "failed to decompress audit block");
         ReadError::Unreadable
     };
+    let Some(payload) = &block.payload else { return Ok(String::new()) };
     let most = limits::AUDIT_BLOCK_BYTES_MAX as u64;
     let mut text = String::new();
-    let unpacked = zstd::stream::read::Decoder::new(&block.payload[..]).map_err(unreadable)?;
+    let unpacked = zstd::stream::read::Decoder::new(&payload[..]).map_err(unreadable)?;
     unpacked.take(most.saturating_add(1)).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > most {
         return Err(unreadable(io::Error::other("larger than the maximum of a block")));
@@ -252,17 +284,35 @@ fn unpack(block: &AuditBlock) -> Result<String, ReadError> {
     Ok(text)
 }
 
-fn open(block: &AuditBlock, text: &str) -> Result<DecodedBlock, ReadError> {
-    let entries = text.lines().map(|line| json::read(line.as_bytes()));
+/// A block and its decompressed lines.
+pub(super) fn decoded(block: &AuditBlock, text: &str) -> Result<DecodedBlock, ReadError> {
+    let entries =
+        block.payload.as_ref().map(|_| text.lines().map(|line| json::read(line.as_bytes())).collect());
     Ok(DecodedBlock {
         number: block.number,
         appended_at: block.appended_at,
         block: AuditBlockDocument {
-            entries: entries.collect::<Result<_, _>>().map_err(|_| ReadError::Unreadable)?,
-            hash: text_of(&block.hash),
-            node_id: block.node_id,
-            prev_hash: text_of(&block.prev_hash),
-            sequence: block.sequence,
+            entries: entries.transpose().map_err(|_| ReadError::Unreadable)?,
+            hash: text_of(&block.header.hash),
+            ..header_document(block.node_id, &block.header)
         },
     })
+}
+
+/// A block without its entries and its hash.
+#[must_use]
+pub fn header_document(node_id: u64, header: &AuditHeader) -> AuditBlockDocument {
+    AuditBlockDocument {
+        // `apply` refuses a larger one.
+        bucket: u8::try_from(header.bucket).unwrap_or(u8::MAX),
+        content: text_of(&header.content_hash),
+        count: header.count.into(),
+        entries: None,
+        first: Timestamp::from_millis(header.first_millis).to_rfc3339(),
+        hash: String::new(),
+        last: Timestamp::from_millis(header.last_millis).to_rfc3339(),
+        node_id,
+        prev_hash: text_of(&header.prev_hash),
+        sequence: header.sequence,
+    }
 }

@@ -35,7 +35,10 @@ pub enum Job {
     End,
 }
 
-/// Newest entry about a tool.
+/// A chain: a tool, and the bucket of the callers.
+pub type Chain = (Digest128, u8);
+
+/// Newest entry of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Its hash.
@@ -45,14 +48,14 @@ pub struct Head {
 }
 
 /// Looks up the newest entry of a chain in the replicated state.
-pub type ShippedHead = Box<dyn Fn(&Digest128) -> Result<Option<AuditHash>, Corrupt> + Send>;
+pub type ShippedHead = Box<dyn Fn(&Digest128, u8) -> Result<Option<AuditHash>, Corrupt> + Send>;
 
 /// Parts of the writer.
 pub struct Parts {
     pub journal: Journal,
-    /// Newest entry about each tool with an entry in a segment.
-    pub heads: HashMap<Digest128, Head>,
-    /// The same for tools without one.
+    /// Newest entry of each chain with an entry in a segment.
+    pub heads: HashMap<Chain, Head>,
+    /// The same for chains without one.
     pub shipped_head: ShippedHead,
     pub node: String,
     /// 16 random bytes for entry ids.
@@ -87,7 +90,7 @@ impl fmt::Debug for Writer {
 #[derive(Default)]
 struct Group {
     framed: Vec<u8>,
-    heads: HashMap<Digest128, AuditHash>,
+    heads: HashMap<Chain, AuditHash>,
     waiting: Vec<(Decision, Done<()>)>,
 }
 
@@ -161,13 +164,14 @@ impl Writer {
         }
     }
 
-    /// Links an entry to the newest one about its tool, and adds it to the group.
+    /// Links an entry to the newest one of its chain, and adds it to the group.
     fn link(&mut self, group: &mut Group, mut entry: Entry, at: Timestamp) -> Result<(), Error> {
         let tool = Digest128::of(DigestKind::Tool, b"", entry.tool_id.as_bytes());
-        let known = group.heads.get(&tool).or(self.parts.heads.get(&tool).map(|head| &head.hash));
+        let chain = (tool, entry.bucket());
+        let known = group.heads.get(&chain).or(self.parts.heads.get(&chain).map(|head| &head.hash));
         let head = match known {
             Some(hash) => Some(*hash),
-            None => (self.parts.shipped_head)(&tool).map_err(|error| unwritten(&error))?,
+            None => (self.parts.shipped_head)(&tool, chain.1).map_err(|error| unwritten(&error))?,
         };
         cut(&mut entry.notes, limits::AUDIT_NOTES_BYTES_MAX);
         let at = self.in_order(at);
@@ -175,13 +179,12 @@ impl Writer {
         entry.prev_hash = head.map(|hash| text_of(&hash)).unwrap_or_default();
         entry.node.clone_from(&self.parts.node);
         entry.id = self.id(at);
-        let hash = entry.seal().map_err(|error| unwritten(&error))?;
-        let text = serde_json::to_vec(&entry).map_err(|error| unwritten(&error))?;
+        let (hash, text) = entry.into_sealed().map_err(|error| unwritten(&error))?;
         if text.len() > limits::AUDIT_ENTRY_BYTES_MAX {
             return Err(unwritten(&format_args!("an entry of {} bytes is too large", text.len())));
         }
-        journal::frame(&mut group.framed, &[&tool.as_bytes()[..], &hash, &text].concat());
-        group.heads.insert(tool, hash);
+        journal::frame(&mut group.framed, &[&[chain.1], &tool.as_bytes()[..], &hash, &text].concat());
+        group.heads.insert(chain, hash);
         Ok(())
     }
 
@@ -216,7 +219,7 @@ impl Writer {
         } else {
             self.failures.succeeded(&JOURNAL);
             let segment = self.parts.journal.number();
-            let heads = heads.into_iter().map(|(tool, hash)| (tool, Head { hash, segment }));
+            let heads = heads.into_iter().map(|(chain, hash)| (chain, Head { hash, segment }));
             self.parts.heads.extend(heads);
         }
         for (decision, done) in waiting {
@@ -284,7 +287,7 @@ mod tests {
         let writer = Writer::new(Parts {
             journal: Journal::after(directory.clone(), 0),
             heads: HashMap::new(),
-            shipped_head: Box::new(|tool| {
+            shipped_head: Box::new(|tool, _| {
                 let is_known = *tool == Digest128::of(DigestKind::Tool, b"", b"shipped");
                 Ok(is_known.then_some([9; 32]))
             }),
@@ -305,6 +308,7 @@ mod tests {
             action: Action::Verify,
             decision: Decision::Allow,
             check: None,
+            count: None,
             notes: String::new(),
             protocol: None,
             subject: String::new(),
@@ -340,7 +344,7 @@ mod tests {
 
     fn entries(directory: &Directory, segment: u64) -> Vec<Entry> {
         let records = directory.read(segment).expect("segment").records;
-        let text = |record| shipper::parts(record).expect("entry").2;
+        let text = |record| shipper::parts(record).expect("entry").text;
         records.iter().map(|record| crate::json::read(&text(record)).expect("entry")).collect()
     }
 

@@ -67,17 +67,24 @@ fn entries(history: &History) -> Vec<(usize, usize, usize)> {
     entries
 }
 
+/// Those that were accepted: equal denials of a minute may be one entry.
+fn accepted(history: &History) -> Vec<(usize, usize, usize)> {
+    let mut entries = entries(history);
+    entries.retain(|(_, verify, _)| history.operations[*verify].value == true);
+    entries
+}
+
 fn list(history: &mut History, trail: usize) -> &mut Vec<Value> {
     history.operations[trail].value.as_array_mut().expect("a list")
 }
 
-const WRONG: [Wrong; 7] = [
+const WRONG: [Wrong; 8] = [
     Wrong {
         name: "missing entry",
         rules: &["every verification is there"],
         change: |history, bits| {
             let cut = history.faults[0].clone();
-            let entries: Vec<_> = entries(history)
+            let entries: Vec<_> = accepted(history)
                 .into_iter()
                 .filter(|(_, verify, _)| !cut.targets.contains(&history.operations[*verify].node))
                 .collect();
@@ -91,7 +98,7 @@ const WRONG: [Wrong; 7] = [
         rules: &["every verification is there"],
         change: |history, bits| {
             let cut = history.faults[0].clone();
-            let entries: Vec<_> = entries(history)
+            let entries: Vec<_> = accepted(history)
                 .into_iter()
                 .filter(|(_, verify, _)| {
                     let verify = &history.operations[*verify];
@@ -108,12 +115,33 @@ const WRONG: [Wrong; 7] = [
         rules: &["every verification is there"],
         change: |history, bits| {
             let cut = history.faults[0].time;
-            let entries: Vec<_> = entries(history)
+            let entries: Vec<_> = accepted(history)
                 .into_iter()
                 .filter(|(_, verify, _)| history.operations[*verify].invoke > cut)
                 .collect();
             let Some((trail, _, at)) = one_of(&entries, bits) else { return false };
             list(history, trail).remove(at);
+            true
+        },
+    },
+    Wrong {
+        name: "no denial of a tool by a node",
+        rules: &["every verification is there"],
+        change: |history, bits| {
+            let cut = history.faults[0].clone();
+            let mut denied = entries(history);
+            denied.retain(|(_, verify, _)| {
+                let verify = &history.operations[*verify];
+                verify.value == false && !cut.targets.contains(&verify.node)
+            });
+            let Some((trail, verify, _)) = one_of(&denied, bits) else { return false };
+            let verify = history.operations[verify].clone();
+            let is_equal = |other: &Operation| {
+                other.node == verify.node && other.input == verify.input && other.value == false
+            };
+            let of_node: Vec<_> = history.operations.iter().filter(|other| is_equal(other)).collect();
+            let keys: Vec<_> = of_node.iter().map(|other| other.key.clone()).collect();
+            list(history, trail).retain(|entry| !keys.iter().any(|key| entry["request_id"] == key.as_str()));
             true
         },
     },
