@@ -318,7 +318,9 @@ mod tests {
     fn write_only_value_is_never_in_a_state() {
         let attributes = EncryptionKey.table().attributes;
         let stated = Object::default().with("agent_token", Value::text("secret"));
-        for state in [applied_state(attributes, &stated, &stated), refreshed_state(attributes, &stated, &stated)] {
+        for state in
+            [applied_state(attributes, &stated, &stated), refreshed_state(attributes, &stated, &stated)]
+        {
             assert_eq!(state.value("agent_token"), &Value::Null);
         }
     }

@@ -99,7 +99,7 @@ fn compare(
 }
 
 /// Whether the trail has an equal denial of the node in the minute before: those of one tool are equal.
-fn is_joined(verified: &[Placed<'_>], verify: &Operation, entries: &HashMap<String, bool>) -> bool {
+fn is_joined(verified: &[Numbered<'_>], verify: &Operation, entries: &HashMap<String, bool>) -> bool {
     verified.iter().any(|(_, other)| {
         other.node == verify.node
             && other.invoke < verify.end
