@@ -109,8 +109,28 @@ pub fn median(windows: &[Window], of: impl Fn(&Window) -> f64) -> f64 {
     middle(windows.iter().map(of).collect())
 }
 
-/// The median; 0 for none.
+/// The median, of an even number the mean of the two in the middle; 0 for none.
 pub fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    let at = |number: usize| values.get(number).copied().unwrap_or_default();
+    let half = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(at(half.saturating_sub(1)), at(half))
+    } else {
+        at(half)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_is_the_middle_or_the_mean_of_two() {
+        for (values, median) in
+            [(vec![], 0.0), (vec![5.0], 5.0), (vec![3.0, 1.0], 2.0), (vec![9.0, 1.0, 4.0], 4.0)]
+        {
+            assert!((middle(values) - median).abs() < f64::EPSILON);
+        }
+    }
 }
