@@ -139,8 +139,12 @@ impl PackedTable {
         let mut recent = Vec::new();
         if !matches!(span, Some(Span::Evicted)) {
             let mut rows = spans.recent_between(key, end);
-            recent.extend(rows.by_ref().take(limits::ROWS_UNPACKED_PER_READ).map(cloned));
-            end = rows.next().map(|(key, _)| &**key).or(end);
+            recent.extend(
+                rows.by_ref()
+                    .take(limits::ROWS_UNPACKED_PER_READ)
+                    .map(|(key, row)| (key.into(), row.clone())),
+            );
+            end = rows.next().map(|(key, _)| key).or(end);
         }
         RangeRead { packing: self.packing, span, recent, end: end.map(Box::from) }
     }
@@ -188,7 +192,9 @@ impl PackedTable {
             }
         }
         let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
-        recent.iter().for_each(|(key, _)| spans.forget(key));
+        for (key, _) in &recent {
+            spans.forget(key);
+        }
         if !matches!(span, Some(Span::Evicted)) {
             spans.replace(first, new, self.bytes_max);
         }
@@ -309,9 +315,9 @@ impl Spans {
         &'s self,
         from: &[u8],
         end: Option<&[u8]>,
-    ) -> impl Iterator<Item = (&'s Box<[u8]>, &'s Recent)> {
+    ) -> impl Iterator<Item = (&'s [u8], &'s Recent)> {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
-        self.recent.range::<[u8], _>((Bound::Included(from), end))
+        self.recent.range::<[u8], _>((Bound::Included(from), end)).map(|(key, row)| (&**key, row))
     }
 
     /// The first recent rows after a key, up to [`limits::ROWS_PACKED_AT_ONCE`] of one span. After the last key it begins anew.
@@ -324,7 +330,7 @@ impl Spans {
         };
         let end = self.after(key).map(|(first, _)| first);
         let recent = self.recent_between(key, end).take(limits::ROWS_PACKED_AT_ONCE);
-        Some(Unpacked { first, span, recent: recent.map(cloned).collect() })
+        Some(Unpacked { first, span, recent: recent.map(|(key, row)| (key.into(), row.clone())).collect() })
     }
 
     /// Replaces a span. If the new ones do not fit, it is evicted.
@@ -401,10 +407,6 @@ impl Spans {
             self.insert(first, Span::Evicted);
         }
     }
-}
-
-fn cloned((key, row): (&Box<[u8]>, &Recent)) -> (Box<[u8]>, Recent) {
-    (key.clone(), row.clone())
 }
 
 /// The rows with changes, both in key order.
