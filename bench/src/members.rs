@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::certificates::{self, Identity};
@@ -83,8 +84,8 @@ pub struct ClusterArgs {
 
 /// The control file of a preloaded library in the directory of a node.
 pub const CONTROL: &str = "faults";
-/// Its size: three integers of 64 bits.
-const CONTROL_BYTES: usize = 24;
+/// Its size: seven integers of 64 bits.
+const CONTROL_BYTES: usize = 56;
 
 /// A cluster. Its started processes are killed when this is dropped.
 pub struct Members {
@@ -499,6 +500,17 @@ pub fn command(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Node ids of the voters in the output of `cluster members`.
+pub fn voters(members: &str) -> Vec<u64> {
+    let members: Value = serde_json::from_str(members).unwrap_or_default();
+    let list = members["members"].as_array().or(members.as_array()).cloned().unwrap_or_default();
+    let is_voter = |member: &&Value| matches!(member["role"].as_str(), Some("leader" | "follower"));
+    let mut ids: Vec<_> =
+        list.iter().filter(is_voter).filter_map(|member| member["node_id"].as_u64()).collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// Distinct free addresses on loopback.
 pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
     let width = PORTS.end - PORTS.start;
@@ -569,6 +581,14 @@ mod tests {
         let mut failing = place("false").members().expect("containers");
         assert!(failing.kill(0).is_err());
         fs::remove_dir_all(dir).expect("removed");
+    }
+
+    #[test]
+    fn voters_are_leader_and_followers() {
+        let text = r#"[{"node_id":4,"role":"follower"},{"node_id":2,"role":"leader"},{"node_id":5,"role":"learner"},
+            {"node_id":6,"role":"invited"}]"#;
+        assert_eq!(voters(text), [2, 4]);
+        assert_eq!(voters("no JSON"), Vec::<u64>::new());
     }
 
     #[test]

@@ -30,15 +30,6 @@ const QUIET_CPU_SECS: f64 = 0.05;
 /// Maximum wait for that.
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
-/// Usage of threads.
-#[derive(Clone, Copy, Default)]
-pub struct ThreadUsage {
-    /// Processor time.
-    pub cpu_secs: f64,
-    /// Bytes passed to `write` and similar calls.
-    pub written_bytes: u64,
-}
-
 /// Options of a node.
 #[derive(clap::Args, Clone)]
 pub struct Start {
@@ -215,19 +206,17 @@ impl Node {
         Ok(tokens)
     }
 
-    /// Usage of its threads so far, by name.
-    pub fn threads(&self) -> Result<BTreeMap<String, ThreadUsage>> {
-        let mut threads = BTreeMap::<String, ThreadUsage>::new();
+    /// Bytes that its threads have passed to `write` and similar calls so far, by name.
+    pub fn written_bytes(&self) -> Result<BTreeMap<String, u64>> {
+        let mut threads = BTreeMap::<String, u64>::new();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
             // The thread may have exited.
             let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
-            let Ok(cpu_secs) = cpu_secs_in(&task) else { continue };
             let io = fs::read_to_string(task.join("io")).unwrap_or_default();
             let written = io.lines().find_map(|line| line.strip_prefix("wchar: "));
-            let used = threads.entry(name.trim_end().to_owned()).or_default();
-            used.cpu_secs += cpu_secs;
-            used.written_bytes += written.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or_default();
+            *threads.entry(name.trim_end().to_owned()).or_default() +=
+                written.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or_default();
         }
         Ok(threads)
     }
@@ -300,12 +289,7 @@ pub fn reset_peak(process: u32) {
 
 /// Processor time of a process (`self` or a number).
 pub fn cpu_secs(process: &str) -> Result<f64> {
-    cpu_secs_in(&Path::new("/proc").join(process))
-}
-
-/// The same of a directory of `/proc`, of a process or a thread.
-fn cpu_secs_in(directory: &Path) -> Result<f64> {
-    let stat = fs::read_to_string(directory.join("stat"))?;
+    let stat = fs::read_to_string(Path::new("/proc").join(process).join("stat"))?;
     // The name, in parentheses, may contain spaces; user and system time are fields 14 and 15.
     let after_name = stat.rsplit_once(") ").context("stat")?.1;
     let mut fields = after_name.split(' ').skip(11);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::health::View;
-use crate::members::ClusterArgs;
+use crate::members::{ClusterArgs, voters};
 use crate::report::Report;
 use crate::rolling::{EXIT_TIMEOUT, finish};
 use crate::traffic::Rates;
@@ -245,29 +245,5 @@ impl Change {
             eprintln!("exchanges failed so far: {failed}");
         }
         self.cluster.members.still_run()
-    }
-}
-
-/// Node ids of the voters in the output of `cluster members`.
-fn voters(members: &str) -> Vec<u64> {
-    let members: Value = serde_json::from_str(members).unwrap_or_default();
-    let list = members["members"].as_array().or(members.as_array()).cloned().unwrap_or_default();
-    let is_voter = |member: &&Value| matches!(member["role"].as_str(), Some("leader" | "follower"));
-    let mut ids: Vec<_> =
-        list.iter().filter(is_voter).filter_map(|member| member["node_id"].as_u64()).collect();
-    ids.sort_unstable();
-    ids
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn voters_are_leader_and_followers() {
-        let text = r#"[{"node_id":4,"role":"follower"},{"node_id":2,"role":"leader"},{"node_id":5,"role":"learner"},
-            {"node_id":6,"role":"invited"}]"#;
-        assert_eq!(voters(text), [2, 4]);
-        assert_eq!(voters("no JSON"), Vec::<u64>::new());
     }
 }

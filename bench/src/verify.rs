@@ -15,7 +15,7 @@ use crate::beside::{Beside, Kind, Most, Plan};
 use crate::exchange::answer;
 use crate::floor::{Floor, Route};
 use crate::load::{Write, as_f64};
-use crate::node::{Node, Start, ThreadUsage};
+use crate::node::{Node, Start};
 use crate::oha;
 use crate::reading::Table;
 use crate::registry::{self, drawn, tool_id, write_verification};
@@ -113,18 +113,17 @@ async fn own_key(node: &Node, token: &str) -> Result<Value> {
 
 /// Totals so far.
 struct Totals {
-    threads: BTreeMap<String, ThreadUsage>,
+    written_bytes: BTreeMap<String, u64>,
     data_bytes: u64,
 }
 
 impl Totals {
     fn now(node: &Node) -> Result<Self> {
-        Ok(Self { threads: node.threads()?, data_bytes: node.data_bytes()? })
+        Ok(Self { written_bytes: node.written_bytes()?, data_bytes: node.data_bytes()? })
     }
 
     fn written(&self, after: &Self, verifications: u64) -> Table {
-        let written =
-            |whole: &Self, name| whole.threads.get(name).map_or(0, |used: &ThreadUsage| used.written_bytes);
+        let written = |whole: &Self, name| whole.written_bytes.get(name).copied().unwrap_or_default();
         let by = |name| written(after, name).saturating_sub(written(self, name));
         let each = |bytes: u64| format!("{:.0}", as_f64(bytes) / as_f64(verifications.max(1)));
         let mut table = Table::new(&["written", "bytes for each of the verifications"]);

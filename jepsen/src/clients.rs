@@ -1,6 +1,6 @@
 //! Requests to nodes, each recorded with its times and its outcome.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,6 +23,8 @@ const CALL_MAX: Duration = Duration::from_secs(4);
 /// Words in a 503 of a request that may have, or has, an effect.
 const MAY_HAVE_EFFECT: [&str; 4] = ["outcome", "is applied", "done, but", "took too long"];
 const CALLERS: [&str; 5] = ["gateway", "workload", "transmitter", "receiver", "operator"];
+/// Callers that are blocked now and then.
+pub const VISITORS: [&str; 3] = ["visitor-1", "visitor-2", "visitor-3"];
 
 /// Connections to all nodes, for every caller.
 pub struct Clients {
@@ -34,7 +36,10 @@ pub struct Clients {
     pub run: String,
     /// Unix seconds, of the begin.
     pub issued_at: u64,
-    pub nodes: usize,
+    /// Members of the cluster now.
+    nodes: Arc<Mutex<Vec<usize>>>,
+    /// Nodes whose signing key was tainted: they do not mint until a successor is old enough.
+    without_key: Mutex<BTreeSet<usize>>,
     processes: AtomicU64,
     numbers: AtomicU64,
     is_final: AtomicBool,
@@ -109,9 +114,13 @@ pub struct Intent<'a> {
 }
 
 impl Clients {
-    pub fn new(members: &Members, recorder: Arc<Recorder>) -> Result<Arc<Self>> {
+    pub fn new(
+        members: &Members,
+        nodes: Arc<Mutex<Vec<usize>>>,
+        recorder: Arc<Recorder>,
+    ) -> Result<Arc<Self>> {
         let mut targets = HashMap::new();
-        for caller in CALLERS {
+        for caller in CALLERS.into_iter().chain(VISITORS) {
             targets.insert(caller, members.targets(caller)?);
         }
         Ok(Arc::new(Self {
@@ -121,12 +130,27 @@ impl Clients {
             issuer: Arc::clone(&members.issuer),
             run: format!("{:x}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis()),
             issued_at: unix_secs(),
-            nodes: members.count(),
+            nodes,
+            without_key: Mutex::default(),
             processes: AtomicU64::new(1),
             numbers: AtomicU64::new(1),
             is_final: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         }))
+    }
+
+    /// The members of the cluster now.
+    pub fn all(&self) -> Vec<usize> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A node mints nothing from now on.
+    pub fn lose_key(&self, node: usize) {
+        self.without_key.lock().unwrap_or_else(PoisonError::into_inner).insert(node);
+    }
+
+    pub fn has_key(&self, node: usize) -> bool {
+        !self.without_key.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
     }
 
     /// A number that no other operation of the run has.
@@ -211,7 +235,8 @@ impl Process {
 
     /// Any node.
     pub fn node(&mut self) -> usize {
-        usize::try_from(self.draw.below(self.clients.nodes as u64)).unwrap_or_default()
+        let nodes = self.clients.all();
+        self.draw.one_of(&nodes)
     }
 
     /// Records an operation whose outcome and value follow from its answer.

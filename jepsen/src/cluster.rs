@@ -1,21 +1,25 @@
 //! The nodes of a run: processes on loopback, which reach each other only over proxies of the harness, with a preloaded
-//! library that shifts their wall clocks.
+//! library that shifts their wall clocks and breaks their disks.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use tokio::time::sleep;
-use trust_fabric_bench::health::Health;
+use trust_fabric_bench::certificates::{TRUST_DOMAIN, write_peer, write_server};
+use trust_fabric_bench::health::{Health, View};
 use trust_fabric_bench::link::{Link, Origin, Way};
 use trust_fabric_bench::members::{CONTROL, ClusterArgs, Members, command};
-use trust_fabric_bench::settings::Names;
+use trust_fabric_bench::node::make_certificates;
+use trust_fabric_bench::settings::{Names, peer_name};
+
+use crate::clients::VISITORS;
 
 /// Variable that chooses the deliberate break of a test build.
 const BREAK: &str = "TRUST_FABRIC_BREAK";
@@ -43,13 +47,49 @@ pub struct ClusterOptions {
 
 pub struct Cluster {
     members: Mutex<Members>,
+    program: PathBuf,
+    pub(crate) pki: PathBuf,
     link: Link,
     processes: Arc<Mutex<Vec<u32>>>,
     /// Nodes whose process a fault has ended: the supervisor leaves them alone.
     down: Mutex<BTreeSet<usize>>,
+    /// Members of the cluster now.
+    current: Arc<Mutex<Vec<usize>>>,
     pub health: Health,
-    pub count: usize,
 }
+
+/// Differences between the clusters of different runs.
+#[derive(Clone, Copy, Default)]
+pub struct Variant<'a> {
+    /// Nodes that may join, with the next ids.
+    pub joiners: u64,
+    /// Whether the log is so small that it is purged all the time.
+    pub small_log: bool,
+    /// A deliberate break.
+    pub broken: Option<&'a str>,
+}
+
+/// Faults of one process that the preloaded library makes: integers of its control file.
+#[derive(Clone, Copy)]
+pub enum Control {
+    /// Nanoseconds that the wall clock is ahead.
+    ClockOffset = 0,
+    /// Additional nanoseconds of each sync.
+    SyncDelay = 1,
+    SyncHangs = 2,
+    /// Nanoseconds per second by which the wall clock is too fast.
+    Drift = 3,
+    /// Monotonic time in nanoseconds at which the drift began.
+    DriftBegin = 4,
+    /// The number of the error with which syncs fail.
+    SyncError = 5,
+    /// The number of the error with which allocations of space fail.
+    SpaceError = 6,
+}
+
+const CONTROLS: usize = 7;
+/// Of the log in bytes, if it is small: half of it holds some 50 entries.
+const SMALL_LOG: u64 = 128 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,8 +97,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Cluster {
     /// Starts the nodes in `dir`, and waits until they are ready.
-    pub async fn start(options: &ClusterOptions, dir: &Path, broken: Option<&str>) -> Result<Self> {
-        let count = usize::try_from(options.nodes)?;
+    pub async fn start(options: &ClusterOptions, dir: &Path, variant: Variant<'_>) -> Result<Self> {
+        let founders: Vec<_> = (0..usize::try_from(options.nodes)?).collect();
+        let count = founders.len() + usize::try_from(variant.joiners)?;
         fs::create_dir_all(dir)?;
         let processes = Arc::new(Mutex::new(vec![0; count]));
         let link = Link::between(count, origin(Arc::clone(&processes))).await?;
@@ -76,35 +117,70 @@ impl Cluster {
             keep: false,
             heartbeat: 50,
             hosts: false,
-            joiners: 0,
-            log_bytes_max: None,
-            names: Names::default(),
+            joiners: variant.joiners,
+            log_bytes_max: variant.small_log.then_some(SMALL_LOG),
+            names: Names { more: visitors(), ..Names::default() },
             links: Some(link.addresses.clone()),
             preload: Some(compiled(&options.preload, dir)?),
-            environment: broken.map(|broken| (BREAK.to_owned(), broken.to_owned())).into_iter().collect(),
+            environment: variant
+                .broken
+                .map(|broken| (BREAK.to_owned(), broken.to_owned()))
+                .into_iter()
+                .collect(),
         };
+        make_certificates(&options.program.canonicalize()?, &dir.join("pki"), TRUST_DOMAIN, &VISITORS)?;
         let mut members = args.members()?;
         let mut targets = Vec::new();
         for node in 0..count {
             targets.push(members.peer_address(node)?.to_string());
-            lock(&processes)[node] = members.pid(node)?;
+        }
+        for node in &founders {
+            lock(&processes)[*node] = members.pid(*node)?;
         }
         link.lead_to(targets);
-        let health = Health::of(&members).await?;
-        let (members, down) = (Mutex::new(members), Mutex::default());
-        Ok(Self { members, link, processes, down, health, count })
+        let health = Health::at(&members, &founders).await?;
+        let (members, down, current) = (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
+        let (program, pki) = (options.program.canonicalize()?, dir.canonicalize()?.join("pki"));
+        Ok(Self { members, program, pki, link, processes, down, current, health })
     }
 
     pub fn members(&self) -> MutexGuard<'_, Members> {
         lock(&self.members)
     }
 
+    /// The members of the cluster now.
     pub fn all(&self) -> Vec<usize> {
-        (0..self.count).collect()
+        lock(&self.current).clone()
+    }
+
+    /// The same, for clients that follow its changes.
+    pub fn current(&self) -> Arc<Mutex<Vec<usize>>> {
+        Arc::clone(&self.current)
+    }
+
+    /// A node is no member any more.
+    pub(crate) fn forget(&self, node: usize) {
+        lock(&self.current).retain(|one| *one != node);
+    }
+
+    /// A node is a member from now on.
+    pub(crate) fn remember(&self, node: usize) {
+        lock(&self.current).push(node);
+    }
+
+    /// Address at which the other nodes reach a node.
+    pub(crate) fn peer_address(&self, node: usize) -> String {
+        self.link.addresses[node].to_string()
     }
 
     pub fn leader(&self) -> Option<usize> {
-        self.health.now().leader()
+        self.health.now().leader_of(&self.all())
+    }
+
+    /// Waits until all members are ready; whether they were in time.
+    pub async fn until_ready(&self, longest: Duration) -> bool {
+        let is_ready = |view: &View| view.is_ready_at(&self.all());
+        self.health.until("not all nodes were well", longest, is_ready).await.is_ok()
     }
 
     /// Changes the way from each of `from` to each of `to`.
@@ -180,11 +256,41 @@ impl Cluster {
         Ok(false)
     }
 
-    /// Shifts the wall clock of a node.
-    pub fn shift_clock(&self, node: usize, secs: i64) -> Result<()> {
+    /// Sets faults of a process; the others stay.
+    pub fn control(&self, node: usize, values: &[(Control, i64)]) -> Result<()> {
         let control = self.members().place(node)?.join(CONTROL);
         let file = fs::OpenOptions::new().write(true).open(&control)?;
-        file.write_all_at(&(secs * 1_000_000_000).to_ne_bytes(), 0).context("shift a clock")
+        for (word, value) in values {
+            file.write_all_at(&value.to_ne_bytes(), *word as u64 * 8).context("control a fault")?;
+        }
+        Ok(())
+    }
+
+    /// Ends all faults of a process that the library makes.
+    pub fn heal_process(&self, node: usize) -> Result<()> {
+        let control = self.members().place(node)?.join(CONTROL);
+        let file = fs::OpenOptions::new().write(true).open(&control)?;
+        file.write_all_at(&[0; CONTROLS * 8], 0).context("end a fault")
+    }
+
+    /// Runs the program as the operator at a node, and returns its output.
+    pub async fn administer(&self, node: usize, arguments: &[&str]) -> Result<String> {
+        let mut command = {
+            let mut members = self.members();
+            let address = members.https_address(node)?;
+            let mut command = Command::new(&self.program);
+            command.args(arguments).args(["--server", &format!("https://{address}")]);
+            command
+        };
+        for (flag, name) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
+            command.arg(flag).arg(self.pki.join(name));
+        }
+        let output =
+            tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
+        if !output.status.success() {
+            bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// Copies the directory of a stopped or paused node.
@@ -197,6 +303,28 @@ impl Cluster {
         command(Command::new("cp").arg("-a").arg(directory.join("data")).arg(&copy))
     }
 
+    /// Deletes the directory of a node that is down.
+    pub fn lose_data(&self, node: usize) -> Result<()> {
+        let data = self.members().place(node)?.join("data");
+        fs::remove_dir_all(&data).with_context(|| data.display().to_string())
+    }
+
+    /// Snapshots that a node has installed, by its log.
+    pub fn snapshots_installed(&self, node: usize) -> Result<usize> {
+        let log = self.members().place(node)?.join("node.log");
+        Ok(fs::read_to_string(log)?.matches("snapshot installed").count())
+    }
+
+    /// Writes new certificates of the nodes, for clients and for each other.
+    pub fn renew_certificates(&self) -> Result<()> {
+        write_server(&self.pki, "node")?;
+        for node in self.all() {
+            let id = node as u64 + 1;
+            write_peer(&self.pki, &peer_name(id), (TRUST_DOMAIN, id))?;
+        }
+        Ok(())
+    }
+
     /// Puts the copy in the place of the directory of a stopped node, and the directory in that of the copy.
     pub fn swap_data(&self, node: usize) -> Result<()> {
         let directory = self.members().place(node)?;
@@ -207,22 +335,14 @@ impl Cluster {
     }
 
     /// Whether the program finds every chain of the audit intact in an export of a node; `None` without an export.
-    pub async fn is_audit_intact(&self, program: &Path, dir: &Path, node: usize) -> Result<Option<bool>> {
-        let address = self.members().https_address(node)?;
-        let pki = dir.canonicalize()?.join("pki");
-        let file = pki.with_file_name(format!("audit-{}.jsonl", node + 1));
-        let mut export = Command::new(program);
-        export.args(["audit", "export", "--server", &format!("https://{address}"), "--out"]).arg(&file);
-        for (flag, name) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
-            export.arg(flag).arg(pki.join(name));
+    pub async fn is_audit_intact(&self, node: usize) -> Result<Option<bool>> {
+        let file = self.pki.with_file_name(format!("audit-{}.jsonl", node + 1)).display().to_string();
+        if self.administer(node, &["audit", "export", "--out", &file]).await.is_err() {
+            return Ok(None);
         }
-        let mut verify = Command::new(program);
+        let mut verify = Command::new(&self.program);
         verify.args(["audit", "verify"]).arg(&file);
-        let verified = tokio::task::spawn_blocking(move || {
-            command(&mut export).ok()?;
-            Some(command(&mut verify).is_ok())
-        });
-        Ok(verified.await?)
+        Ok(Some(tokio::task::spawn_blocking(move || command(&mut verify).is_ok()).await?))
     }
 
     /// Nodes whose process has ended although no fault ended it; they are started again after a pause.
@@ -244,7 +364,7 @@ impl Cluster {
         self.heal_network();
         self.resume(&self.all())?;
         for node in self.all() {
-            self.shift_clock(node, 0)?;
+            self.heal_process(node)?;
             let is_down = lock(&self.down).contains(&node);
             if is_down {
                 self.start_again(node)?;
@@ -252,6 +372,14 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// The configuration of the callers that are blocked now and then.
+fn visitors() -> String {
+    let entry = |name| {
+        format!("[[callers]]\nid = \"spiffe://{TRUST_DOMAIN}/{name}\"\ncapabilities = [\"tools.read\"]\n")
+    };
+    VISITORS.map(entry).concat()
 }
 
 /// Compiles the library that shifts clocks.

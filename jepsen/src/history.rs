@@ -52,6 +52,7 @@ pub enum Workload {
     Feed,
     Audit,
     Keys,
+    Blocked,
     /// After the faults are healed.
     Liveness,
 }
@@ -77,7 +78,11 @@ pub enum Workload {
 /// | audit | `chain` | node | none | bool: `trust-fabric audit verify` is content |
 /// | keys | `mint` | `jti` | none | `{"kid", "exp"}`, Unix seconds |
 /// | keys | `check` | `jti` | `{"at": Unix seconds}` | bool: the JWKS of the node verifies it |
+/// | keys | `use` | `jti` | none | bool: accepted in a verification |
 /// | keys | `taint` | `kid` | none | none; `ok`: acknowledged |
+/// | blocked | `use` | caller | none | bool: admitted |
+/// | blocked | `block` | caller | none | id of the block; `ok`: 202 |
+/// | blocked | `lift` | caller | none | none; `ok`: the block is gone |
 /// | liveness | `works` | what | none | bool: within the time |
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -100,6 +105,8 @@ pub enum Kind {
     Mint,
     Check,
     Taint,
+    Block,
+    Lift,
     Works,
 }
 

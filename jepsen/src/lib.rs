@@ -8,6 +8,7 @@ mod clients;
 pub mod cluster;
 pub mod history;
 mod liveness;
+mod membership;
 mod nemesis;
 pub mod results;
 pub mod run;

@@ -17,6 +17,9 @@ const WORKS_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
+/// The probe that needs a signing key.
+const EXCHANGE: &str = "exchange";
+
 /// One request of each kind.
 struct Probe {
     name: &'static str,
@@ -29,8 +32,11 @@ struct Probe {
 pub async fn look(clients: &Arc<Clients>) -> Result<()> {
     let mut trying = JoinSet::new();
     let begun = Instant::now();
-    for node in 0..clients.nodes {
+    for node in clients.all() {
         for probe in probes(clients)? {
+            if probe.name == EXCHANGE && !clients.has_key(node) {
+                continue;
+            }
             let mut process = clients.process(node as u64);
             trying.spawn(async move {
                 let invoke = process.clients().recorder.now();
@@ -69,7 +75,7 @@ fn probes(clients: &Clients) -> Result<Vec<Probe>> {
     let tool = tool_entry(&account, number);
     Ok(vec![
         Probe {
-            name: "exchange",
+            name: EXCHANGE,
             caller: "workload",
             request: post("/v1/exchange/token", "", &exchange(&credential, None)),
             good: &[200],

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use trust_fabric_bench::health::View;
 use trust_fabric_bench::link::Way;
 
-use crate::cluster::Cluster;
-use crate::history::{self, Record, Recorder};
+use crate::clients::{Answer, Clients, Intent, get, post};
+use crate::cluster::{Cluster, Control};
+use crate::history::{self, Kind, Record, Recorder, Workload};
 use crate::schedule::{Draw, Fault, Step, Who};
 
 /// Maximum wait for all nodes to be ready between two restarts, and after a fault of a directory.
@@ -22,6 +25,7 @@ const KILLED_MAX: Duration = Duration::from_secs(5);
 
 pub struct Nemesis {
     pub cluster: Arc<Cluster>,
+    pub clients: Arc<Clients>,
     pub recorder: Arc<Recorder>,
     /// For what a fault draws while it lasts.
     pub seed: u64,
@@ -77,15 +81,31 @@ impl Nemesis {
                 cluster.resume(&nodes)?;
                 self.note(kind, &nodes, &detail, true)
             }
-            Fault::Clock(who, secs) => {
+            Fault::Taint => self.taint(kind, hold).await,
+            Fault::Rotate(number) => self.rotate(kind, self.nth(*number), hold).await,
+            Fault::Certificates => {
+                let nodes = cluster.all();
+                self.note(kind, &nodes, &detail, false)?;
+                cluster.renew_certificates()?;
+                sleep(hold).await;
+                self.note(kind, &nodes, &detail, true)
+            }
+            Fault::Replace(who) => self.replace(kind, self.nodes(*who)[0], hold).await,
+            Fault::Members(who) => self.exchange(kind, self.nodes(*who)[0], hold).await,
+            Fault::Purge(number) => self.purge(kind, self.nodes(Who::Follower(*number))[0], hold).await,
+            Fault::Clock(who, _)
+            | Fault::Drift(who, _)
+            | Fault::SlowDisk(who, _)
+            | Fault::FailedSync(who)
+            | Fault::FullDisk(who) => {
                 let nodes = self.nodes(*who);
                 self.note(kind, &nodes, &detail, false)?;
                 for node in &nodes {
-                    cluster.shift_clock(*node, *secs)?;
+                    cluster.control(*node, &controls(&step.fault)?)?;
                 }
                 sleep(hold).await;
                 for node in &nodes {
-                    cluster.shift_clock(*node, 0)?;
+                    cluster.heal_process(*node)?;
                 }
                 self.note(kind, &nodes, &detail, true)
             }
@@ -128,13 +148,13 @@ impl Nemesis {
             }
             Fault::Ring(shift) => {
                 // Each node reaches itself and as many neighbours on both sides as make a majority.
-                let reach = cluster.count / 4;
-                let angle =
-                    |node: usize| (node + usize::try_from(*shift).unwrap_or_default()) % cluster.count;
-                for one in cluster.all() {
-                    for other in cluster.all() {
+                let all = cluster.all();
+                let reach = all.len() / 4;
+                let angle = |node: usize| (node + usize::try_from(*shift).unwrap_or_default()) % all.len();
+                for &one in &all {
+                    for &other in &all {
                         let apart = angle(one).abs_diff(angle(other));
-                        if apart.min(cluster.count - apart) > reach.max(1) {
+                        if apart.min(all.len() - apart) > reach.max(1) {
                             cluster.ways(&[one], &[other], silence);
                         }
                     }
@@ -175,7 +195,7 @@ impl Nemesis {
             self.cluster.start_again(node)?;
             self.note(kind, &[node], "started", true)?;
             // If not, it is found after the load.
-            drop(self.cluster.health.until("not all nodes were well", READY_MAX, View::is_ready).await);
+            self.cluster.until_ready(READY_MAX).await;
         }
         Ok(())
     }
@@ -203,19 +223,85 @@ impl Nemesis {
         cluster.swap_data(node)?;
         cluster.start_again(node)?;
         self.note(kind, &[node], "started on its own directory", true)?;
-        drop(cluster.health.until("not all nodes were well", READY_MAX, View::is_ready).await);
+        cluster.until_ready(READY_MAX).await;
         Ok(())
     }
 
+    /// A node is killed and its directory lost; the next node replaces it.
+    async fn replace(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
+        let cluster = &self.cluster;
+        self.note(kind, &[node], "killed, its directory is lost", false)?;
+        cluster.kill(&[node])?;
+        cluster.until_exited(node, KILLED_MAX).await?;
+        cluster.lose_data(node)?;
+        sleep(hold).await;
+        let new = cluster.replace(node).await?;
+        self.note(kind, &[node], &format!("replaced by node {}", new + 1), true)?;
+        cluster.until_ready(READY_MAX).await;
+        Ok(())
+    }
+
+    /// A node is stopped in order and removed, and the next node joins.
+    async fn exchange(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
+        let cluster = &self.cluster;
+        self.note(kind, &[node], "SIGTERM, then removed", false)?;
+        cluster.stop(node).await?;
+        sleep(hold).await;
+        let new = cluster.exchange(node).await?;
+        self.note(kind, &[node], &format!("node {} has joined", new + 1), true)?;
+        cluster.until_ready(READY_MAX).await;
+        Ok(())
+    }
+
+    /// A follower is down until the others have purged what it lacks: it comes back by a snapshot.
+    async fn purge(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
+        let cluster = &self.cluster;
+        self.note(kind, &[node], "killed while the log is purged", false)?;
+        let before = cluster.snapshots_installed(node)?;
+        cluster.kill(&[node])?;
+        sleep(hold).await;
+        cluster.start_again(node)?;
+        cluster.until_ready(READY_MAX).await;
+        let installed = cluster.snapshots_installed(node)? - before;
+        self.note(kind, &[node], &format!("ready; snapshots installed: {installed}"), true)
+    }
+
+    /// Taints the key with which one node of the run mints; always the same one, since others have to mint.
+    async fn taint(&self, kind: &str, hold: Duration) -> Result<()> {
+        let node = self.nth(self.seed);
+        let mut process = self.clients.process(self.seed);
+        let Some(kid) = signing_key(&self.clients, node).await else { return Ok(()) };
+        self.note(kind, &[node], &kid, false)?;
+        self.clients.lose_key(node);
+        let intent =
+            Intent { workload: Workload::Keys, kind: Kind::Taint, key: &kid, input: Value::Null };
+        let request = post(&format!("/v1/sys/keys/{kid}/taint"), "", &json!({}));
+        let judge = |answer: &Answer| (answer.outcome(&[200]), Value::Null);
+        let at = process.node();
+        process.operate(intent, ("operator", at), &request, judge).await?;
+        sleep(hold).await;
+        self.note(kind, &[node], &kid, true)
+    }
+
+    /// Retires the key with which a node mints, in favour of its successor.
+    async fn rotate(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
+        self.note(kind, &[node], "retire the key", false)?;
+        let request = post("/v1/sys/keys/rotate", "", &json!({}));
+        let answer = self.clients.call("operator", node, &request).await;
+        sleep(hold).await;
+        self.note(kind, &[node], &format!("{:?} {}", answer.status, answer.body), true)
+    }
+
     fn nth(&self, number: u64) -> usize {
-        usize::try_from(number).unwrap_or_default() % self.cluster.count
+        let nodes = self.cluster.all();
+        nodes[usize::try_from(number).unwrap_or_default() % nodes.len()]
     }
 
     /// The nodes that a fault concerns now.
     fn nodes(&self, who: Who) -> Vec<usize> {
         let cluster = &self.cluster;
-        // Without a leader, the first node takes its part.
-        let leader = cluster.leader().unwrap_or_default();
+        // Without a leader, the first member takes its part.
+        let leader = cluster.leader().unwrap_or_else(|| cluster.all()[0]);
         let mut followers: Vec<_> = cluster.all().into_iter().filter(|node| *node != leader).collect();
         let turned = |nodes: &mut Vec<usize>, number: u64| {
             let by = usize::try_from(number).unwrap_or_default() % nodes.len();
@@ -233,7 +319,7 @@ impl Nemesis {
                 if with_leader {
                     followers.insert(0, leader);
                 }
-                followers.truncate((cluster.count - 1) / 2);
+                followers.truncate((cluster.all().len() - 1) / 2);
                 followers
             }
             Who::All => cluster.all(),
@@ -249,4 +335,29 @@ impl Nemesis {
             is_end,
         }))
     }
+}
+
+/// The integers of the preloaded library for a fault.
+fn controls(fault: &Fault) -> Result<Vec<(Control, i64)>> {
+    Ok(match fault {
+        Fault::Clock(_, secs) => vec![(Control::ClockOffset, secs * 1_000_000_000)],
+        Fault::Drift(_, nanos) => {
+            let now = clock_gettime(ClockId::Monotonic);
+            vec![(Control::DriftBegin, now.tv_sec * 1_000_000_000 + now.tv_nsec), (Control::Drift, *nanos)]
+        }
+        Fault::SlowDisk(_, Some(millis)) => vec![(Control::SyncDelay, i64::try_from(millis * 1_000_000)?)],
+        Fault::SlowDisk(_, None) => vec![(Control::SyncHangs, 1)],
+        Fault::FailedSync(_) => vec![(Control::SyncError, Errno::IO.raw_os_error().into())],
+        Fault::FullDisk(_) => vec![(Control::SpaceError, Errno::NOSPC.raw_os_error().into())],
+        other => bail!("{other:?} is no fault of the preloaded library"),
+    })
+}
+
+/// The key with which a node mints or will mint.
+async fn signing_key(clients: &Clients, node: usize) -> Option<String> {
+    let answer = clients.call("operator", node, &get("/v1/sys/keys")).await;
+    let of_node = |key: &&Value| key["node_id"] == node as u64 + 1 && key["algorithm"] == "ES256";
+    let lives = |key: &&Value| matches!(key["state"].as_str(), Some("active" | "pending"));
+    let key = answer.body.as_array()?.iter().filter(of_node).find(lives)?;
+    Some(key["kid"].as_str()?.to_owned())
 }

@@ -10,10 +10,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use trust_fabric_bench::health::View;
 
 use crate::clients::{Answer, Clients, Intent, unix_secs};
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterOptions, Variant};
 use crate::history::{Fault, Kind, Leader, Outcome, Record, Recorder, Run, Workload};
 use crate::liveness;
 use crate::schedule::{Nemesis, schedule};
@@ -26,7 +25,7 @@ const HEALED_MAX: Duration = Duration::from_secs(60);
 const NO_BREAK: &str = "none";
 
 /// Every workload of the load.
-pub const WORKLOADS: [Workload; 7] = [
+pub const WORKLOADS: [Workload; 8] = [
     Workload::Revoke,
     Workload::SingleUse,
     Workload::Registry,
@@ -34,6 +33,7 @@ pub const WORKLOADS: [Workload; 7] = [
     Workload::Feed,
     Workload::Audit,
     Workload::Keys,
+    Workload::Blocked,
 ];
 
 /// Faults and load of one run.
@@ -45,6 +45,16 @@ pub struct Plan {
     pub seed: u64,
     /// Name of a deliberate break of the program, which is recorded and switched on.
     pub broken: Option<String>,
+}
+
+impl Plan {
+    fn variant(&self) -> Variant<'_> {
+        Variant {
+            joiners: self.nemesis.joiners(self.seed, self.seconds),
+            small_log: self.nemesis == Nemesis::Purge,
+            broken: self.broken.as_deref(),
+        }
+    }
 }
 
 /// Runs it in `directory`, which gets the schedule, the history, and the nodes with their logs.
@@ -61,9 +71,9 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     fs::write(directory.join("schedule.json"), serde_json::to_string_pretty(&steps)?)?;
     let history = directory.join("history.jsonl");
     let cluster =
-        Arc::new(Cluster::start(options, &directory.join("cluster"), plan.broken.as_deref()).await?);
+        Arc::new(Cluster::start(options, &directory.join("cluster"), plan.variant()).await?);
     let recorder = Arc::new(Recorder::create(&history, facts(options, plan)?)?);
-    let clients = Clients::new(&cluster.members(), Arc::clone(&recorder))?;
+    let clients = Clients::new(&cluster.members(), cluster.current(), Arc::clone(&recorder))?;
     let mut beside = JoinSet::new();
     beside.spawn(watch_leaders(Arc::clone(&cluster), Arc::clone(&recorder)));
     beside.spawn(supervise(Arc::clone(&cluster), Arc::clone(&recorder)));
@@ -72,6 +82,7 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     let begun = Instant::now();
     let nemesis = crate::nemesis::Nemesis {
         cluster: Arc::clone(&cluster),
+        clients: Arc::clone(&clients),
         recorder: Arc::clone(&recorder),
         seed: plan.seed,
     };
@@ -85,11 +96,11 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     liveness::look(&clients).await?;
     load.stop().await?;
     // A cluster that is not well now has lost its liveness, which is recorded; the reads show what else.
-    drop(cluster.health.until("not all nodes were well", HEALED_MAX, View::is_ready).await);
+    cluster.until_ready(HEALED_MAX).await;
     clients.begin_final();
     let read = load.read_all().await;
     let chains = if plan.workloads.contains(&Workload::Audit) {
-        verify_chains(&cluster, &clients, options, directory).await
+        verify_chains(&cluster, &clients).await
     } else {
         Ok(())
     };
@@ -100,16 +111,11 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
 }
 
 /// Records whether the chains of the audit are intact, as the program judges an export of each node.
-async fn verify_chains(
-    cluster: &Cluster,
-    clients: &Arc<Clients>,
-    options: &ClusterOptions,
-    directory: &Path,
-) -> Result<()> {
+async fn verify_chains(cluster: &Cluster, clients: &Arc<Clients>) -> Result<()> {
     let mut process = clients.process(0);
     for node in cluster.all() {
         let invoke = clients.recorder.now();
-        let intact = cluster.is_audit_intact(&options.program, &directory.join("cluster"), node).await?;
+        let intact = cluster.is_audit_intact(node).await?;
         let answer = Answer::observed(invoke, clients.recorder.now());
         let key = format!("node {}", node + 1);
         let intent = Intent { workload: Workload::Audit, kind: Kind::Chain, key: &key, input: Value::Null };
@@ -129,7 +135,7 @@ fn facts(options: &ClusterOptions, plan: &Plan) -> Result<Run> {
     let workload = if plan.workloads == WORKLOADS { "all".to_owned() } else { names.join("+") };
     Ok(Run {
         seed: plan.seed,
-        nodes: options.nodes,
+        nodes: options.nodes + plan.variant().joiners,
         workload,
         nemesis: plan.nemesis.name(),
         begun_unix_secs: unix_secs(),
@@ -142,7 +148,7 @@ fn facts(options: &ClusterOptions, plan: &Plan) -> Result<Run> {
 /// Records the leader that each node names, when it changes.
 async fn watch_leaders(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result<()> {
     let mut changes = cluster.health.changes();
-    let mut known = vec![None; cluster.count];
+    let mut known = vec![None; changes.borrow().0.len()];
     loop {
         let view = changes.borrow_and_update().clone();
         for (node, (known, health)) in (1..).zip(known.iter_mut().zip(&view.0)) {

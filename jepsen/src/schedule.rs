@@ -8,6 +8,9 @@ use serde::Serialize;
 /// Milliseconds before the first fault, for a history that begins well.
 const FIRST_MILLIS: u64 = 1_500;
 
+/// Milliseconds after which a successor of a signing key may sign: it is published for ten minutes before.
+const SUCCESSOR_MILLIS: u64 = 610_000;
+
 /// A reproducible sequence (`SplitMix64`).
 pub struct Draw(u64);
 
@@ -78,13 +81,33 @@ pub enum Nemesis {
     SetBack,
     /// The wall clock of a node jumps
     Clock,
+    /// The wall clock of a node runs too fast or too slowly, or stands still
+    Drift,
+    /// Syncs of a node take longer, or hang
+    SlowDisk,
+    /// Syncs of a node fail
+    FailedSync,
+    /// A node cannot allocate space
+    FullDisk,
+    /// The signing key of a node is tainted
+    Taint,
+    /// From the eleventh minute on, when successors may sign: the signing key of a node is rotated
+    Rotate,
+    /// The certificates of all nodes, for clients and for each other, are renewed
+    Certificates,
+    /// A node is killed with its directory and replaced by a new one
+    Replace,
+    /// A node leaves the cluster in order, and a new one joins it
+    Members,
+    /// The log is small, and a follower is down until it has been purged beyond the follower's entries
+    Purge,
     /// Two faults at a time of any kind, one of processes and one of the network
     Mix,
 }
 
 impl Nemesis {
     /// Of the short table.
-    pub const SHORT: [Self; 12] = [
+    pub const SHORT: [Self; 16] = [
         Self::KillOne,
         Self::KillAll,
         Self::PauseLeader,
@@ -96,12 +119,22 @@ impl Nemesis {
         Self::Restart,
         Self::SetBack,
         Self::Clock,
+        Self::FailedSync,
+        Self::Taint,
+        Self::Certificates,
+        Self::Replace,
         Self::Mix,
     ];
 
     /// Every one that is something else than another with so many nodes.
     pub fn all(nodes: u64) -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|one| *one != Self::Ring || nodes >= 5).collect()
+    }
+
+    /// Nodes that join in a run of so many seconds, at most.
+    pub fn joiners(self, seed: u64, seconds: u64) -> u64 {
+        let joins = |step: &Step| matches!(step.fault, Fault::Replace(_) | Fault::Members(_));
+        schedule(seed, self, seconds).iter().filter(|step| joins(step)).count() as u64
     }
 
     pub fn name(self) -> String {
@@ -131,6 +164,19 @@ pub enum Fault {
     Restart,
     SetBack(u64),
     Clock(Who, i64),
+    /// Nanoseconds per second.
+    Drift(Who, i64),
+    /// Additional milliseconds of each sync; `None`: it hangs.
+    SlowDisk(Who, Option<u64>),
+    FailedSync(Who),
+    FullDisk(Who),
+    Taint,
+    Rotate(u64),
+    Certificates,
+    Replace(Who),
+    Members(Who),
+    /// A follower is down.
+    Purge(u64),
     Partition(Who),
     Ring(u64),
     Bridge(u64),
@@ -149,6 +195,16 @@ impl Fault {
             Self::Restart => "restart",
             Self::SetBack(_) => "set-back",
             Self::Clock(..) => "clock",
+            Self::Drift(..) => "drift",
+            Self::SlowDisk(..) => "slow-disk",
+            Self::FailedSync(_) => "failed-sync",
+            Self::FullDisk(_) => "full-disk",
+            Self::Taint => "taint",
+            Self::Rotate(_) => "rotate",
+            Self::Certificates => "certificates",
+            Self::Replace(_) => "lost-disk",
+            Self::Members(_) => "members",
+            Self::Purge(_) => "purge",
             Self::Partition(_) => "partition",
             Self::Ring(_) => "ring",
             Self::Bridge(_) => "bridge",
@@ -161,7 +217,16 @@ impl Fault {
 
     /// Whether it is a fault of the links, which may be beside one of a process.
     pub const fn is_of_network(&self) -> bool {
-        !matches!(self, Self::Kill(_) | Self::Pause(_) | Self::Restart | Self::SetBack(_) | Self::Clock(..))
+        matches!(
+            self,
+            Self::Partition(_)
+                | Self::Ring(_)
+                | Self::Bridge(_)
+                | Self::OneWay(..)
+                | Self::Flapping(..)
+                | Self::Slow(_)
+                | Self::Lossy(_)
+        )
     }
 }
 
@@ -191,7 +256,7 @@ pub fn schedule(seed: u64, nemesis: Nemesis, seconds: u64) -> Vec<Step> {
         _ => &[Lane::Of(nemesis)],
     };
     for lane in lanes {
-        let mut at = FIRST_MILLIS;
+        let mut at = if nemesis == Nemesis::Rotate { SUCCESSOR_MILLIS } else { FIRST_MILLIS };
         while at < end {
             let of = match lane {
                 Lane::Of(nemesis) => *nemesis,
@@ -217,7 +282,7 @@ enum Lane {
     Network,
 }
 
-const PROCESSES: [Nemesis; 9] = [
+const PROCESSES: [Nemesis; 13] = [
     Nemesis::KillOne,
     Nemesis::KillOne,
     Nemesis::KillMinority,
@@ -226,6 +291,10 @@ const PROCESSES: [Nemesis; 9] = [
     Nemesis::PauseFollower,
     Nemesis::PauseMinority,
     Nemesis::Clock,
+    Nemesis::Drift,
+    Nemesis::SlowDisk,
+    Nemesis::FailedSync,
+    Nemesis::FullDisk,
     Nemesis::Restart,
 ];
 
@@ -241,6 +310,9 @@ const NETWORK: [Nemesis; 7] = [
 
 /// Seconds by which clocks jump.
 const JUMPS: [i64; 6] = [-3600, -60, -10, 10, 60, 3600];
+
+/// Nanoseconds per second by which clocks drift; the last one stands still.
+const DRIFTS: [i64; 5] = [10_000_000, 200_000_000, 1_000_000_000, -200_000_000, -1_000_000_000];
 
 /// A fault of this kind, and its milliseconds.
 fn fault_of(draw: &mut Draw, of: Nemesis) -> (Fault, u64) {
@@ -272,6 +344,21 @@ fn fault_of(draw: &mut Draw, of: Nemesis) -> (Fault, u64) {
         Nemesis::Restart => (Fault::Restart, 4_000),
         Nemesis::SetBack => (Fault::SetBack(draw.below(8)), draw.within(2_500, 4_500)),
         Nemesis::Clock => (Fault::Clock(one(draw), draw.one_of(&JUMPS)), draw.within(1_500, 5_000)),
+        Nemesis::Drift => (Fault::Drift(one(draw), draw.one_of(&DRIFTS)), draw.within(1_500, 5_000)),
+        Nemesis::SlowDisk => {
+            let millis = draw.one_of(&[None, Some(20), Some(200), Some(2_000)]);
+            (Fault::SlowDisk(one(draw), millis), hold)
+        }
+        Nemesis::FailedSync => (Fault::FailedSync(one(draw)), hold),
+        Nemesis::FullDisk => (Fault::FullDisk(one(draw)), hold),
+        Nemesis::Taint => (Fault::Taint, draw.within(1_000, 2_500)),
+        Nemesis::Rotate => (Fault::Rotate(draw.below(8)), draw.within(500, 1_500)),
+        // Files are read every few seconds.
+        Nemesis::Certificates => (Fault::Certificates, draw.within(3_000, 5_000)),
+        Nemesis::Replace => (Fault::Replace(one(draw)), draw.within(500, 1_500)),
+        Nemesis::Members => (Fault::Members(one(draw)), draw.within(500, 1_500)),
+        // The log is kept for a silent member for ten seconds.
+        Nemesis::Purge => (Fault::Purge(draw.below(8)), draw.within(11_000, 13_000)),
     }
 }
 
@@ -304,9 +391,9 @@ mod tests {
     #[test]
     fn every_nemesis_has_faults_before_the_end() {
         for nemesis in Nemesis::value_variants() {
-            let steps = schedule(3, *nemesis, 20);
+            let steps = schedule(3, *nemesis, 620);
             assert_eq!(steps.is_empty(), *nemesis == Nemesis::None, "{nemesis:?}");
-            assert!(steps.iter().all(|step| step.at_millis < 20_000));
+            assert!(steps.iter().all(|step| step.at_millis < 620_000));
         }
     }
 }

@@ -78,7 +78,7 @@ pub async fn of_tool(
     let Ok(Path(tool_id)) = tool_id else { return Err(ReadError::UnknownTool.into()) };
     let params = QueryParams::read(query, &["limit", "decision", "since", "cursor"])?;
     let page = params.page()?;
-    let before = page.after.as_deref().map(place);
+    let before = page.after.as_deref().map(trail_cursor);
     let query = trail::Query {
         limit: page.limit,
         decision: params.value("decision").map(decision).transpose()?,
@@ -87,7 +87,7 @@ pub async fn of_tool(
         ..trail::Query::default()
     };
     let page = app.audit.trail(&current, &tool_id, &query).await?;
-    paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
+    paging::answer(&uri, &page.entries, page.next.map(|cursor| cursor.to_string()).as_deref())
 }
 
 /// Administrative acts: changes of policy, signing keys, revocations, blocks and allowances, and of streams by operators
@@ -122,11 +122,11 @@ pub async fn acts(
         action: Some(Action::Admin),
         actor: params.value("actor").map(str::to_owned),
         since: params.value("since").map(since).transpose()?,
-        before: page.after.as_deref().map(place).transpose()?,
+        before: page.after.as_deref().map(trail_cursor).transpose()?,
         decision: None,
     };
     let page = app.audit.acts(&current, &query).await?;
-    paging::answer(&uri, &page.entries, page.next.map(|place| place.to_string()).as_deref())
+    paging::answer(&uri, &page.entries, page.next.map(|cursor| cursor.to_string()).as_deref())
 }
 
 /// The audit of every node in blocks, oldest first, for an export.
@@ -159,7 +159,7 @@ pub async fn blocks(
     paging::answer(&uri, &blocks, next.as_deref())
 }
 
-fn place(cursor: &str) -> Result<trail::TrailCursor, Error> {
+fn trail_cursor(cursor: &str) -> Result<trail::TrailCursor, Error> {
     cursor.parse().map_err(|()| Error::invalid_request("cursor: must be from a Link header"))
 }
 

@@ -1,14 +1,19 @@
-// Faults of a machine, for one process: a wall clock that is wrong, and a disk whose syncs are slow or hang.
-// tests/faults.py compiles this file and loads it with LD_PRELOAD.
+// Faults of a machine, for one process: a wall clock that is wrong or drifts, and a disk that is slow, hangs, fails or is
+// full. tests/faults.py and the harness in jepsen/ compile this file and load it with LD_PRELOAD.
 //
-// FAULTS_CONTROL names a file of three 64-bit integers in the byte order of the machine, which is mapped and read at
-// each call, so that a fault begins and ends while the process runs:
+// FAULTS_CONTROL names a file of 64-bit integers in the byte order of the machine, which is mapped and read at each call,
+// so that a fault begins and ends while the process runs. A shorter file is one whose other integers are zero:
 //   0  offset of CLOCK_REALTIME in nanoseconds
 //   1  additional time of each sync in nanoseconds
 //   2  not zero: syncs hang until it is zero again
-// FAULTS_BELOW names the directory whose files have slow syncs. The boot and monotonic clocks are never shifted.
+//   3  drift of CLOCK_REALTIME in nanoseconds per second, positive if it is too fast
+//   4  time of CLOCK_MONOTONIC in nanoseconds at which the drift began
+//   5  not zero: each sync fails with this errno
+//   6  not zero: whatever allocates space fails with this errno
+// FAULTS_BELOW names the directory whose files have these faults. The boot and monotonic clocks are never shifted.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -22,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OFFSET, DELAY, HANG, WORDS };
+enum { OFFSET, DELAY, HANG, DRIFT, DRIFT_FROM, SYNC_ERROR, SPACE_ERROR, WORDS };
 
 static const int64_t NONE[WORDS];
 static const volatile int64_t *control = NONE;
@@ -55,12 +60,25 @@ static void add(struct timespec *time, int64_t nanos) {
     time->tv_nsec = rest;
 }
 
-int clock_gettime(clockid_t clock, struct timespec *time) {
+static int real_clock(clockid_t clock, struct timespec *time) {
     static int (*next)(clockid_t, struct timespec *);
     if (!next) next = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int result = next ? next(clock, time) : (int)syscall(SYS_clock_gettime, clock, time);
+    return next ? next(clock, time) : (int)syscall(SYS_clock_gettime, clock, time);
+}
+
+// The offset, and the drift since it began.
+static int64_t shift(void) {
+    int64_t drift = control[DRIFT];
+    struct timespec now;
+    if (drift == 0 || real_clock(CLOCK_MONOTONIC, &now) != 0) return control[OFFSET];
+    int64_t passed = now.tv_sec * 1000000000 + now.tv_nsec - control[DRIFT_FROM];
+    return control[OFFSET] + (int64_t)((__int128)passed * drift / 1000000000);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int result = real_clock(clock, time);
     if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_TAI))
-        add(time, control[OFFSET]);
+        add(time, shift());
     return result;
 }
 
@@ -97,7 +115,7 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
 #else
     int is_monotonic = 0;
 #endif
-    if (!is_monotonic) add(&shifted, -control[OFFSET]);
+    if (!is_monotonic) add(&shifted, -shift());
     if (shifted.tv_sec < 0) shifted.tv_sec = 0;
     return next(condition, mutex, &shifted);
 }
@@ -118,23 +136,57 @@ static void pause_for(int64_t nanos) {
     while (clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, &rest) != 0) {}
 }
 
-static void wait_for_disk(int file) {
-    if ((control[DELAY] == 0 && control[HANG] == 0) || !is_below(file)) return;
+// Waits as long as a sync of this file takes. Returns the error with which it fails, or 0.
+static int sync_fault(int file) {
+    if ((control[DELAY] == 0 && control[HANG] == 0 && control[SYNC_ERROR] == 0) || !is_below(file)) return 0;
     if (control[DELAY] > 0) pause_for(control[DELAY]);
     while (control[HANG] != 0) pause_for(5000000);
+    return (int)control[SYNC_ERROR];
+}
+
+static int failed(int error) {
+    errno = error;
+    return -1;
 }
 
 int fsync(int file) {
-    wait_for_disk(file);
-    return (int)syscall(SYS_fsync, file);
+    int error = sync_fault(file);
+    return error ? failed(error) : (int)syscall(SYS_fsync, file);
 }
 
 int fdatasync(int file) {
-    wait_for_disk(file);
-    return (int)syscall(SYS_fdatasync, file);
+    int error = sync_fault(file);
+    return error ? failed(error) : (int)syscall(SYS_fdatasync, file);
 }
 
 int sync_file_range(int file, off64_t offset, off64_t bytes, unsigned int flags) {
-    wait_for_disk(file);
-    return (int)syscall(SYS_sync_file_range, file, offset, bytes, flags);
+    int error = sync_fault(file);
+    return error ? failed(error) : (int)syscall(SYS_sync_file_range, file, offset, bytes, flags);
+}
+
+static int space_fault(int file) {
+    return control[SPACE_ERROR] != 0 && is_below(file) ? (int)control[SPACE_ERROR] : 0;
+}
+
+ssize_t write(int file, const void *bytes, size_t length) {
+    int error = space_fault(file);
+    return error ? failed(error) : syscall(SYS_write, file, bytes, length);
+}
+
+ssize_t pwrite64(int file, const void *bytes, size_t length, off64_t offset) {
+    int error = space_fault(file);
+    return error ? failed(error) : syscall(SYS_pwrite64, file, bytes, length, offset);
+}
+
+ssize_t pwrite(int file, const void *bytes, size_t length, off_t offset) {
+    return pwrite64(file, bytes, length, offset);
+}
+
+int fallocate64(int file, int mode, off64_t offset, off64_t length) {
+    int error = space_fault(file);
+    return error ? failed(error) : (int)syscall(SYS_fallocate, file, mode, offset, length);
+}
+
+int fallocate(int file, int mode, off_t offset, off_t length) {
+    return fallocate64(file, mode, offset, length);
 }

@@ -70,7 +70,7 @@ struct Body<'b> {
     token: &'b str,
 }
 
-/// What a route needs, prepared once.
+/// The key, the signer and the answer of a route, prepared once.
 struct Work {
     key: Option<ParsedPublicKey>,
     /// The key and the signed part of the token.

@@ -1,4 +1,5 @@
-//! Keys: every minted token verifies with the key set of every node until it expires, except those of a tainted key.
+//! Keys: every minted token verifies with the key set of every node until it expires, except those of a tainted key,
+//! which no node accepts once the taint is acknowledged.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -52,6 +53,17 @@ pub fn check(history: &History) -> Vec<Violation> {
         if is_verified && check.is_final && taint.is_some_and(|taint| taint.acknowledged < check.invoke) {
             let detail = format!("{} verified with the tainted key {}", name(check), token.kid);
             found.add("tainted keys leave the key set", detail, &[token.number, number]);
+        }
+    }
+    for &(number, used) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Use)) {
+        let (Some(is_accepted), Some(token)) = (used.value.as_bool(), tokens.get(used.key.as_str())) else {
+            found.add_unreadable((number, used));
+            continue;
+        };
+        let taint = taints.get(token.kid.as_str());
+        if is_accepted && taint.is_some_and(|taint| taint.acknowledged < used.invoke) {
+            let detail = format!("{} was accepted after the taint of {}", name(used), token.kid);
+            found.add("no accept of a tainted key", detail, &[token.number, number]);
         }
     }
     found.violations

@@ -5,6 +5,7 @@
 //! looked for at the end are violations. Numbers are those in [`History::operations`].
 
 mod audit;
+mod blocked;
 mod feed;
 mod keys;
 mod linearizable;
@@ -40,7 +41,7 @@ pub struct Violation {
 /// A checker with its name.
 pub type Checker = (&'static str, fn(&History) -> Vec<Violation>);
 
-pub const ALL: [Checker; 9] = [
+pub const ALL: [Checker; 10] = [
     (witness::NAME, witness::check),
     (registry::NAME, registry::check),
     (revoke::NAME, revoke::check),
@@ -49,6 +50,7 @@ pub const ALL: [Checker; 9] = [
     (feed::NAME, feed::check),
     (audit::NAME, audit::check),
     (keys::NAME, keys::check),
+    (blocked::NAME, blocked::check),
     (liveness::NAME, liveness::check),
 ];
 

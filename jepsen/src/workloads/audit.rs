@@ -84,7 +84,7 @@ impl Audit {
         sleep(SHIPPED).await;
         let tools = self.tools().clone();
         for tool in tools {
-            for node in 0..process.clients().nodes {
+            for node in process.clients().all() {
                 let key = format!("node {}", node + 1);
                 let intent = Intent {
                     workload: Workload::Audit,

@@ -124,7 +124,7 @@ impl Feed {
         if let Ok(ended) = timeout(LAST_MAX, ending).await {
             ended?;
         }
-        for node in 0..clients.nodes {
+        for node in clients.all() {
             let invoke = clients.recorder.now();
             let all = timeout(LAST_MAX, self.all(&clients, node, &tool)).await;
             let answer = Answer::observed(invoke, clients.recorder.now());

@@ -55,6 +55,9 @@ impl Keys {
             let node = process.node();
             check(&mut process, &minted, node).await?;
             self.minted().push(minted);
+            let earlier = process.draw.one_of(&self.minted());
+            let node = process.node();
+            verify(&mut process, &earlier, node).await?;
         }
         Ok(())
     }
@@ -67,8 +70,9 @@ impl Keys {
     pub async fn read_all(&self, process: &mut Process) -> Result<()> {
         let minted = self.minted().clone();
         for one in &minted[minted.len().saturating_sub(KEPT)..] {
-            for node in 0..process.clients().nodes {
+            for node in process.clients().all() {
                 check(process, one, node).await?;
+                verify(process, one, node).await?;
             }
         }
         Ok(())
@@ -86,6 +90,17 @@ async fn check(process: &mut Process, minted: &Minted, node: usize) -> Result<()
     };
     let intent = Intent { input: json!({"at": unix_secs()}), ..intent(Kind::Check, &minted.jti) };
     process.operate(intent, ("gateway", node), &get("/v1/identity/jwks"), judge).await.map(drop)
+}
+
+/// Uses a token: that of a tainted key is refused.
+async fn verify(process: &mut Process, minted: &Minted, node: usize) -> Result<()> {
+    let judge = |answer: &Answer| match answer.status {
+        Some(200) => (Outcome::Ok, json!(true)),
+        Some(403) if answer.body["check"].is_string() => (Outcome::Ok, json!(false)),
+        _ => (answer.outcome(&[]), Value::Null),
+    };
+    let request = super::verification(super::TOOL, &minted.token, None, None);
+    process.operate(intent(Kind::Use, &minted.jti), ("gateway", node), &request, judge).await.map(drop)
 }
 
 /// Whether a key of the set verifies the signature. `None`: the key is not there, or is malformed.

@@ -1,6 +1,7 @@
 //! The load of a run: for each promise, clients that would see it broken.
 
 mod audit;
+mod blocked;
 mod feed;
 mod keys;
 mod registry;
@@ -91,6 +92,9 @@ impl Load {
         if has(Workload::Keys) {
             load.keys.start(clients, seed, &mut load.running);
         }
+        if has(Workload::Blocked) {
+            blocked::start(clients, seed, &mut load.running);
+        }
         Ok(load)
     }
 
@@ -124,6 +128,9 @@ impl Load {
         if has(Workload::Keys) {
             self.keys.read_all(&mut process).await?;
         }
+        if has(Workload::Blocked) {
+            blocked::read_all(&mut process).await?;
+        }
         if has(Workload::Audit) {
             self.audit.read_all(&mut process).await?;
         }
@@ -152,7 +159,8 @@ pub async fn until(clients: &Clients, caller: &'static str, request: &[u8], good
     let begun = Instant::now();
     let mut node = 0;
     loop {
-        let answer = clients.call(caller, node % clients.nodes, request).await;
+        let nodes = clients.all();
+        let answer = clients.call(caller, nodes[node % nodes.len()], request).await;
         match answer.status {
             Some(status) if good.contains(&status) => return Ok(answer),
             None | Some(429 | 503) => {}

@@ -105,7 +105,7 @@ impl Registry {
     pub async fn read_all(&self, process: &mut Process) -> Result<()> {
         let tools: Vec<_> = self.seen().keys().cloned().collect();
         for tool in tools {
-            for node in 0..process.clients().nodes {
+            for node in process.clients().all() {
                 self.read(process, &tool, node).await?;
             }
         }

@@ -100,7 +100,7 @@ impl Revoke {
         let (outcome, used) = tokio::join!(revoking, using);
         used?;
         if outcome? == Outcome::Ok {
-            for node in 0..clients.nodes {
+            for node in clients.all() {
                 use_token(process, account, node).await?;
             }
             let node = process.node();
@@ -121,7 +121,7 @@ impl Revoke {
         let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let from = sent.len().saturating_sub(KEPT);
         let mut reading = JoinSet::new();
-        for node in 0..process.clients().nodes {
+        for node in process.clients().all() {
             let (accounts, mut process) = (sent[from..].to_vec(), process.clients().process(node as u64));
             reading.spawn(async move {
                 for account in &accounts {

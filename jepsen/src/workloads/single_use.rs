@@ -59,16 +59,18 @@ async fn client(mut process: Process) -> Result<()> {
 /// Presents it to all nodes at once, then once more to one of them.
 async fn race(process: &mut Process, once: &Once) -> Result<()> {
     let clients = Arc::clone(process.clients());
-    let mut racers: Vec<_> = (0..clients.nodes).map(|node| clients.process(node as u64)).collect();
-    let nodes = once.presentations.iter().enumerate();
+    let nodes = clients.all();
+    let mut racers: Vec<_> = once.presentations.iter().map(|_| clients.process(process.draw.next())).collect();
+    let at_nodes = once.presentations.iter().zip(nodes.iter().cycle());
     let racing: Vec<_> =
-        racers.iter_mut().zip(nodes).map(|(racer, (node, one))| present(racer, once, one, node)).collect();
+        racers.iter_mut().zip(at_nodes).map(|(racer, (one, node))| present(racer, once, one, *node)).collect();
     for raced in join_all(racing).await {
         raced?;
     }
-    let node = process.node();
+    let retried = process.draw.below(once.presentations.len() as u64);
+    let retried = usize::try_from(retried).unwrap_or_default();
     // A retry goes to the next node.
-    present(process, once, &once.presentations[node], (node + 1) % clients.nodes).await
+    present(process, once, &once.presentations[retried], nodes[(retried + 1) % nodes.len()]).await
 }
 
 async fn present(process: &mut Process, once: &Once, one: &Presentation, node: usize) -> Result<()> {
@@ -104,7 +106,7 @@ async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 
 /// Keys of the presentations: none, one of their own each, or the same.
 fn keys(process: &mut Process, number: u64) -> Vec<Option<String>> {
-    let (run, nodes) = (process.clients().run.clone(), process.clients().nodes);
+    let (run, nodes) = (process.clients().run.clone(), process.clients().all().len());
     let mode = process.draw.below(3);
     (0..nodes)
         .map(|node| match mode {
@@ -158,7 +160,7 @@ async fn token(process: &mut Process, number: u64) -> Result<Option<Once>> {
 fn set(clients: &Clients, number: u64) -> Once {
     let jti = format!("once{}-{number}", clients.run);
     let sub_id = json!({"format": "uri", "uri": subject(&format!("gone{}-{number}", clients.run))});
-    let presentations = (0..clients.nodes as u64).map(|node| {
+    let presentations = (0..clients.all().len() as u64).map(|node| {
         let content = node % 2;
         let mut body = signal(&jti, &sub_id, REVOKED, &json!({"content": content}));
         // The same content has the same time.

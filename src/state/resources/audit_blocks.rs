@@ -43,7 +43,7 @@ pub struct AuditBlock {
     pub number: u64,
     /// Node that wrote it.
     pub node_id: u64,
-    /// What its hash covers.
+    /// The fields that its hash covers, beside the node id.
     pub header: AuditHeader,
     /// The entries, compressed; `None` if they were dropped.
     pub payload: Option<Bytes>,

@@ -179,13 +179,15 @@ impl PackedTable {
         let Some(Unpacked { first, span, recent }) = self.read().unpacked_after(&writer.packed_to) else {
             return Ok(0);
         };
+        // Rows of an evicted span are read from the database.
+        let packed = match &span {
+            Some(Span::Evicted) => None,
+            Some(Span::Cached(packed)) => Some(packed.unpack(self.packing)?),
+            None => Some(Cow::default()),
+        };
         let mut new = Vec::new();
-        if !matches!(span, Some(Span::Evicted)) {
-            let packed = match &span {
-                Some(Span::Cached(packed)) => packed.unpack(self.packing)?,
-                _ => Cow::default(),
-            };
-            let rows = merged(&packed, &recent)?;
+        if let Some(packed) = &packed {
+            let rows = merged(packed, &recent)?;
             for part in packed_rows::parts(&rows, self.packing.full())? {
                 let begins = if new.is_empty() { first.clone() } else { first_key(part)? };
                 new.push((begins, Span::Cached(writer.packer.pack(self.packing, part)?)));
@@ -195,7 +197,7 @@ impl PackedTable {
         for (key, _) in &recent {
             spans.forget(key);
         }
-        if !matches!(span, Some(Span::Evicted)) {
+        if packed.is_some() {
             spans.replace(first, new, self.bytes_max);
         }
         writer.packed_to = recent.into_iter().next_back().map(|(key, _)| key).unwrap_or_default();

@@ -167,7 +167,7 @@ impl ChainVerifier {
         }
         add_gap(&mut blocks.gap, block);
         self.emptied.insert((node_id, bucket));
-        // What follows is linked with entries that are not here.
+        // Later entries are linked with those that are not here.
         self.links.remove(&chains);
     }
 

@@ -43,7 +43,7 @@ impl Denials {
         Self { clock, known: Mutex::default() }
     }
 
-    /// What equal denials have in common; `None` of anything else.
+    /// Digest of the members that equal denials have in common; `None` of anything else.
     #[must_use]
     pub fn key_of(draft: &Draft) -> Option<Digest128> {
         let check =

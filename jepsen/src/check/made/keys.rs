@@ -37,9 +37,17 @@ pub(super) fn make(draws: &[u64]) -> History {
             _ => {
                 let known: Vec<_> = minted.iter().filter(|(end, ..)| *end < planned.invoke).collect();
                 let Some((_, jti, kid, exp)) = one_of(&known, &mut planned.bits) else { continue };
+                let is_there = tainted.get(kid).is_none_or(|at| *at > planned.effect);
+                if planned.bits.is_one_of(3) {
+                    let mut used = operation(&planned, WORKLOAD, Kind::Use, jti.clone());
+                    if used.outcome == Outcome::Ok {
+                        used.value = json!(is_there);
+                    }
+                    history.operations.push(used);
+                    continue;
+                }
                 let mut check = operation(&planned, WORKLOAD, Kind::Check, jti.clone());
                 check.input = json!({"at": now});
-                let is_there = tainted.get(kid).is_none_or(|at| *at > planned.effect);
                 if check.outcome == Outcome::Ok {
                     check.value = json!(is_there && (now < *exp || planned.bits.is_one_of(2)));
                 }
@@ -65,7 +73,7 @@ fn mint_of<'h>(history: &'h History, check: &Operation) -> &'h Operation {
     history.operations.iter().find(is_mint).expect("a mint")
 }
 
-const WRONG: [Wrong; 3] = [
+const WRONG: [Wrong; 4] = [
     Wrong {
         name: "token that does not verify",
         rules: &["verifies until it expires"],
@@ -98,6 +106,23 @@ const WRONG: [Wrong; 3] = [
             history.operations[check].value = json!(true);
             let is_taint = |made: &Operation| made.kind == Kind::Taint && kid == made.key.as_str();
             history.operations.iter().any(|made| is_taint(made) && made.outcome == Outcome::Ok)
+        },
+    },
+    Wrong {
+        name: "accept of a tainted key",
+        rules: &["no accept of a tainted key"],
+        change: |history, bits| {
+            let refused = numbers(history, |made| made.kind == Kind::Use && made.value == false);
+            let Some(used) = one_of(&refused, bits) else { return false };
+            let kid = mint_of(history, &history.operations[used]).value["kid"].clone();
+            let begun = history.operations[used].invoke;
+            history.operations[used].value = json!(true);
+            history.operations.iter().any(|made| {
+                made.kind == Kind::Taint
+                    && kid == made.key.as_str()
+                    && made.outcome == Outcome::Ok
+                    && made.end < begun
+            })
         },
     },
     Wrong {

@@ -5,6 +5,7 @@
 //! checker that reports nothing is wrong.
 
 mod audit;
+mod blocked;
 mod feed;
 mod keys;
 mod registry;
@@ -208,7 +209,7 @@ fn one_of<T: Copy>(of: &[T], bits: &mut Bits) -> Option<T> {
 
 #[test]
 fn answers_of_another_form_are_reported() {
-    let cases: [(Make, Check, Kind); 8] = [
+    let cases: [(Make, Check, Kind); 10] = [
         (registry::make, super::witness::check, Kind::Write),
         (registry::make, super::witness::check, Kind::Read),
         (revoke::make, super::revoke::check, Kind::Use),
@@ -217,6 +218,8 @@ fn answers_of_another_form_are_reported() {
         (feed::make, super::feed::check, Kind::Event),
         (audit::make, super::audit::check, Kind::Verify),
         (keys::make, super::keys::check, Kind::Check),
+        (keys::make, super::keys::check, Kind::Use),
+        (blocked::make, super::blocked::check, Kind::Use),
     ];
     let draws: Vec<_> = (0..60).map(mixed).collect();
     for (make, check, kind) in cases {
