@@ -149,8 +149,10 @@ impl Clients {
         self.without_key.lock().unwrap_or_else(PoisonError::into_inner).insert(node);
     }
 
-    pub fn has_key(&self, node: usize) -> bool {
-        !self.without_key.lock().unwrap_or_else(PoisonError::into_inner).contains(&node)
+    /// Members that mint: a node without a key is not ready.
+    pub fn all_with_keys(&self) -> Vec<usize> {
+        let without_key = self.without_key.lock().unwrap_or_else(PoisonError::into_inner);
+        self.all().into_iter().filter(|node| !without_key.contains(node)).collect()
     }
 
     /// A number that no other operation of the run has.

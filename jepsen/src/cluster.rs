@@ -139,7 +139,8 @@ impl Cluster {
         }
         link.lead_to(targets);
         let health = Health::at(&members, &founders).await?;
-        let (members, down, current) = (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
+        let (members, down, current) =
+            (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
         let (program, pki) = (options.program.canonicalize()?, dir.canonicalize()?.join("pki"));
         Ok(Self { members, program, pki, link, processes, down, current, health })
     }
@@ -177,9 +178,12 @@ impl Cluster {
         self.health.now().leader_of(&self.all())
     }
 
-    /// Waits until all members are ready; whether they were in time.
-    pub async fn until_ready(&self, longest: Duration) -> bool {
-        let is_ready = |view: &View| view.is_ready_at(&self.all());
+    /// Waits until these nodes are ready; whether they were in time.
+    pub async fn until_ready(&self, nodes: &[usize], longest: Duration) -> bool {
+        let is_ready = |view: &View| {
+            let health = |node: &usize| view.0.get(*node).copied().flatten();
+            nodes.iter().all(|node| health(node).is_some_and(|health| health.is_ready))
+        };
         self.health.until("not all nodes were well", longest, is_ready).await.is_ok()
     }
 
@@ -285,8 +289,7 @@ impl Cluster {
         for (flag, name) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
             command.arg(flag).arg(self.pki.join(name));
         }
-        let output =
-            tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
+        let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
         if !output.status.success() {
             bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }

@@ -81,8 +81,8 @@ pub enum Workload {
 /// | keys | `use` | `jti` | none | bool: accepted in a verification |
 /// | keys | `taint` | `kid` | none | none; `ok`: acknowledged |
 /// | blocked | `use` | caller | none | bool: admitted |
-/// | blocked | `block` | caller | none | id of the block; `ok`: 202 |
-/// | blocked | `lift` | caller | none | none; `ok`: the block is gone |
+/// | blocked | `block` | caller | none | none; `ok`: 202 |
+/// | blocked | `lift` | caller | none | its id, if the block was listed; `ok`: it is gone |
 /// | liveness | `works` | what | none | bool: within the time |
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -46,6 +46,10 @@ impl Cluster {
         self.start_again(new)?;
         let wanted = [self.all(), vec![new]].concat();
         self.until_voters(&wanted).await?;
+        // As behind a load balancer, no client uses it before it is ready.
+        if !self.until_ready(&[new], CHANGE_MAX).await {
+            bail!("node {id} has joined and is not ready");
+        }
         self.remember(new);
         Ok(new)
     }

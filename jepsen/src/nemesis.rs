@@ -187,6 +187,11 @@ impl Nemesis {
         sleep_until(end).await;
     }
 
+    /// Waits for the nodes; if they are not ready in time, that is found after the load.
+    async fn until_ready(&self) {
+        self.cluster.until_ready(&self.clients.all_with_keys(), READY_MAX).await;
+    }
+
     /// Every node in turn is stopped in order and started again; the next one when all are ready.
     async fn restart(&self, kind: &str) -> Result<()> {
         for node in self.cluster.all() {
@@ -194,8 +199,7 @@ impl Nemesis {
             self.cluster.stop(node).await?;
             self.cluster.start_again(node)?;
             self.note(kind, &[node], "started", true)?;
-            // If not, it is found after the load.
-            self.cluster.until_ready(READY_MAX).await;
+            self.until_ready().await;
         }
         Ok(())
     }
@@ -223,7 +227,7 @@ impl Nemesis {
         cluster.swap_data(node)?;
         cluster.start_again(node)?;
         self.note(kind, &[node], "started on its own directory", true)?;
-        cluster.until_ready(READY_MAX).await;
+        self.until_ready().await;
         Ok(())
     }
 
@@ -237,7 +241,7 @@ impl Nemesis {
         sleep(hold).await;
         let new = cluster.replace(node).await?;
         self.note(kind, &[node], &format!("replaced by node {}", new + 1), true)?;
-        cluster.until_ready(READY_MAX).await;
+        self.until_ready().await;
         Ok(())
     }
 
@@ -249,7 +253,7 @@ impl Nemesis {
         sleep(hold).await;
         let new = cluster.exchange(node).await?;
         self.note(kind, &[node], &format!("node {} has joined", new + 1), true)?;
-        cluster.until_ready(READY_MAX).await;
+        self.until_ready().await;
         Ok(())
     }
 
@@ -261,7 +265,7 @@ impl Nemesis {
         cluster.kill(&[node])?;
         sleep(hold).await;
         cluster.start_again(node)?;
-        cluster.until_ready(READY_MAX).await;
+        self.until_ready().await;
         let installed = cluster.snapshots_installed(node)? - before;
         self.note(kind, &[node], &format!("ready; snapshots installed: {installed}"), true)
     }
@@ -273,8 +277,7 @@ impl Nemesis {
         let Some(kid) = signing_key(&self.clients, node).await else { return Ok(()) };
         self.note(kind, &[node], &kid, false)?;
         self.clients.lose_key(node);
-        let intent =
-            Intent { workload: Workload::Keys, kind: Kind::Taint, key: &kid, input: Value::Null };
+        let intent = Intent { workload: Workload::Keys, kind: Kind::Taint, key: &kid, input: Value::Null };
         let request = post(&format!("/v1/sys/keys/{kid}/taint"), "", &json!({}));
         let judge = |answer: &Answer| (answer.outcome(&[200]), Value::Null);
         let at = process.node();

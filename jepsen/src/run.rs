@@ -70,8 +70,7 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     let steps = schedule(plan.seed, plan.nemesis, plan.seconds);
     fs::write(directory.join("schedule.json"), serde_json::to_string_pretty(&steps)?)?;
     let history = directory.join("history.jsonl");
-    let cluster =
-        Arc::new(Cluster::start(options, &directory.join("cluster"), plan.variant()).await?);
+    let cluster = Arc::new(Cluster::start(options, &directory.join("cluster"), plan.variant()).await?);
     let recorder = Arc::new(Recorder::create(&history, facts(options, plan)?)?);
     let clients = Clients::new(&cluster.members(), cluster.current(), Arc::clone(&recorder))?;
     let mut beside = JoinSet::new();
@@ -96,7 +95,7 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     liveness::look(&clients).await?;
     load.stop().await?;
     // A cluster that is not well now has lost its liveness, which is recorded; the reads show what else.
-    cluster.until_ready(HEALED_MAX).await;
+    cluster.until_ready(&clients.all_with_keys(), HEALED_MAX).await;
     clients.begin_final();
     let read = load.read_all().await;
     let chains = if plan.workloads.contains(&Workload::Audit) {

@@ -163,6 +163,12 @@ impl<M: Machine> Handle<M> {
         self.until_leader(|leader| leader.is_some_and(|leader| leader != before)).await;
     }
 
+    /// Waits until Raft has failed or stopped.
+    pub(super) async fn until_stopped(&self) {
+        let mut metrics = self.raft.server_metrics();
+        while metrics.changed().await.is_ok() {}
+    }
+
     /// The term in which this node leads, as far as it knows.
     pub(super) fn led_term(&self) -> Option<u64> {
         let metrics = self.raft.metrics();

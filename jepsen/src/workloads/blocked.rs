@@ -27,12 +27,14 @@ async fn client(mut process: Process, visitor: &'static str) -> Result<()> {
     let clients = Arc::clone(process.clients());
     while !clients.is_stopped() {
         request_some(&mut process, visitor).await?;
-        let Some(id) = block(&mut process, visitor).await? else { return Ok(()) };
+        if !block(&mut process, visitor).await? {
+            break;
+        }
         for node in clients.all() {
             request(&mut process, visitor, node).await?;
         }
         request_some(&mut process, visitor).await?;
-        lift(&mut process, visitor, &id).await?;
+        lift(&mut process, visitor).await?;
     }
     Ok(())
 }
@@ -66,36 +68,55 @@ async fn request(process: &mut Process, visitor: &'static str, node: usize) -> R
     process.operate(intent(Kind::Use, visitor), at, &get("/v1/tools?limit=1"), judge).await.map(drop)
 }
 
-/// Sends the block until it is acknowledged. Returns its id, unless the load ends first.
-async fn block(process: &mut Process, visitor: &str) -> Result<Option<String>> {
-    let subject = format!("spiffe://{TRUST_DOMAIN}/{visitor}");
-    let request = post("/v1/revocations", "", &json!({"subject": subject, "block": true}));
-    let judge = |answer: &Answer| (answer.outcome(&[202]), answer.body["id"].clone());
+/// Sends the block until it is acknowledged; whether it was before the load ended.
+async fn block(process: &mut Process, visitor: &str) -> Result<bool> {
+    let request = post("/v1/revocations", "", &json!({"subject": id(visitor), "block": true}));
+    let judge = |answer: &Answer| (answer.outcome(&[202]), Value::Null);
     while !process.clients().is_stopped() {
         let at = ("operator", process.node());
-        let (outcome, id) = process.operate(intent(Kind::Block, visitor), at, &request, judge).await?;
+        let (outcome, _) = process.operate(intent(Kind::Block, visitor), at, &request, judge).await?;
         if outcome == Outcome::Ok {
-            return Ok(id.as_str().map(str::to_owned));
+            return Ok(true);
         }
         tokio::time::sleep(super::PAUSE).await;
     }
-    Ok(None)
+    Ok(false)
 }
 
-/// Lifts the block until it is gone.
-async fn lift(process: &mut Process, visitor: &str, id: &str) -> Result<()> {
-    let request = wire::request("DELETE", &format!("/v1/blocks/{id}"), "localhost", "");
-    // A try that was not answered may have lifted it.
-    let judge = |answer: &Answer| (answer.outcome(&[204, 404]), Value::Null);
+/// Lifts the block of a caller, until a node does not list it any more.
+async fn lift(process: &mut Process, visitor: &str) -> Result<()> {
+    let subject = id(visitor);
+    let listed = |answer: &Answer| {
+        let blocks = answer.body.as_array().filter(|_| answer.status == Some(200));
+        let block = blocks.map(|blocks| blocks.iter().find(|block| block["value"] == subject.as_str()));
+        match block {
+            Some(Some(block)) => (Outcome::Fail, block["id"].clone()),
+            Some(None) => (Outcome::Ok, Value::Null),
+            None => (Outcome::Fail, Value::Null),
+        }
+    };
+    let judge = |answer: &Answer| (answer.outcome(&[204]), Value::Null);
     while !process.clients().is_stopped() {
         let at = ("operator", process.node());
-        let (outcome, _) = process.operate(intent(Kind::Lift, visitor), at, &request, judge).await?;
-        if outcome == Outcome::Ok {
-            break;
-        }
-        tokio::time::sleep(super::PAUSE).await;
+        let seen = process.operate(intent(Kind::Lift, visitor), at, &get("/v1/blocks"), listed).await?;
+        let block = match seen {
+            (Outcome::Ok, _) => return Ok(()),
+            (_, Value::String(block)) => block,
+            _ => {
+                tokio::time::sleep(super::PAUSE).await;
+                continue;
+            }
+        };
+        let request = wire::request("DELETE", &format!("/v1/blocks/{block}"), "localhost", "");
+        let at = ("operator", process.node());
+        process.operate(intent(Kind::Lift, visitor), at, &request, judge).await?;
     }
     Ok(())
+}
+
+/// The identity of a visitor.
+fn id(visitor: &str) -> String {
+    format!("spiffe://{TRUST_DOMAIN}/{visitor}")
 }
 
 fn intent(kind: Kind, visitor: &str) -> Intent<'_> {

@@ -60,10 +60,14 @@ async fn client(mut process: Process) -> Result<()> {
 async fn race(process: &mut Process, once: &Once) -> Result<()> {
     let clients = Arc::clone(process.clients());
     let nodes = clients.all();
-    let mut racers: Vec<_> = once.presentations.iter().map(|_| clients.process(process.draw.next())).collect();
+    let mut racers: Vec<_> =
+        once.presentations.iter().map(|_| clients.process(process.draw.next())).collect();
     let at_nodes = once.presentations.iter().zip(nodes.iter().cycle());
-    let racing: Vec<_> =
-        racers.iter_mut().zip(at_nodes).map(|(racer, (one, node))| present(racer, once, one, *node)).collect();
+    let racing: Vec<_> = racers
+        .iter_mut()
+        .zip(at_nodes)
+        .map(|(racer, (one, node))| present(racer, once, one, *node))
+        .collect();
     for raced in join_all(racing).await {
         raced?;
     }

@@ -32,7 +32,7 @@ pub enum Error {
     /// No leader. Nothing was proposed.
     #[error("the cluster has no leader")]
     NoLeader,
-    /// Timeout: the command may still be applied.
+    /// Timeout, or the replica of this node has failed: the command may still be applied.
     #[error("the outcome of the write is unknown")]
     OutcomeUnknown,
     /// Applied, but some member may still answer from an older state: the barrier timed out.
@@ -143,7 +143,12 @@ impl<M: Machine> Handle<M> {
             self.until_applied(outcome.index).await;
             Ok(outcome)
         };
-        let proposed = tokio::time::timeout(limits::PROPOSE_TIMEOUT, proposed).await;
+        let proposed = tokio::select! {
+            biased;
+            proposed = tokio::time::timeout(limits::PROPOSE_TIMEOUT, proposed) => proposed.ok(),
+            // Nothing can be applied on this node any more: the process must not wait for it before it exits.
+            () = self.until_stopped() => None,
+        };
         proposed.unwrap_or(Err(known))
     }
 }

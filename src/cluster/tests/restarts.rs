@@ -162,6 +162,23 @@ async fn state_lost_together_with_its_snapshot_is_refused() {
     assert!(refusal.contains("older than the first entry of the log"), "{refusal}");
 }
 
+/// Regression: a node whose replica had failed waited for its last proposals before it exited.
+#[tokio::test]
+async fn proposal_ends_with_the_replica() {
+    let data = tempfile::tempdir().expect("directory");
+    let node = start_in(data.path()).await.expect("starts");
+    node.write(1).await;
+    node.handle.raft.shutdown().await.expect("stops");
+    // Timers run at once from now on.
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    let outcome = node.handle.propose(Bytes::from(vec![1; COMMAND_BYTES])).await;
+    assert!(outcome.is_err());
+    assert!(begun.elapsed() < crate::limits::PROPOSE_TIMEOUT, "waited for the timeout");
+    tokio::time::resume();
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_snapshot_is_taken_again() {
     let data = tempfile::tempdir().expect("directory");
