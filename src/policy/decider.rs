@@ -14,12 +14,12 @@ use crate::{limits, text};
 
 /// Evaluates one rule of a bundle and caches the decisions.
 ///
-/// The cache is exact: a decision depends on nothing but the input, because only pure builtins are allowed. It keeps
+/// The cache is exact: a decision depends on nothing but the question, because only pure builtins are allowed. It keeps
 /// the interpreter off the hot path, where the same workloads repeat the same exchanges.
 pub(super) struct Decider<P> {
     program: Program,
     policy_digest: String,
-    /// Key: SHA-256 of the input.
+    /// Key: SHA-256 of the question.
     cache: Cache<[u8; 32], Result<P, Denial>>,
 }
 
@@ -28,20 +28,22 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
         Self { program, policy_digest, cache: Cache::new(limits::POLICY_DECISIONS_CACHED_MAX) }
     }
 
-    /// Evaluates the rule for this input, and `read`s an allow from the output. `read` depends on the output, the input
-    /// and the digest of the policy only.
+    /// Evaluates the rule for `question`, and `read`s an allow from the output. `read` depends on the output, the question
+    /// and the digest of the policy only. The question is `input`, which a denial shows, without what the rule does not
+    /// read.
     pub(super) fn decide(
         &self,
+        question: &impl Serialize,
         input: &impl Serialize,
         read: impl FnOnce(Json, &str) -> Result<P, Denial>,
     ) -> Result<P, Denial> {
-        let bytes = serde_json::to_vec(input).map_err(|error| self.not_serialized(&error))?;
+        let bytes = serde_json::to_vec(question).map_err(|error| self.not_serialized(&error))?;
         let mut key = [0; 32];
         key.copy_from_slice(digest::digest(&digest::SHA256, &bytes).as_ref());
         if let Some(decision) = self.cache.get(&key) {
             return decision.map_err(|denial| denial.of(input));
         }
-        let decision = self.decide_uncached(input, read);
+        let decision = self.decide_uncached(question, read);
         // A second evaluation may finish before the deadline, so a timeout is not cached.
         if !matches!(&decision, Err(denial) if denial.kind == DenialKind::TimedOut) {
             self.cache.insert(key, decision.clone());
@@ -66,6 +68,13 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
     ) -> Result<P, Denial> {
         let input = serde_json::to_value(input).map_err(|error| self.not_serialized(&error))?;
         self.evaluate(input).and_then(|output| read(output, &self.policy_digest))
+    }
+
+    /// Number of cached decisions.
+    #[cfg(test)]
+    pub(super) fn cached(&self) -> u64 {
+        self.cache.run_pending_tasks();
+        self.cache.entry_count()
     }
 
     fn not_serialized(&self, error: &serde_json::Error) -> Denial {
@@ -135,8 +144,7 @@ mod tests {
             key[..8].copy_from_slice(&number.to_be_bytes());
             decider.cache.insert(key, Err(denial.clone()));
         }
-        decider.cache.run_pending_tasks();
-        let cached = decider.cache.entry_count();
+        let cached = decider.cached();
         assert!((1..=limits::POLICY_DECISIONS_CACHED_MAX).contains(&cached), "{cached}");
     }
 }

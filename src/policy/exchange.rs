@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::blast_radius::BlastRadius;
 use super::decider::{Decider, blast_radius, delegation_depth, malformed, words};
+use super::reads::RequestReads;
 use super::{Denial, DenialKind};
 use crate::{json, limits, text};
 
@@ -171,9 +172,30 @@ struct Grants {
     delegation_depth: Option<u32>,
 }
 
-pub(super) fn decide(decider: &Decider<Allow>, input: &PolicyInput<'_>) -> Result<Allow, Denial> {
-    let requested = input.request.audience;
-    decider.decide(input, |output, policy_digest| read(output, requested, policy_digest))
+pub(super) fn decide(
+    decider: &Decider<Allow>,
+    reads: &RequestReads,
+    input: &PolicyInput<'_>,
+) -> Result<Allow, Denial> {
+    let question = input.without_unread(reads);
+    let requested = question.request.audience;
+    decider.decide(&question, input, |output, policy_digest| read(output, requested, policy_digest))
+}
+
+impl PolicyInput<'_> {
+    /// Without the members of the request that the policy does not read. The audience stays: the one of an allow is
+    /// compared with it, whether the policy reads it or not.
+    fn without_unread(&self, reads: &RequestReads) -> Self {
+        let RequestedGrant { audience, scope, execution, htm, htu } = self.request;
+        let request = RequestedGrant {
+            audience,
+            scope: if reads.contains("scope") { scope } else { &[] },
+            execution: execution && reads.contains("execution"),
+            htm: htm.filter(|_| reads.contains("htm")),
+            htu: htu.filter(|_| reads.contains("htu")),
+        };
+        Self { request, ..self.clone() }
+    }
 }
 
 fn read(output: Json, requested_audience: Option<&str>, policy_digest: &str) -> Result<Allow, Denial> {
@@ -209,6 +231,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::{Bundle, Source};
 
     fn granted() -> Json {
         json!({"allow": true, "reason": "granted", "grants": {
@@ -294,6 +317,74 @@ mod tests {
     fn audience_other_than_requested_denies() {
         let denial = read(granted(), Some("https://b.example"), "digest").expect_err("redirected");
         assert_eq!(denial.kind, DenialKind::Malformed);
+    }
+
+    /// A policy that grants this, with a rule `reads`.
+    fn bundle(reads: &str) -> Bundle {
+        let granted = granted();
+        let text = format!("package svc.exchange\n\ndecision := {granted}\n\nreads := {reads}\n");
+        Bundle::compile(&[Source { path: "exchange.rego".to_owned(), text }]).expect("compiles")
+    }
+
+    fn decide(bundle: &Bundle, audience: &str, scope: &str, htu: &str) -> Result<Allow, Denial> {
+        let party = Party {
+            id: "wimse://a.example/x",
+            trust_domain: "a.example",
+            issuer: "https://issuer.example",
+            fabric: None,
+            via: Vec::new(),
+            kind: "jwt",
+            original_sub: "x",
+            email: None,
+            namespace: None,
+            service_account: None,
+            capabilities: None,
+            scope: None,
+            blast_radius: None,
+            delegation_depth: None,
+            act: &[],
+        };
+        let scope = [scope.to_owned()];
+        let request = RequestedGrant {
+            audience: Some(audience),
+            scope: &scope,
+            execution: true,
+            htm: Some("POST"),
+            htu: Some(htu),
+        };
+        bundle.decide_exchange(&PolicyInput { subject: party, actor: None, request, caller: None })
+    }
+
+    #[test]
+    fn members_that_the_policy_does_not_read_make_no_question() {
+        for (reads, questions) in [("1", 1), ("input.request.htu", 3), ("input.request", 4)] {
+            let bundle = bundle(reads);
+            for (scope, htu) in [("a", "/1"), ("a", "/2"), ("a", "/3"), ("b", "/3")] {
+                decide(&bundle, "https://a.example", scope, htu).expect("allowed");
+            }
+            assert_eq!(bundle.0.exchange.cached(), questions, "{reads}");
+        }
+    }
+
+    /// An attack: an allow for one audience is remembered, and another audience is requested.
+    #[test]
+    fn remembered_allow_is_of_its_audience_only() {
+        let bundle = bundle("1");
+        assert!(decide(&bundle, "https://a.example", "a", "/1").is_ok());
+        let denial = decide(&bundle, "https://b.example", "a", "/1").expect_err("another audience");
+        assert_eq!(denial.kind, DenialKind::Malformed);
+        assert!(decide(&bundle, "https://a.example", "a", "/2").is_ok());
+    }
+
+    #[test]
+    fn denial_shows_what_the_policy_did_not_read() {
+        let text = "package svc.exchange\n\ndecision := {\"allow\": false, \"reason\": \"no\"}\n".to_owned();
+        let sources = [Source { path: "exchange.rego".to_owned(), text }];
+        let bundle = Bundle::compile(&sources).expect("compiles");
+        for htu in ["/1", "/2"] {
+            let denial = decide(&bundle, "https://a.example", "a", htu).expect_err("denied");
+            assert_eq!(denial.input.expect("input")["request"]["htu"], htu);
+        }
     }
 
     #[test]

@@ -123,7 +123,7 @@ struct Grants {
 }
 
 pub(super) fn decide(decider: &Decider<Allow>, input: &PolicyInput<'_>) -> Result<Allow, Denial> {
-    decider.decide(input, read)
+    decider.decide(input, input, read)
 }
 
 fn read(output: Json, policy_digest: &str) -> Result<Allow, Denial> {

@@ -15,6 +15,7 @@ mod evaluation;
 pub mod exchange;
 pub mod identity;
 mod lexer;
+mod reads;
 pub mod signals;
 mod test_runner;
 
@@ -115,6 +116,7 @@ struct Compiled {
     sources: Vec<Source>,
     digest: String,
     exchange: Decider<exchange::Allow>,
+    reads: reads::RequestReads,
     /// `None` if the bundle has no such rule.
     identity: Option<Decider<identity::Allow>>,
     /// `None` if the bundle has no such rule.
@@ -189,7 +191,8 @@ impl Bundle {
         let signals = program.with_entry_point(signals::ENTRY_POINT)?;
         let signals = signals.map(|program| Decider::new(program, digest.clone()));
         let exchange = Decider::new(program, digest.clone());
-        Ok(Self(Arc::new(Compiled { sources, digest, exchange, identity, signals })))
+        let reads = reads::RequestReads::of(&deciding)?;
+        Ok(Self(Arc::new(Compiled { sources, digest, exchange, reads, identity, signals })))
     }
 
     /// base64url SHA-256 over the sources in path order, each path and text length-prefixed.
@@ -209,7 +212,7 @@ impl Bundle {
     /// # Errors
     /// [`Denial`] for every output but a well-formed `allow: true` before the deadline.
     pub fn decide_exchange(&self, input: &exchange::PolicyInput<'_>) -> Result<exchange::Allow, Denial> {
-        exchange::decide(&self.0.exchange, input)
+        exchange::decide(&self.0.exchange, &self.0.reads, input)
     }
 
     /// Whether it has the rule for the identity of agents, without which agents have none.
