@@ -74,6 +74,9 @@ pub struct ClusterArgs {
     /// Addresses at which the nodes reach each other, if not their own: those of a link
     #[arg(skip)]
     pub links: Option<Vec<SocketAddr>>,
+    /// Whether the data directories exist already, empty: each is a file system of its own
+    #[arg(skip)]
+    pub disks: bool,
     /// A library that each process loads before libc, with its control file in the directory of the node
     #[arg(skip)]
     pub preload: Option<PathBuf>,
@@ -166,7 +169,7 @@ impl ClusterArgs {
         let founders = (1..=self.nodes).zip(peers).collect::<Vec<_>>();
         for (id, Listeners { peers, http, https }) in (1..).zip(listeners.drain(..)) {
             let place = dir.join(format!("node-{id}"));
-            if place.join("data").exists() {
+            if place.join("data").exists() && !self.disks {
                 fs::remove_dir_all(place.join("data"))?;
             }
             fs::create_dir_all(&place)?;
@@ -561,6 +564,7 @@ mod tests {
             log_bytes_max: None,
             names: Names::default(),
             links: None,
+            disks: false,
             preload: None,
             environment: Vec::new(),
         };

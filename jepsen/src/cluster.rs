@@ -20,6 +20,7 @@ use trust_fabric_bench::node::make_certificates;
 use trust_fabric_bench::settings::{Names, peer_name};
 
 use crate::clients::VISITORS;
+use crate::disks::Disk;
 
 /// Variable that chooses the deliberate break of a test build.
 const BREAK: &str = "TRUST_FABRIC_BREAK";
@@ -40,6 +41,9 @@ pub struct ClusterOptions {
     /// The source of the library that shifts clocks
     #[arg(long, default_value = "tests/faults/preload.c")]
     pub preload: PathBuf,
+    /// Give each node a disk of its own, for power cuts; needs root
+    #[arg(long)]
+    pub disks: bool,
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(3..=9))]
     pub nodes: u64,
@@ -56,6 +60,8 @@ pub struct Cluster {
     /// Members of the cluster now.
     current: Arc<Mutex<Vec<usize>>>,
     pub health: Health,
+    /// By node; dropped after the processes.
+    disks: Vec<Disk>,
 }
 
 /// Differences between the clusters of different runs.
@@ -107,6 +113,9 @@ impl Cluster {
             // A connection of unknown origin would evade partitions.
             link.set(None, Some(node), |way| way.is_cut = true);
         }
+        let disk = |node: &usize| Disk::create(&dir.join(format!("node-{}/data", node + 1)));
+        let disks =
+            if options.disks { founders.iter().map(disk).collect::<Result<_>>()? } else { Vec::new() };
         let args = ClusterArgs {
             program: Some(options.program.clone()),
             compose: Vec::new(),
@@ -121,6 +130,7 @@ impl Cluster {
             log_bytes_max: variant.small_log.then_some(SMALL_LOG),
             names: Names { more: visitors(), ..Names::default() },
             links: Some(link.addresses.clone()),
+            disks: options.disks,
             preload: Some(compiled(&options.preload, dir)?),
             environment: variant
                 .broken
@@ -142,7 +152,7 @@ impl Cluster {
         let (members, down, current) =
             (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
         let (program, pki) = (options.program.canonicalize()?, dir.canonicalize()?.join("pki"));
-        Ok(Self { members, program, pki, link, processes, down, current, health })
+        Ok(Self { members, program, pki, link, processes, down, current, health, disks })
     }
 
     pub fn members(&self) -> MutexGuard<'_, Members> {
@@ -304,6 +314,21 @@ impl Cluster {
             fs::remove_dir_all(&copy)?;
         }
         command(Command::new("cp").arg("-a").arg(directory.join("data")).arg(&copy))
+    }
+
+    /// Cuts the power of nodes: what their disks have not synced is lost. They stay down.
+    pub async fn cut_power(&self, nodes: &[usize]) -> Result<()> {
+        self.pause(nodes)?;
+        for node in nodes {
+            let disk = self.disks.get(*node).context("power cuts need --disks")?;
+            disk.copy()?;
+        }
+        self.kill(nodes)?;
+        for node in nodes {
+            self.until_exited(*node, EXIT_MAX).await?;
+            self.disks[*node].restore()?;
+        }
+        Ok(())
     }
 
     /// Deletes the directory of a node that is down.

@@ -6,6 +6,7 @@
 pub mod check;
 mod clients;
 pub mod cluster;
+mod disks;
 pub mod history;
 mod liveness;
 mod membership;

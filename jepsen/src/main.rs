@@ -136,10 +136,13 @@ async fn run_all(options: &Options) -> Result<bool> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let first = options.seed.unwrap_or(now);
     let nemeses = match options.nemesis.as_slice() {
-        [] if options.all => Nemesis::all(options.cluster.nodes),
+        [] if options.all => Nemesis::all(options.cluster.nodes, options.cluster.disks),
         [] => Nemesis::SHORT.to_vec(),
         some => some.to_vec(),
     };
+    if nemeses.iter().any(|nemesis| nemesis.needs_disks() != options.cluster.disks) {
+        bail!("power cuts need --disks (and root), and other faults are not for them");
+    }
     let workloads = if options.workload.is_empty() { WORKLOADS.to_vec() } else { options.workload.clone() };
     let runs = (0..options.rounds).flat_map(|_| nemeses.clone());
     let mut results = Vec::new();

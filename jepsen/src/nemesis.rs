@@ -73,6 +73,16 @@ impl Nemesis {
                 }
                 self.note(kind, &nodes, &detail, true)
             }
+            Fault::PowerCut(who) => {
+                let nodes = self.nodes(*who);
+                self.note(kind, &nodes, &detail, false)?;
+                cluster.cut_power(&nodes).await?;
+                sleep(hold).await;
+                for node in &nodes {
+                    cluster.start_again(*node)?;
+                }
+                self.note(kind, &nodes, &detail, true)
+            }
             Fault::Pause(who) => {
                 let nodes = self.nodes(*who);
                 self.note(kind, &nodes, &detail, false)?;

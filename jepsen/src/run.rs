@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clients::{Answer, Clients, Intent, unix_secs};
 use crate::cluster::{Cluster, ClusterOptions, Variant};
+use crate::disks::unmount_below;
 use crate::history::{Fault, Kind, Leader, Outcome, Record, Recorder, Run, Workload};
 use crate::liveness;
 use crate::schedule::{Nemesis, schedule};
@@ -64,6 +65,7 @@ impl Plan {
 /// If the harness itself fails. A promise that is broken is no error: it is in the history.
 pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Result<PathBuf> {
     if directory.exists() {
+        unmount_below(directory)?;
         fs::remove_dir_all(directory)?;
     }
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;

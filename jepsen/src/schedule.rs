@@ -99,6 +99,10 @@ pub enum Nemesis {
     Replace,
     /// A node leaves the cluster in order, and a new one joins it
     Members,
+    /// The power of a node is cut: needs a disk for each node
+    PowerCut,
+    /// The power of all nodes is cut at once
+    PowerCutAll,
     /// The log is small, and a follower is down until it has been purged beyond the follower's entries
     Purge,
     /// Two faults at a time of any kind, one of processes and one of the network
@@ -126,9 +130,20 @@ impl Nemesis {
         Self::Mix,
     ];
 
-    /// Every one that is something else than another with so many nodes.
-    pub fn all(nodes: u64) -> Vec<Self> {
-        Self::value_variants().iter().copied().filter(|one| *one != Self::Ring || nodes >= 5).collect()
+    /// Every one that is something else than another with so many nodes, in a run that is not as long as a signing key
+    /// takes.
+    pub fn all(nodes: u64, disks: bool) -> Vec<Self> {
+        let is_possible = |one: &Self| match one {
+            Self::Ring => nodes >= 5,
+            Self::Rotate => false,
+            one => one.needs_disks() == disks,
+        };
+        Self::value_variants().iter().copied().filter(is_possible).collect()
+    }
+
+    /// Whether it cuts the power of disks.
+    pub const fn needs_disks(self) -> bool {
+        matches!(self, Self::PowerCut | Self::PowerCutAll)
     }
 
     /// Nodes that join in a run of so many seconds, at most.
@@ -175,6 +190,7 @@ pub enum Fault {
     Certificates,
     Replace(Who),
     Members(Who),
+    PowerCut(Who),
     /// A follower is down.
     Purge(u64),
     Partition(Who),
@@ -204,6 +220,7 @@ impl Fault {
             Self::Certificates => "certificates",
             Self::Replace(_) => "lost-disk",
             Self::Members(_) => "members",
+            Self::PowerCut(_) => "power-cut",
             Self::Purge(_) => "purge",
             Self::Partition(_) => "partition",
             Self::Ring(_) => "ring",
@@ -357,6 +374,8 @@ fn fault_of(draw: &mut Draw, of: Nemesis) -> (Fault, u64) {
         Nemesis::Certificates => (Fault::Certificates, draw.within(3_000, 5_000)),
         Nemesis::Replace => (Fault::Replace(one(draw)), draw.within(500, 1_500)),
         Nemesis::Members => (Fault::Members(one(draw)), draw.within(500, 1_500)),
+        Nemesis::PowerCut => (Fault::PowerCut(one(draw)), draw.within(200, 2_500)),
+        Nemesis::PowerCutAll => (Fault::PowerCut(Who::All), draw.within(100, 1_000)),
         // The log is kept for a silent member for ten seconds.
         Nemesis::Purge => (Fault::Purge(draw.below(8)), draw.within(11_000, 13_000)),
     }

@@ -18,7 +18,7 @@ const SHIPPED_NANOS: Nanos = 500_000_000;
 const JOINED_NANOS: Nanos = 60_000_000_000;
 
 /// Faults that lose the end of a node's journal.
-const LOSSES: [&str; 3] = ["power", "set-back", "lost-disk"];
+const LOSSES: [&str; 3] = ["power-cut", "set-back", "lost-disk"];
 
 pub fn check(history: &History) -> Vec<Violation> {
     let mut found = Found::by(NAME);

@@ -17,7 +17,7 @@ pub(super) fn make(draws: &[u64]) -> History {
     let planned = planned(draws, 4);
     let cut = planned.get(planned.len() / 2).map_or(0, |planned| planned.end * STRETCH);
     let cut_node = draws.first().map_or(1, |draw| 1 + draw % NODES);
-    history.faults.push(fault(cut, "power", cut_node));
+    history.faults.push(fault(cut, "power-cut", cut_node));
     for (number, mut planned) in planned.into_iter().enumerate() {
         (planned.invoke, planned.end) = (planned.invoke * STRETCH, planned.end * STRETCH);
         let (id, tool) = (format!("q{number}"), format!("t{}", planned.bits.below(2)));
