@@ -22,11 +22,11 @@ use trust_fabric_bench::settings::{Names, peer_name};
 use crate::clients::VISITORS;
 
 /// Variable that chooses the deliberate break of a test build.
-const BREAK: &str = "TRUST_FABRIC_BREAK";
+pub(crate) const BREAK: &str = "TRUST_FABRIC_BREAK";
 /// Pause before a process that has exited is started again, as a supervisor does.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum time for a process to exit after SIGTERM: that of the systemd unit.
-const EXIT_MAX: Duration = Duration::from_secs(45);
+pub(crate) const EXIT_MAX: Duration = Duration::from_secs(45);
 
 /// Programs and directories.
 #[derive(clap::Args, Clone)]
@@ -139,7 +139,8 @@ impl Cluster {
         }
         link.lead_to(targets);
         let health = Health::at(&members, &founders).await?;
-        let (members, down, current) = (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
+        let (members, down, current) =
+            (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
         let (program, pki) = (options.program.canonicalize()?, dir.canonicalize()?.join("pki"));
         Ok(Self { members, program, pki, link, processes, down, current, health })
     }
@@ -285,8 +286,7 @@ impl Cluster {
         for (flag, name) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
             command.arg(flag).arg(self.pki.join(name));
         }
-        let output =
-            tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
+        let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
         if !output.status.success() {
             bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }

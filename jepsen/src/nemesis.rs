@@ -273,8 +273,7 @@ impl Nemesis {
         let Some(kid) = signing_key(&self.clients, node).await else { return Ok(()) };
         self.note(kind, &[node], &kid, false)?;
         self.clients.lose_key(node);
-        let intent =
-            Intent { workload: Workload::Keys, kind: Kind::Taint, key: &kid, input: Value::Null };
+        let intent = Intent { workload: Workload::Keys, kind: Kind::Taint, key: &kid, input: Value::Null };
         let request = post(&format!("/v1/sys/keys/{kid}/taint"), "", &json!({}));
         let judge = |answer: &Answer| (answer.outcome(&[200]), Value::Null);
         let at = process.node();

@@ -9,12 +9,11 @@ use tokio::task::JoinSet;
 use trust_fabric_bench::credentials::AUDIENCE;
 use trust_fabric_bench::registry::body_hash;
 
-use super::{TOOL_ONCE, mint, verdict, verification};
+use super::{REVOKED, TOOL_ONCE, mint, verdict, verification};
 use crate::clients::{Answer, Clients, Intent, Process, exchange, idempotency, post, signal, subject};
 use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 3;
-const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
 /// A thing of one use, with the requests that present it.
 struct Once {
@@ -60,10 +59,14 @@ async fn client(mut process: Process) -> Result<()> {
 async fn race(process: &mut Process, once: &Once) -> Result<()> {
     let clients = Arc::clone(process.clients());
     let nodes = clients.all();
-    let mut racers: Vec<_> = once.presentations.iter().map(|_| clients.process(process.draw.next())).collect();
+    let mut racers: Vec<_> =
+        once.presentations.iter().map(|_| clients.process(process.draw.next())).collect();
     let at_nodes = once.presentations.iter().zip(nodes.iter().cycle());
-    let racing: Vec<_> =
-        racers.iter_mut().zip(at_nodes).map(|(racer, (one, node))| present(racer, once, one, *node)).collect();
+    let racing: Vec<_> = racers
+        .iter_mut()
+        .zip(at_nodes)
+        .map(|(racer, (one, node))| present(racer, once, one, *node))
+        .collect();
     for raced in join_all(racing).await {
         raced?;
     }
