@@ -160,6 +160,10 @@ JEPSEN_RUN = $(JEPSEN) run --program "$$CARGO_TARGET_DIR/release/trust-fabric" -
 jepsen: build ## attack three nodes with kills, pauses, partitions, wrong clocks and old directories, and check the history (6 minutes)
 	@$(JEPSEN_RUN) --seconds 12 $(JEPSEN_ARGS)
 
+.PHONY: jepsen-regions
+jepsen-regions: build ## attack two regions and the link between them, and check what the one accepts of the other (3 minutes)
+	@$(JEPSEN) regions --program "$$CARGO_TARGET_DIR/release/trust-fabric" --results "$(JEPSEN_RESULTS)" --rounds 5 $(JEPSEN_ARGS)
+
 # Rounds of each nemesis on three and on five nodes, and of the faults of single machines.
 JEPSEN_ROUNDS ?= 10
 

@@ -88,7 +88,7 @@ struct RegionsOptions {
     /// Number of runs
     #[arg(long, default_value_t = 1)]
     rounds: u64,
-    /// A deliberate break of a test build, or a name for one that is in the program itself
+    /// A deliberate break of a test build; `none` for a test build in which every rule holds
     #[arg(long)]
     broken: Option<String>,
     /// Keep the directories of the nodes of a run without violations
