@@ -179,11 +179,11 @@ impl Traveller {
     }
 
     fn origin_node(&mut self) -> usize {
-        self.process.draw.one_of(&Vec::from_iter(self.fabrics.origin_nodes()))
+        self.process.draw.one_of(&self.fabrics.origin_nodes())
     }
 
     fn relying_node(&mut self) -> usize {
-        self.process.draw.one_of(&Vec::from_iter(self.fabrics.relying_nodes()))
+        self.process.draw.one_of(&self.fabrics.relying_nodes())
     }
 
     async fn mint(&mut self) -> Result<Option<Agent>> {
@@ -225,7 +225,7 @@ impl Traveller {
             return Ok(());
         }
         let acknowledged = Instant::now();
-        let mut nodes = Vec::from_iter(self.fabrics.relying_nodes());
+        let mut nodes = self.fabrics.relying_nodes();
         while !nodes.is_empty() && acknowledged.elapsed() < REFUSED_MAX && !clients.is_stopped() {
             let mut accepting = Vec::new();
             for node in nodes {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -47,12 +46,12 @@ pub struct Fabrics {
 }
 
 impl Fabrics {
-    pub const fn origin_nodes(&self) -> Range<usize> {
-        0..self.nodes
+    pub fn origin_nodes(&self) -> Vec<usize> {
+        (0..self.nodes).collect()
     }
 
-    pub const fn relying_nodes(&self) -> Range<usize> {
-        self.nodes..2 * self.nodes
+    pub fn relying_nodes(&self) -> Vec<usize> {
+        (self.nodes..2 * self.nodes).collect()
     }
 }
 

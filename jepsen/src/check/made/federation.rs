@@ -120,7 +120,7 @@ fn change_final(
 }
 
 fn is_revoked(history: &History, used: &Operation) -> bool {
-    covered(history, |_, other| other == used).first().is_some()
+    !covered(history, |_, other| other == used).is_empty()
 }
 
 fn is_never_revoked(history: &History, used: &Operation) -> bool {
