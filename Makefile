@@ -160,6 +160,10 @@ JEPSEN_RUN = $(JEPSEN) run --program "$$CARGO_TARGET_DIR/release/trust-fabric" -
 jepsen: build ## attack three nodes with kills, pauses, partitions, wrong clocks and old directories, and check the history (6 minutes)
 	@$(JEPSEN_RUN) --seconds 12 $(JEPSEN_ARGS)
 
+.PHONY: jepsen-regions
+jepsen-regions: build ## attack two regions and the link between them, and check what the one accepts of the other (3 minutes)
+	@$(JEPSEN) regions --program "$$CARGO_TARGET_DIR/release/trust-fabric" --results "$(JEPSEN_RESULTS)" --rounds 5 $(JEPSEN_ARGS)
+
 # Rounds of each nemesis on three and on five nodes, and of the faults of single machines.
 JEPSEN_ROUNDS ?= 10
 
@@ -169,6 +173,10 @@ jepsen-long: build ## the same with every nemesis, on three and five nodes, and 
 	@$(JEPSEN_RUN) --all --nodes 5 --seconds 60 --rounds $(JEPSEN_ROUNDS) $(JEPSEN_ARGS)
 	@tests/faults.py --rounds $(JEPSEN_ROUNDS) hung-disk set-back cloned-directory
 	@$(JEPSEN) report --results "$(JEPSEN_RESULTS)"
+
+.PHONY: jepsen-disks
+jepsen-disks: build ## cut the power of one node and of all, on disks of their own that lose what was not synced; needs root (5 minutes)
+	@$(JEPSEN_RUN) --disks --seconds 20 --rounds 5 $(JEPSEN_ARGS)
 
 .PHONY: disk-full
 disk-full: build ## three nodes on small loop-mounted file systems that run full, under writes; needs root (10 minutes)

@@ -67,6 +67,10 @@ breaks! {
     AcceptSetBackDisk = "accept-set-back-disk";
     /// A verdict is answered before it is in the audit.
     AnswerBeforeAudit = "answer-before-audit";
+    /// Credentials of a peer are judged without the revocations in the copy of its ledger.
+    IgnorePeerLedger = "ignore-peer-ledger";
+    /// Credentials of a peer that was silent for longer than its bound are judged.
+    PeerLeaseWithoutBound = "peer-lease-without-bound";
 }
 
 /// Whether a rule does not hold in this process: never, without the feature.

@@ -18,6 +18,7 @@ pub mod load;
 pub mod members;
 pub mod node;
 pub mod push_receiver;
+pub mod region;
 pub mod registry;
 pub mod settings;
 pub mod sse;

@@ -46,7 +46,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use trust_fabric_bench::{
     certificates, chart, client, cpu, credentials, curves, floor, health, link, load, members, node,
-    push_receiver, registry, settings, sse, wire,
+    push_receiver, region, registry, settings, sse, wire,
 };
 
 use node::Start;

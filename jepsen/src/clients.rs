@@ -123,11 +123,21 @@ impl Clients {
         for caller in CALLERS.into_iter().chain(VISITORS) {
             targets.insert(caller, members.targets(caller)?);
         }
+        Self::of(targets, Arc::clone(&members.issuer), nodes, recorder)
+    }
+
+    /// Clients of other nodes and callers.
+    pub fn of(
+        targets: HashMap<&'static str, Vec<Target>>,
+        issuer: Arc<Issuer>,
+        nodes: Arc<Mutex<Vec<usize>>>,
+        recorder: Arc<Recorder>,
+    ) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             targets,
             idle: Mutex::default(),
             recorder,
-            issuer: Arc::clone(&members.issuer),
+            issuer,
             run: format!("{:x}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis()),
             issued_at: unix_secs(),
             nodes,

@@ -23,11 +23,11 @@ use crate::clients::VISITORS;
 use crate::disks::Disk;
 
 /// Variable that chooses the deliberate break of a test build.
-const BREAK: &str = "TRUST_FABRIC_BREAK";
+pub(crate) const BREAK: &str = "TRUST_FABRIC_BREAK";
 /// Pause before a process that has exited is started again, as a supervisor does.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum time for a process to exit after SIGTERM: that of the systemd unit.
-const EXIT_MAX: Duration = Duration::from_secs(45);
+pub(crate) const EXIT_MAX: Duration = Duration::from_secs(45);
 
 /// Programs and directories.
 #[derive(clap::Args, Clone)]

@@ -53,6 +53,8 @@ pub enum Workload {
     Audit,
     Keys,
     Blocked,
+    /// Of two regions.
+    Federation,
     /// After the faults are healed.
     Liveness,
 }
@@ -83,6 +85,9 @@ pub enum Workload {
 /// | blocked | `use` | caller | none | bool: admitted |
 /// | blocked | `block` | caller | none | none; `ok`: 202 |
 /// | blocked | `lift` | caller | none | its id, if the block was listed; `ok`: it is gone |
+/// | federation | `revoke` | agent | `{"by": caller, "stale_after", "freshness": leases in nanoseconds}` | none; `ok`: 202 of the origin |
+/// | federation | `use` | agent | `{"what": "crossing" or "through", "issued": n}` | bool: accepted by the relying region |
+/// | federation | `read` | `ledger` | `{"region"}` | `{"hash", "count"}` of the ledger of the origin at the end |
 /// | liveness | `works` | what | none | bool: within the time |
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -11,6 +11,7 @@ pub mod history;
 mod liveness;
 mod membership;
 mod nemesis;
+pub mod regions;
 pub mod results;
 pub mod run;
 pub mod schedule;

@@ -10,12 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::clients::{Answer, Clients, Intent, exchange, get, post, signal, subject};
 use crate::history::{Kind, Outcome, Workload};
-use crate::workloads::tool_entry;
+use crate::workloads::{REVOKED, tool_entry};
 
 /// Maximum time from the end of the faults until a request succeeds.
 const WORKS_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
-const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
 /// One request of each kind.
 struct Probe {

@@ -1,6 +1,6 @@
 //! Runs a cluster under faults and a load, and checks what was recorded. Exits with 1 if a promise was broken.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use trust_fabric_jepsen::check::{self, Violation};
 use trust_fabric_jepsen::cluster::ClusterOptions;
 use trust_fabric_jepsen::history::{History, Workload};
+use trust_fabric_jepsen::regions::{self, RegionOptions};
 use trust_fabric_jepsen::results::{Results, RunResult};
 use trust_fabric_jepsen::run::{self, Plan, WORKLOADS};
 use trust_fabric_jepsen::schedule::Nemesis;
@@ -26,6 +27,8 @@ const FILES: &str = "results";
 enum Command {
     /// One run after the other, each with a new cluster and one nemesis; prints a table of these runs
     Run(Options),
+    /// The same with two regions, of which one relies on the ledger of the other, and faults of the link between them
+    Regions(RegionsOptions),
     /// Checks a recorded history again
     Check {
         /// A file history.jsonl
@@ -72,6 +75,30 @@ struct Options {
     results: PathBuf,
 }
 
+#[derive(clap::Args)]
+struct RegionsOptions {
+    #[command(flatten)]
+    regions: RegionOptions,
+    /// Seconds of load and faults in each run
+    #[arg(long, default_value_t = 30)]
+    seconds: u64,
+    /// Seed of the first run; the next one has the next seed. Default: the time
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Number of runs
+    #[arg(long, default_value_t = 1)]
+    rounds: u64,
+    /// A deliberate break of a test build; `none` for a test build in which every rule holds
+    #[arg(long)]
+    broken: Option<String>,
+    /// Keep the directories of the nodes of a run without violations
+    #[arg(long)]
+    keep: bool,
+    /// A directory for runs and results
+    #[arg(long)]
+    results: PathBuf,
+}
+
 fn workload(text: &str) -> Result<Workload, serde_json::Error> {
     serde_json::from_value(serde_json::Value::String(text.replace('-', "_")))
 }
@@ -91,21 +118,26 @@ fn main() -> ExitCode {
 }
 
 fn start(command: Command) -> Result<bool> {
-    let options = match command {
-        Command::Run(options) => options,
-        Command::Check { history } => return Ok(found(&History::read(&history)?).is_empty()),
+    match command {
+        Command::Run(options) => until_told(run_all(&options)),
+        Command::Regions(options) => until_told(run_regions(&options)),
+        Command::Check { history } => Ok(found(&History::read(&history)?).is_empty()),
         Command::Report { results } => {
             let results = Results::read(&results.join(FILES))?;
             println!("{}\n{}", results.table(), results.coverage());
             let breaks = results.breaks();
             println!("{breaks}");
-            return Ok(results.runs.iter().all(|run| run.run.broken.is_some() || run.violations.is_empty()));
+            Ok(results.runs.iter().all(|run| run.run.broken.is_some() || run.violations.is_empty()))
         }
-    };
+    }
+}
+
+/// Runs it until its end or a signal.
+fn until_told(runs: impl Future<Output = Result<bool>>) -> Result<bool> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            ended = run_all(&options) => ended,
+            ended = runs => ended,
             reason = told_to_end() => bail!("{}", reason?),
         }
     })
@@ -133,10 +165,9 @@ async fn told_to_end() -> Result<&'static str> {
 }
 
 async fn run_all(options: &Options) -> Result<bool> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let first = options.seed.unwrap_or(now);
+    let first = first_seed(options.seed)?;
     let nemeses = match options.nemesis.as_slice() {
-        [] if options.all => Nemesis::all(options.cluster.nodes, options.cluster.disks),
+        [] if options.all || options.cluster.disks => Nemesis::all(options.cluster.nodes, options.cluster.disks),
         [] => Nemesis::SHORT.to_vec(),
         some => some.to_vec(),
     };
@@ -156,10 +187,34 @@ async fn run_all(options: &Options) -> Result<bool> {
         };
         results.push(one(options, &plan).await?);
     }
-    let is_good = results.iter().all(|result| result.violations.is_empty());
-    let digest = Results::read(&options.results.join(FILES))?.digest;
-    let results = Results { runs: results, digest };
-    println!("{}", if options.broken.is_some() { results.breaks() } else { results.table() });
+    summed(results, &options.results, options.broken.is_some())
+}
+
+async fn run_regions(options: &RegionsOptions) -> Result<bool> {
+    let first = first_seed(options.seed)?;
+    let mut results = Vec::new();
+    for seed in first..first + options.rounds {
+        let plan = regions::Plan { seconds: options.seconds, seed, broken: options.broken.clone() };
+        let broken = plan.broken.as_ref().map(|broken| format!("-{broken}")).unwrap_or_default();
+        let name = format!("regions-{}-{seed}{broken}", options.regions.nodes);
+        let directory = begin(&options.results, &name, seed, plan.seconds);
+        let history = regions::run(&options.regions, &plan, &directory).await?;
+        results.push(judged(&options.results, &name, &history, options.keep)?);
+    }
+    summed(results, &options.results, options.broken.is_some())
+}
+
+fn first_seed(seed: Option<u64>) -> Result<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    Ok(seed.unwrap_or(now))
+}
+
+/// Prints the sums of some runs; whether they are without violations.
+fn summed(runs: Vec<RunResult>, results: &Path, is_broken: bool) -> Result<bool> {
+    let is_good = runs.iter().all(|result| result.violations.is_empty());
+    let digest = Results::read(&results.join(FILES))?.digest;
+    let results = Results { runs, digest };
+    println!("{}", if is_broken { results.breaks() } else { results.table() });
     Ok(is_good)
 }
 
@@ -167,14 +222,27 @@ async fn run_all(options: &Options) -> Result<bool> {
 async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
     let broken = plan.broken.as_ref().map(|broken| format!("-{broken}")).unwrap_or_default();
     let name = format!("{}-{}-{}{broken}", plan.nemesis.name(), options.cluster.nodes, plan.seed);
-    let directory = options.results.join("runs").join(&name);
-    eprintln!("{name}: seed {}, {} s, in {}", plan.seed, plan.seconds, directory.display());
-    let history = History::read(&run::run(&options.cluster, plan, &directory).await?)?;
+    let directory = begin(&options.results, &name, plan.seed, plan.seconds);
+    let history = run::run(&options.cluster, plan, &directory).await?;
+    judged(&options.results, &name, &history, options.keep)
+}
+
+/// Tells that a run begins. Returns its directory.
+fn begin(results: &Path, name: &str, seed: u64, seconds: u64) -> PathBuf {
+    let directory = results.join("runs").join(name);
+    eprintln!("{name}: seed {seed}, {seconds} s, in {}", directory.display());
+    directory
+}
+
+/// The violations and the result of a run that has ended.
+fn judged(results: &Path, name: &str, history: &Path, keep: bool) -> Result<RunResult> {
+    let directory = results.join("runs").join(name);
+    let history = History::read(history)?;
     let violations = found(&history);
     let page = directory.join("timeline.html");
     std::fs::write(&page, timeline::draw(&history, &violations))?;
     let result = RunResult::of(&history, &violations);
-    result.write(&options.results.join(FILES))?;
+    result.write(&results.join(FILES))?;
     eprintln!(
         "{name}: {} operations, {} of unknown outcome, {} faults, {} violations",
         result.operations.all(),
@@ -182,7 +250,7 @@ async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
         result.faults.values().sum::<u64>(),
         violations.len()
     );
-    if violations.is_empty() && !options.keep {
+    if violations.is_empty() && !keep {
         // Data of the nodes is large; the history is kept.
         std::fs::remove_dir_all(directory.join("cluster"))?;
     }

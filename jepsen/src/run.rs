@@ -126,8 +126,19 @@ async fn verify_chains(cluster: &Cluster, clients: &Arc<Clients>) -> Result<()> 
     Ok(())
 }
 
+/// What each run records of the program.
+pub(crate) fn recorded(program: &Path, broken: Option<&str>) -> Result<Run> {
+    let version = Command::new(program).arg("--version").output()?;
+    Ok(Run {
+        begun_unix_secs: unix_secs(),
+        version: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
+        // A test build whose rules all hold is as sound as the product.
+        broken: broken.filter(|broken| *broken != NO_BREAK).map(str::to_owned),
+        ..Run::default()
+    })
+}
+
 fn facts(options: &ClusterOptions, plan: &Plan) -> Result<Run> {
-    let version = Command::new(&options.program).arg("--version").output()?;
     let names = plan.workloads.iter().map(|workload| {
         let name = serde_json::to_value(workload).unwrap_or_default();
         name.as_str().unwrap_or_default().to_owned()
@@ -139,10 +150,7 @@ fn facts(options: &ClusterOptions, plan: &Plan) -> Result<Run> {
         nodes: options.nodes + plan.variant().joiners,
         workload,
         nemesis: plan.nemesis.name(),
-        begun_unix_secs: unix_secs(),
-        version: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
-        // A test build whose rules all hold is as sound as the product.
-        broken: plan.broken.clone().filter(|broken| broken != NO_BREAK),
+        ..recorded(&options.program, plan.broken.as_deref())?
     })
 }
 

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 /// Milliseconds before the first fault, for a history that begins well.
-const FIRST_MILLIS: u64 = 1_500;
+pub(crate) const FIRST_MILLIS: u64 = 1_500;
 
 /// Milliseconds after which a successor of a signing key may sign: it is published for ten minutes before.
 const SUCCESSOR_MILLIS: u64 = 610_000;
@@ -249,14 +249,14 @@ impl Fault {
 
 /// A fault with its time. Faults of processes follow one another, and so do those of the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct Step<F = Fault> {
     /// Since the begin of the load.
     pub at_millis: u64,
     pub hold_millis: u64,
-    pub fault: Fault,
+    pub fault: F,
 }
 
-impl Step {
+impl<F> Step<F> {
     pub const fn hold(&self) -> Duration {
         Duration::from_millis(self.hold_millis)
     }

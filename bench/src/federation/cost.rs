@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tokio::time::{interval, sleep};
 
-use super::region::Region;
 use super::{World, facts};
 use crate::load::{self, Write, as_f64};
 use crate::node::cpu_secs;
+use crate::region::Region;
 use crate::registry::write_verification;
 use crate::report::Report;
 use crate::window::middle;

@@ -3,7 +3,6 @@
 
 mod cost;
 mod facts;
-mod region;
 mod witness;
 
 use std::path::PathBuf;
@@ -14,8 +13,8 @@ use tokio::time::sleep;
 
 use crate::link::Link;
 use crate::members::ClusterArgs;
+use crate::region::{self, Region};
 use crate::report::Report;
-use region::Region;
 
 /// Names of the regions; the first is the origin.
 const NAMES: [&str; 3] = ["eu", "us", "ap"];

@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, bail};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 
-use super::region::{Callers, Region};
 use super::{Plan, World};
 use crate::client::{once, verdict};
+use crate::region::{Callers, Region};
 use crate::registry::write_verification;
 use crate::report::Report;
 use crate::traffic::findings::quantiles;

@@ -6,6 +6,7 @@
 
 mod audit;
 mod blocked;
+mod federation;
 mod feed;
 mod keys;
 mod linearizable;
@@ -41,7 +42,7 @@ pub struct Violation {
 /// A checker with its name.
 pub type Checker = (&'static str, fn(&History) -> Vec<Violation>);
 
-pub const ALL: [Checker; 10] = [
+pub const ALL: [Checker; 11] = [
     (witness::NAME, witness::check),
     (registry::NAME, registry::check),
     (revoke::NAME, revoke::check),
@@ -51,6 +52,7 @@ pub const ALL: [Checker; 10] = [
     (audit::NAME, audit::check),
     (keys::NAME, keys::check),
     (blocked::NAME, blocked::check),
+    (federation::NAME, federation::check),
     (liveness::NAME, liveness::check),
 ];
 
@@ -64,6 +66,7 @@ pub fn coverage(history: &History) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::from(revoke::coverage(history));
     counts.extend(single_use::coverage(history));
     counts.extend(streams::coverage(history));
+    counts.extend(federation::coverage(history));
     counts
 }
 

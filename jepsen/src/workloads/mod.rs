@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A tool for tokens that are used many times, and one for tokens of one use.
 const TOOL: &str = "plain";
 const TOOL_ONCE: &str = "once";
+/// The event that revokes.
+pub(crate) const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
 /// The workloads of a run, and what they keep for the reads at its end.
 pub struct Load {
@@ -199,7 +201,7 @@ fn minted(answer: &Answer) -> Result<String> {
 }
 
 /// The request of a verification.
-fn verification(tool: &str, token: &str, key: Option<&str>, hash: Option<&str>) -> Vec<u8> {
+pub(crate) fn verification(tool: &str, token: &str, key: Option<&str>, hash: Option<&str>) -> Vec<u8> {
     let mut body = json!({"tool_id": tool, "token": token});
     if let Some(hash) = hash {
         body["request_body_hash"] = json!(hash);
@@ -208,7 +210,7 @@ fn verification(tool: &str, token: &str, key: Option<&str>, hash: Option<&str>) 
 }
 
 /// Whether a node accepts or refuses as revoked or used; anything else is no verdict.
-fn verdict(answer: &Answer) -> (Outcome, Value) {
+pub(crate) fn verdict(answer: &Answer) -> (Outcome, Value) {
     match answer.status {
         Some(200) => (Outcome::Ok, json!(true)),
         Some(403) if answer.body["check"] == "revocation" => (Outcome::Ok, json!(false)),

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{TOOL, mint, verdict, verification};
+use super::{REVOKED, TOOL, mint, verdict, verification};
 use crate::clients::{Answer, Clients, Intent, Process, exchange, post, signal, subject, unix_secs};
 use crate::history::{Kind, Nanos, Outcome, Workload};
 
@@ -16,7 +16,6 @@ const CLIENTS: u64 = 4;
 const REPEATS: usize = 4;
 /// Subjects that are read on every node at the end.
 const KEPT: usize = 400;
-const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
 /// A subject with a token and a credential.
 #[derive(Clone)]

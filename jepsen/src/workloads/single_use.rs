@@ -9,12 +9,11 @@ use tokio::task::JoinSet;
 use trust_fabric_bench::credentials::AUDIENCE;
 use trust_fabric_bench::registry::body_hash;
 
-use super::{TOOL_ONCE, mint, verdict, verification};
+use super::{REVOKED, TOOL_ONCE, mint, verdict, verification};
 use crate::clients::{Answer, Clients, Intent, Process, exchange, idempotency, post, signal, subject};
 use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 3;
-const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
 /// A thing of one use, with the requests that present it.
 struct Once {

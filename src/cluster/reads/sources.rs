@@ -21,6 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::freshness::LeaseProof;
+use crate::breaks::{self, Break};
 use crate::cluster::peers::proto;
 use crate::cluster::{Handle, Machine};
 use crate::id::Digest128;
@@ -126,6 +127,9 @@ struct Lease {
 impl Lease {
     /// When it ends if this node allows `own` from the leader's call on.
     fn ends(&self, own: Duration) -> Duration {
+        if breaks::active(Break::PeerLeaseWithoutBound) {
+            return self.sent + limits::SOURCE_LEASE_MAX;
+        }
         let length = self.named.length.min(own);
         let shorter_by = self.named.length.saturating_sub(length);
         let margin = length / limits::SOURCE_LEASE_MARGIN_PARTS;

@@ -6,6 +6,7 @@
 
 mod audit;
 mod blocked;
+mod federation;
 mod feed;
 mod keys;
 mod registry;
@@ -209,7 +210,7 @@ fn one_of<T: Copy>(of: &[T], bits: &mut Bits) -> Option<T> {
 
 #[test]
 fn answers_of_another_form_are_reported() {
-    let cases: [(Make, Check, Kind); 10] = [
+    let cases: [(Make, Check, Kind); 12] = [
         (registry::make, super::witness::check, Kind::Write),
         (registry::make, super::witness::check, Kind::Read),
         (revoke::make, super::revoke::check, Kind::Use),
@@ -220,6 +221,8 @@ fn answers_of_another_form_are_reported() {
         (keys::make, super::keys::check, Kind::Check),
         (keys::make, super::keys::check, Kind::Use),
         (blocked::make, super::blocked::check, Kind::Use),
+        (federation::make, super::federation::check, Kind::Use),
+        (federation::make, super::federation::check, Kind::Read),
     ];
     let draws: Vec<_> = (0..60).map(mixed).collect();
     for (make, check, kind) in cases {

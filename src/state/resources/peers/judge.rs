@@ -5,6 +5,7 @@
 
 use super::PeerFault;
 use super::index::PeerState;
+use crate::breaks::{self, Break};
 use crate::id::{Digest128, LogPosition};
 
 /// Verdict about a credential.
@@ -48,7 +49,11 @@ fn usable(copy: Option<&PeerState>) -> Result<&PeerState, PeerVerdict> {
 }
 
 fn verdict(is_refused: bool) -> PeerVerdict {
-    if is_refused { PeerVerdict::Revoked } else { PeerVerdict::Clear }
+    if is_refused && !breaks::active(Break::IgnorePeerLedger) {
+        PeerVerdict::Revoked
+    } else {
+        PeerVerdict::Clear
+    }
 }
 
 /// The verdict about a token of the peer that carries `idx`.

@@ -18,7 +18,7 @@ use crate::settings::Names;
 use crate::wire::{self, Target};
 
 /// The caller that issues agents and exchanges their tokens.
-const AGENTS: &str = "agents";
+pub const AGENTS: &str = "agents";
 /// The certificate for calls to peers.
 const FEDERATION: &str = "federation";
 const OWN_TYPE: &str = "urn:svc:token-type:agent-a2a";
@@ -26,12 +26,14 @@ const OWN_TYPE: &str = "urn:svc:token-type:agent-a2a";
 const POLL: Duration = Duration::from_millis(50);
 /// Maximum wait for a state of a peer.
 const CONNECTED_MAX: Duration = Duration::from_secs(120);
-/// Time since the last answer of the origin after which its tokens are answered 503.
-const STALE_AFTER_SECS: u64 = 10;
+/// `stale_after` of a region that names none.
+const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// A region before it starts.
 pub struct Plan<'a> {
     pub name: &'a str,
+    /// Time since the last answer of the origin after which its tokens are answered 503.
+    pub stale_after: Duration,
     place: ClusterArgs,
 }
 
@@ -81,7 +83,8 @@ impl<'a> Plan<'a> {
             ),
             trust_domain,
         };
-        Ok(Self { name, place: ClusterArgs { policies: dir.join("policies"), dir, names, ..place.clone() } })
+        let place = ClusterArgs { policies: dir.join("policies"), dir, names, ..place.clone() };
+        Ok(Self { name, stale_after: STALE_AFTER, place })
     }
 
     /// Makes `other` a peer. With addresses of its nodes, its ledger is read and its agents are accepted.
@@ -93,7 +96,8 @@ impl<'a> Plan<'a> {
         } else {
             format!(
                 "accept = true\nas = [\"subject\"]\ncapabilities = [\"db.read\"]\nmax_blast_radius = \"namespace:demo\"\n\
-                 stale_after = \"{STALE_AFTER_SECS}s\"\n[federation.peers.blast_radius]\n\"namespace:demo\" = \"namespace:demo\"\n"
+                 stale_after = \"{}ms\"\n[federation.peers.blast_radius]\n\"namespace:demo\" = \"namespace:demo\"\n",
+                self.stale_after.as_millis()
             )
         };
         // Writing to a string does not fail.
@@ -196,9 +200,7 @@ impl Region {
 impl Callers {
     /// A new agent: its identifier and its identity token.
     pub async fn agent(&self) -> Result<(String, String)> {
-        let body = json!({"agent_name": "traveller", "platform": "mcp", "capabilities": ["db.read"],
-            "max_blast_radius": "namespace:demo"});
-        let answer = until(&self.agents, &post("/v1/identity/agent", &body), &[200]).await?;
+        let answer = until(&self.agents, &agent(), &[200]).await?;
         let answer: Value = serde_json::from_slice(answer.body())?;
         let text = |name: &str| anyhow::Ok(answer[name].as_str().context("an agent without it")?.to_owned());
         Ok((text("agent_id")?, text("token")?))
@@ -206,18 +208,33 @@ impl Callers {
 
     /// The token that this region mints for the audience from a token of a fabric.
     pub async fn exchange(&self, token: &str, audience: &str) -> Result<String> {
-        let body = json!({"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-            "subject_token_type": OWN_TYPE, "subject_token": token, "audience": audience});
-        let answer = until(&self.agents, &post("/v1/exchange/token", &body), &[200]).await?;
-        minted(&answer)
+        minted(&until(&self.agents, &exchange(token, audience), &[200]).await?)
     }
 
     pub async fn revoke(&self, subject: &str) -> Result<()> {
-        let request = post("/v1/revocations", &json!({"subject": subject, "reason": "bench"}));
-        until(&self.operator, &request, &[202]).await.map(drop)
+        until(&self.operator, &revocation(subject), &[202]).await.map(drop)
     }
 }
 
-pub fn post(path: &str, body: &Value) -> Vec<u8> {
+/// The request for a new agent.
+pub fn agent() -> Vec<u8> {
+    let body = json!({"agent_name": "traveller", "platform": "mcp", "capabilities": ["db.read"],
+        "max_blast_radius": "namespace:demo"});
+    post("/v1/identity/agent", &body)
+}
+
+/// The request for a token for the audience from a token of a fabric.
+pub fn exchange(token: &str, audience: &str) -> Vec<u8> {
+    let body = json!({"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token_type": OWN_TYPE, "subject_token": token, "audience": audience});
+    post("/v1/exchange/token", &body)
+}
+
+/// The request of an operator that revokes a subject.
+pub fn revocation(subject: &str) -> Vec<u8> {
+    post("/v1/revocations", &json!({"subject": subject, "reason": "bench"}))
+}
+
+fn post(path: &str, body: &Value) -> Vec<u8> {
     wire::request_with("POST", path, "localhost", "", body.to_string().as_bytes())
 }
