@@ -98,6 +98,11 @@ impl Answer {
     }
 }
 
+/// Outcome and status of a signal: `accepted`, `duplicate`, `ignored`.
+pub fn acknowledged(answer: &Answer) -> (Outcome, Value) {
+    (answer.outcome(&[202]), answer.body["status"].clone())
+}
+
 /// A sequential client, which gets a new number after an unknown outcome.
 pub struct Process {
     number: u64,

@@ -63,13 +63,13 @@ pub enum Workload {
 ///
 /// | Workload | Kind | `key` | `input` | `value` |
 /// |---|---|---|---|---|
-/// | revoke | `revoke` | subject | `{"jti"}` of the signal | none; `ok`: 202 |
+/// | revoke | `revoke` | subject | `{"jti"}` of the signal | `"accepted"` or `"duplicate"`; `ok`: 202 |
 /// | revoke | `use` | subject | `{"what": "token" or "credential", "issued": n, "iat": Unix seconds}` | bool: accepted |
 /// | single use | `spend` | the nonce, token or `jti` | `{"what": "nonce", "execution_token" or "set", "idempotency_key": text or null, "content": n}` | bool: accepted; of a set, `"duplicate"` or `"new"` |
 /// | registry | `write` | tool | `{"value": n, "if_match": revision or null}`; null: without a condition | `{"revision"}` |
 /// | registry | `read` | tool | `{"min_index": n or null}` | `{"value", "revision"}`; null: absent |
 /// | registry | `remove` | tool | `{"if_match": revision or null}` | none |
-/// | streams | `emit` | subject | `{"jti", "number": n}`; numbers of a subject grow | none; `ok`: 202 |
+/// | streams | `emit` | subject | `{"jti", "number": n}`; numbers of a subject grow | `"accepted"`, `"ignored"` or `"duplicate"`; `ok`: 202 |
 /// | streams | `deliver` | subject | `{"stream"}` | `{"jti", "number"}`; one for each arrival, in order |
 /// | feed | `change` | tool or subject | none | none; `ok`: acknowledged |
 /// | feed | `event` | subscriber | none | `{"id", "subject"}`; one for each event, in order of arrival |

@@ -167,7 +167,9 @@ async fn told_to_end() -> Result<&'static str> {
 async fn run_all(options: &Options) -> Result<bool> {
     let first = first_seed(options.seed)?;
     let nemeses = match options.nemesis.as_slice() {
-        [] if options.all || options.cluster.disks => Nemesis::all(options.cluster.nodes, options.cluster.disks),
+        [] if options.all || options.cluster.disks => {
+            Nemesis::all(options.cluster.nodes, options.cluster.disks)
+        }
         [] => Nemesis::SHORT.to_vec(),
         some => some.to_vec(),
     };

@@ -48,6 +48,8 @@ fn reach(operation: &Operation) -> Reach {
         // Each changes a tool, and the entry is proposed after the operation began.
         Kind::Write | Kind::Remove => Reach::Above,
         Kind::Read => operation.input["min_index"].as_u64().map_or(Reach::AtLeast, Reach::Named),
+        // Looked up: it is acknowledged by the index of the first.
+        Kind::Revoke | Kind::Emit if operation.value == "duplicate" => Reach::Free,
         Kind::Revoke | Kind::Emit | Kind::Change | Kind::Taint => Reach::AtLeast,
         Kind::Spend if operation.value == true || operation.value == "new" => Reach::AtLeast,
         _ => Reach::Free,

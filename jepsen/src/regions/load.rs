@@ -10,7 +10,7 @@ use trust_fabric_bench::region::{AGENTS, agent, exchange, revocation};
 
 use super::world::{Fabrics, World};
 use super::{FRESHNESS, STALE_AFTER};
-use crate::clients::{Answer, Clients, Intent, Process, post, signal};
+use crate::clients::{Clients, Intent, Process, acknowledged, post, signal};
 use crate::history::{Kind, Nanos, Outcome, Workload};
 use crate::workloads::{REVOKED, verdict, verification};
 
@@ -259,8 +259,8 @@ impl Traveller {
             });
             let intent = Intent { workload: Workload::Federation, kind: Kind::Revoke, key: &agent.id, input };
             let node = self.origin_node();
-            let judge = |answer: &Answer| (answer.outcome(&[202]), Value::Null);
-            let (outcome, _) = self.process.operate(intent, (caller, node), &request, judge).await?;
+            let at = (caller, node);
+            let (outcome, _) = self.process.operate(intent, at, &request, acknowledged).await?;
             if outcome == Outcome::Ok || self.clients.is_stopped() {
                 return Ok(outcome);
             }

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{REVOKED, TOOL, mint, verdict, verification};
-use crate::clients::{Answer, Clients, Intent, Process, exchange, post, signal, subject, unix_secs};
+use crate::clients::{
+    Answer, Clients, Intent, Process, acknowledged, exchange, post, signal, subject, unix_secs,
+};
 use crate::history::{Kind, Nanos, Outcome, Workload};
 
 const CLIENTS: u64 = 4;
@@ -148,7 +150,6 @@ async fn send(process: &mut Process, account: &Account, jti: &str, request: &[u8
         input: json!({"jti": jti}),
     };
     let node = process.node();
-    let acknowledged = |answer: &Answer| (answer.outcome(&[202]), Value::Null);
     Ok(process.operate(intent, ("transmitter", node), request, acknowledged).await?.0)
 }
 

@@ -13,7 +13,7 @@ use trust_fabric_bench::push_receiver::{self, ReservedAddress};
 use trust_fabric_bench::settings::SIGNAL_ISSUER;
 
 use super::until;
-use crate::clients::{Answer, Clients, Intent, Process, post, signal};
+use crate::clients::{Clients, Intent, Process, acknowledged, post, signal};
 use crate::history::{Kind, Outcome, Workload};
 
 const STREAMS: usize = 2;
@@ -89,8 +89,8 @@ impl Streams {
                     input: json!({"jti": jti, "number": number}),
                 };
                 let node = process.node();
-                let judge = |answer: &Answer| (answer.outcome(&[202]), Value::Null);
-                let (outcome, _) = process.operate(intent, ("transmitter", node), &request, judge).await?;
+                let at = ("transmitter", node);
+                let (outcome, _) = process.operate(intent, at, &request, acknowledged).await?;
                 if outcome == Outcome::Ok {
                     self.acknowledged.fetch_add(1, Ordering::Relaxed);
                     break;

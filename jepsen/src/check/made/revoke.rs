@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::super::revoke::{check, coverage};
+use super::super::witness;
 use super::*;
 
 const WORKLOAD: Workload = Workload::Revoke;
@@ -141,4 +142,18 @@ fn use_that_begins_with_the_acknowledgement_may_be_accepted() {
     assert_eq!(coverage(&history).map(|(_, count)| count), [1, 1, 1]);
     history.operations[1].invoke = 21;
     assert_eq!(check(&history).len(), 1);
+}
+
+#[test]
+fn duplicate_may_be_answered_at_an_older_index() {
+    let made = |invoke, index, status: &str| {
+        let planned = Planned { invoke, end: invoke + 5, outcome: Outcome::Ok, ..planned(&[99], 1)[0] };
+        let made = operation(&planned, WORKLOAD, Kind::Revoke, "s".into());
+        Operation { index: Some(index), value: json!(status), ..made }
+    };
+    let mut history =
+        History { operations: vec![made(10, 9, "accepted"), made(20, 8, "duplicate")], ..History::default() };
+    assert_eq!(witness::check(&history), []);
+    history.operations[1].value = json!("accepted");
+    assert_eq!(witness::check(&history).len(), 1);
 }
