@@ -174,6 +174,10 @@ jepsen-long: build ## the same with every nemesis, on three and five nodes, and 
 	@tests/faults.py --rounds $(JEPSEN_ROUNDS) hung-disk set-back cloned-directory
 	@$(JEPSEN) report --results "$(JEPSEN_RESULTS)"
 
+.PHONY: jepsen-hosts
+jepsen-hosts: build ## the faults of jepsen that nodes in network namespaces of their own can have; needs root (5 minutes)
+	@$(JEPSEN_RUN) --hosts --seconds 12 $(JEPSEN_ARGS)
+
 .PHONY: jepsen-disks
 jepsen-disks: build ## cut the power of one node and of all, on disks of their own that lose what was not synced; needs root (5 minutes)
 	@$(JEPSEN_RUN) --disks --seconds 20 --rounds 5 $(JEPSEN_ARGS)

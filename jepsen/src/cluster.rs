@@ -44,6 +44,9 @@ pub struct ClusterOptions {
     /// Give each node a disk of its own, for power cuts; needs root
     #[arg(long)]
     pub disks: bool,
+    /// Start each node in a network namespace of its own, whose cable to the other nodes can be pulled; needs root
+    #[arg(long, conflicts_with = "disks")]
+    pub hosts: bool,
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(3..=9))]
     pub nodes: u64,
@@ -53,7 +56,8 @@ pub struct Cluster {
     members: Mutex<Members>,
     program: PathBuf,
     pub(crate) pki: PathBuf,
-    link: Link,
+    /// `None`: each node is in a namespace of its own.
+    link: Option<Link>,
     processes: Arc<Mutex<Vec<u32>>>,
     /// Nodes whose process a fault has ended: the supervisor leaves them alone.
     down: Mutex<BTreeSet<usize>>,
@@ -108,11 +112,7 @@ impl Cluster {
         let count = founders.len() + usize::try_from(variant.joiners)?;
         fs::create_dir_all(dir)?;
         let processes = Arc::new(Mutex::new(vec![0; count]));
-        let link = Link::between(count, origin(Arc::clone(&processes))).await?;
-        for node in 0..count {
-            // A connection of unknown origin would evade partitions.
-            link.set(None, Some(node), |way| way.is_cut = true);
-        }
+        let link = if options.hosts { None } else { Some(proxies(count, &processes).await?) };
         let disk = |node: &usize| Disk::create(&dir.join(format!("node-{}/data", node + 1)));
         let disks =
             if options.disks { founders.iter().map(disk).collect::<Result<_>>()? } else { Vec::new() };
@@ -125,11 +125,11 @@ impl Cluster {
             nodes: options.nodes,
             keep: false,
             heartbeat: 50,
-            hosts: false,
+            hosts: options.hosts,
             joiners: variant.joiners,
             log_bytes_max: variant.small_log.then_some(SMALL_LOG),
             names: Names { more: visitors(), ..Names::default() },
-            links: Some(link.addresses.clone()),
+            links: link.as_ref().map(|link| link.addresses.clone()),
             disks: options.disks,
             preload: Some(compiled(&options.preload, dir)?),
             environment: variant
@@ -147,7 +147,9 @@ impl Cluster {
         for node in &founders {
             lock(&processes)[*node] = members.pid(*node)?;
         }
-        link.lead_to(targets);
+        if let Some(link) = &link {
+            link.lead_to(targets);
+        }
         let health = Health::at(&members, &founders).await?;
         let (members, down, current) =
             (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
@@ -180,8 +182,23 @@ impl Cluster {
     }
 
     /// Address at which the other nodes reach a node.
-    pub(crate) fn peer_address(&self, node: usize) -> String {
-        self.link.addresses[node].to_string()
+    pub(crate) fn peer_address(&self, node: usize) -> Result<String> {
+        match &self.link {
+            Some(link) => Ok(link.addresses[node].to_string()),
+            None => Ok(self.members().peer_address(node)?.to_string()),
+        }
+    }
+
+    /// Whether each node is in a namespace of its own.
+    pub const fn has_hosts(&self) -> bool {
+        self.link.is_none()
+    }
+
+    /// Pulls the cables of nodes to the others, or plugs them in again.
+    pub fn plug(&self, nodes: &[usize], is_plugged: bool) -> Result<()> {
+        let members = self.members();
+        let change = if is_plugged { Members::join } else { Members::cut };
+        nodes.iter().try_for_each(|node| change(&members, *node))
     }
 
     pub fn leader(&self) -> Option<usize> {
@@ -199,9 +216,10 @@ impl Cluster {
 
     /// Changes the way from each of `from` to each of `to`.
     pub fn ways(&self, from: &[usize], to: &[usize], change: impl Fn(&mut Way) + Copy) {
+        let Some(link) = &self.link else { return };
         for one in from {
             for other in to.iter().filter(|other| *other != one) {
-                self.link.set(Some(*one), Some(*other), change);
+                link.set(Some(*one), Some(*other), change);
             }
         }
     }
@@ -417,6 +435,16 @@ fn compiled(source: &Path, dir: &Path) -> Result<PathBuf> {
     compile.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
     command(&mut compile).context("compile the library that shifts clocks (needs a C compiler)")?;
     Ok(library)
+}
+
+/// A proxy in front of each node.
+async fn proxies(count: usize, processes: &Arc<Mutex<Vec<u32>>>) -> Result<Link> {
+    let link = Link::between(count, origin(Arc::clone(processes))).await?;
+    for node in 0..count {
+        // A connection of unknown origin would evade partitions.
+        link.set(None, Some(node), |way| way.is_cut = true);
+    }
+    Ok(link)
 }
 
 /// Finds the node that opened a connection: the process that has its socket.

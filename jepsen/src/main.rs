@@ -166,17 +166,26 @@ async fn told_to_end() -> Result<&'static str> {
 
 async fn run_all(options: &Options) -> Result<bool> {
     let first = first_seed(options.seed)?;
-    let nemeses = match options.nemesis.as_slice() {
+    let mut workloads =
+        if options.workload.is_empty() { WORKLOADS.to_vec() } else { options.workload.clone() };
+    let mut nemeses = match options.nemesis.as_slice() {
         [] if options.all || options.cluster.disks => {
             Nemesis::all(options.cluster.nodes, options.cluster.disks)
         }
         [] => Nemesis::SHORT.to_vec(),
         some => some.to_vec(),
     };
+    if options.cluster.hosts {
+        if options.nemesis.iter().any(|nemesis| nemesis.needs_proxies()) {
+            bail!("with --hosts only minority and flapping are partitions, and no node joins");
+        }
+        nemeses.retain(|nemesis| !nemesis.needs_proxies());
+        // Receivers of pushes are on the loopback of this machine.
+        workloads.retain(|workload| *workload != Workload::Streams);
+    }
     if nemeses.iter().any(|nemesis| nemesis.needs_disks() != options.cluster.disks) {
         bail!("power cuts need --disks (and root), and other faults are not for them");
     }
-    let workloads = if options.workload.is_empty() { WORKLOADS.to_vec() } else { options.workload.clone() };
     let runs = (0..options.rounds).flat_map(|_| nemeses.clone());
     let mut results = Vec::new();
     for (seed, nemesis) in (first..).zip(runs) {

@@ -41,7 +41,7 @@ impl Cluster {
         let place = self.members().place(new).context("more nodes join than the run has")?;
         let (token, config) = (place.join("token"), place.join("node.toml").display().to_string());
         fs::write(&token, made["join_token"].as_str().context("no join_token")?)?;
-        let (token, address) = (token.display().to_string(), self.peer_address(new));
+        let (token, address) = (token.display().to_string(), self.peer_address(new)?);
         self.until_done(&["cluster", "join", &token, "--config", &config, "--address", &address]).await?;
         self.start_again(new)?;
         let wanted = [self.all(), vec![new]].concat();

@@ -122,7 +122,11 @@ impl Nemesis {
             fault => {
                 let nodes = self.network_nodes(fault);
                 self.note(kind, &nodes, &detail, false)?;
-                self.network(fault, &nodes, hold).await;
+                if cluster.has_hosts() {
+                    self.unplug(fault, &nodes, hold).await?;
+                } else {
+                    self.network(fault, &nodes, hold).await;
+                }
                 cluster.heal_network();
                 self.note(kind, &nodes, &detail, true)
             }
@@ -200,6 +204,21 @@ impl Nemesis {
     /// Waits for the nodes; if they are not ready in time, that is found after the load.
     async fn until_ready(&self) {
         self.cluster.until_ready(&self.clients.all_with_keys(), READY_MAX).await;
+    }
+
+    /// Keeps nodes without the others for a time, or now and then meanwhile.
+    async fn unplug(&self, fault: &Fault, nodes: &[usize], hold: Duration) -> Result<()> {
+        let end = Instant::now() + hold;
+        let mut is_plugged = true;
+        while Instant::now() < end {
+            is_plugged = !is_plugged;
+            self.cluster.plug(nodes, is_plugged)?;
+            match fault {
+                Fault::Flapping(_, millis) => sleep(Duration::from_millis(*millis)).await,
+                _ => sleep_until(end).await,
+            }
+        }
+        self.cluster.plug(nodes, true)
     }
 
     /// Every node in turn is stopped in order and started again; the next one when all are ready.

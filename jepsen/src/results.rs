@@ -198,7 +198,9 @@ impl Results {
         broken.sort_by(|one, other| one.0.cmp(other.0));
         for (name, result) in broken {
             let Run { workload, nemesis, seed, .. } = &result.run;
-            let first = result.violations.iter().min_by_key(|violation| violation.after_operations);
+            // One of the final reads as a whole names no operation.
+            let place = |violation: &&Reported| (violation.after_operations == 0, violation.after_operations);
+            let first = result.violations.iter().min_by_key(place);
             let (checker, rule, after) = first.map_or_else(
                 || ("**not caught**", "", String::new()),
                 |first| (first.checker.as_str(), first.rule.as_str(), grouped(first.after_operations)),

@@ -149,7 +149,7 @@ fn facts(options: &ClusterOptions, plan: &Plan) -> Result<Run> {
         seed: plan.seed,
         nodes: options.nodes + plan.variant().joiners,
         workload,
-        nemesis: plan.nemesis.name(),
+        nemesis: format!("{}{}", plan.nemesis.name(), if options.hosts { " in namespaces" } else { "" }),
         ..recorded(&options.program, plan.broken.as_deref())?
     })
 }

@@ -141,6 +141,21 @@ impl Nemesis {
         Self::value_variants().iter().copied().filter(is_possible).collect()
     }
 
+    /// Whether it needs proxies between the nodes, or addresses for nodes that join.
+    pub const fn needs_proxies(self) -> bool {
+        matches!(
+            self,
+            Self::Ring
+                | Self::Bridge
+                | Self::OneWay
+                | Self::Slow
+                | Self::Lossy
+                | Self::Replace
+                | Self::Members
+                | Self::Mix
+        )
+    }
+
     /// Whether it cuts the power of disks.
     pub const fn needs_disks(self) -> bool {
         matches!(self, Self::PowerCut | Self::PowerCutAll)
