@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,6 +20,7 @@ use trust_fabric_bench::settings::{Names, peer_name};
 
 use crate::clients::VISITORS;
 use crate::disks::Disk;
+use crate::sockets::owner;
 
 /// Variable that chooses the deliberate break of a test build.
 pub(crate) const BREAK: &str = "TRUST_FABRIC_BREAK";
@@ -439,70 +439,12 @@ fn compiled(source: &Path, dir: &Path) -> Result<PathBuf> {
 
 /// A proxy in front of each node.
 async fn proxies(count: usize, processes: &Arc<Mutex<Vec<u32>>>) -> Result<Link> {
-    let link = Link::between(count, origin(Arc::clone(processes))).await?;
+    let processes = Arc::clone(processes);
+    let origin: Origin = Arc::new(move |remote, local| owner(&lock(&processes).clone(), remote, local));
+    let link = Link::between(count, origin).await?;
     for node in 0..count {
         // A connection of unknown origin would evade partitions.
         link.set(None, Some(node), |way| way.is_cut = true);
     }
     Ok(link)
-}
-
-/// Finds the node that opened a connection: the process that has its socket.
-fn origin(processes: Arc<Mutex<Vec<u32>>>) -> Origin {
-    Arc::new(move |remote, local| {
-        let table = fs::read_to_string("/proc/net/tcp").ok()?;
-        let socket = format!("socket:[{}]", inode(&table, remote, local)?);
-        let processes = lock(&processes).clone();
-        processes.iter().position(|process| {
-            let files = fs::read_dir(format!("/proc/{process}/fd"));
-            files.is_ok_and(|files| {
-                files.flatten().any(|file| {
-                    fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == socket.as_str())
-                })
-            })
-        })
-    })
-}
-
-/// The inode of the socket between two addresses in `/proc/net/tcp`.
-fn inode(table: &str, own: SocketAddr, other: SocketAddr) -> Option<&str> {
-    let (own, other) = (hex(own)?, hex(other)?);
-    table.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        (fields.next()? == own && fields.next()? == other).then(|| fields.nth(6))?
-    })
-}
-
-/// An address as the kernel writes it: bytes of the address reversed, in hexadecimal.
-fn hex(address: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(address) = address else { return None };
-    let [a, b, c, d] = address.ip().octets();
-    Some(format!("{d:02X}{c:02X}{b:02X}{a:02X}:{:04X}", address.port()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn socket_of_this_process_is_found() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
-        let _near = std::net::TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
-        let (far, remote) = listener.accept().expect("accepted");
-        let local = far.local_addr().expect("address");
-        let of = |process| origin(Arc::new(Mutex::new(vec![1, process])))(remote, local);
-        assert_eq!(of(std::process::id()), Some(1));
-        assert_eq!(of(2), None);
-    }
-
-    #[test]
-    fn inode_is_that_of_both_addresses() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
-            0: 0100007F:4E20 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 777 1 x\n";
-        let of = |own: &str, other: &str| {
-            inode(table, own.parse().expect("address"), other.parse().expect("address"))
-        };
-        assert_eq!(of("127.0.0.1:20000", "127.0.0.1:40000"), Some("777"));
-        assert_eq!(of("127.0.0.1:40000", "127.0.0.1:20000"), None);
-    }
 }

@@ -15,5 +15,6 @@ pub mod regions;
 pub mod results;
 pub mod run;
 pub mod schedule;
+mod sockets;
 pub mod timeline;
 mod workloads;
