@@ -334,16 +334,29 @@ impl Cluster {
         command(Command::new("cp").arg("-a").arg(directory.join("data")).arg(&copy))
     }
 
-    /// Cuts the power of nodes: what their disks have not synced is lost. They stay down.
-    pub async fn cut_power(&self, nodes: &[usize]) -> Result<()> {
+    /// Pauses nodes, and waits until none of their threads runs.
+    pub async fn freeze(&self, nodes: &[usize]) -> Result<()> {
         self.pause(nodes)?;
+        for node in nodes {
+            let process = lock(&self.processes)[*node];
+            while !is_stopped(process) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the power of frozen nodes: what their disks have not synced is lost. They stay down.
+    pub async fn cut_power(&self, nodes: &[usize]) -> Result<()> {
         for node in nodes {
             let disk = self.disks.get(*node).context("power cuts need --disks")?;
             disk.copy()?;
         }
         self.kill(nodes)?;
         for node in nodes {
-            self.until_exited(*node, EXIT_MAX).await?;
+            if !self.until_exited(*node, EXIT_MAX).await? {
+                bail!("node {} was killed and runs", node + 1);
+            }
             self.disks[*node].restore()?;
         }
         Ok(())
@@ -435,6 +448,16 @@ fn compiled(source: &Path, dir: &Path) -> Result<PathBuf> {
     compile.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
     command(&mut compile).context("compile the library that shifts clocks (needs a C compiler)")?;
     Ok(library)
+}
+
+/// Whether all threads of a process are stopped or have ended; so is a process that is gone.
+fn is_stopped(process: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state is after the name in parentheses.
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
+    })
 }
 
 /// A proxy in front of each node.

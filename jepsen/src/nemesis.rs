@@ -75,6 +75,8 @@ impl Nemesis {
             }
             Fault::PowerCut(who) => {
                 let nodes = self.nodes(*who);
+                // Whatever they answered was answered before.
+                cluster.freeze(&nodes).await?;
                 self.note(kind, &nodes, &detail, false)?;
                 cluster.cut_power(&nodes).await?;
                 sleep(hold).await;
