@@ -172,6 +172,8 @@ jepsen-long: build ## the same with every nemesis, on three and five nodes, and 
 	@$(JEPSEN_RUN) --all --seconds 60 --rounds $(JEPSEN_ROUNDS) $(JEPSEN_ARGS)
 	@$(JEPSEN_RUN) --all --nodes 5 --seconds 60 --rounds $(JEPSEN_ROUNDS) $(JEPSEN_ARGS)
 	@tests/faults.py --rounds $(JEPSEN_ROUNDS) hung-disk set-back cloned-directory
+	@for bench in failover resume together race; do "$$CARGO_TARGET_DIR/release/trust-fabric-bench" $$bench \
+		--program "$$CARGO_TARGET_DIR/release/trust-fabric" --dir "$(JEPSEN_RESULTS)/bench"; done
 	@$(JEPSEN) report --results "$(JEPSEN_RESULTS)"
 
 .PHONY: jepsen-hosts

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub(crate) const FIRST_MILLIS: u64 = 1_500;
 
 /// Milliseconds after which a successor of a signing key may sign: it is published for ten minutes before.
-const SUCCESSOR_MILLIS: u64 = 610_000;
+const SUCCESSOR_MILLIS: u64 = 605_000;
 
 /// A reproducible sequence (`SplitMix64`).
 pub struct Draw(u64);

@@ -111,6 +111,31 @@ impl FirstReading {
     }
 }
 
+/// Elapsed time as the leader of one term counts it.
+///
+/// An entry counts from the application of the last one, because only then its times are known. If each entry did, the time
+/// between its stamp and its application would be lost with each: under load, most of the time. In its own term the leader
+/// knows when it stamped the entries before.
+#[derive(Debug, Default)]
+pub(crate) struct ElapsedInTerm {
+    term: u64,
+    /// Boot time at which `elapsed` was counted.
+    counted_at: Duration,
+    elapsed: Timestamp,
+}
+
+impl ElapsedInTerm {
+    /// Elapsed time at `now` of the boot clock, which is `at_least` this by the last applied entry.
+    pub(crate) fn count(&mut self, term: u64, now: Duration, at_least: Timestamp) -> Timestamp {
+        let continued = self.elapsed.plus(now.saturating_sub(self.counted_at));
+        if self.term == term && continued >= at_least {
+            return continued;
+        }
+        *self = Self { term, counted_at: now, elapsed: at_least };
+        at_least
+    }
+}
+
 /// The leader's report on the members' wall clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockReport {
@@ -163,6 +188,39 @@ mod tests {
 
     const NOON: Timestamp = Timestamp::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
+
+    /// Regression: elapsed time lost the time to the application of each entry, and a part of a millisecond.
+    #[test]
+    fn elapsed_time_keeps_up_under_load() {
+        const STEP: Duration = Duration::from_micros(1_300);
+        let origin = Timestamp::default();
+        let (mut counted, mut last, mut now) = (ElapsedInTerm::default(), origin, Duration::ZERO);
+        for _ in 0..10_000 {
+            now += STEP;
+            // The entry before was applied 100 µs ago.
+            let elapsed = counted.count(3, now, last.plus(Duration::from_micros(100)));
+            assert!(elapsed >= last && elapsed <= origin.plus(now));
+            last = elapsed;
+        }
+        assert!(last >= origin.plus(now.saturating_sub(2 * STEP)), "{last:?} after {now:?}");
+    }
+
+    /// Entries of another leader may have counted less since: an entry of this one must not make up for it.
+    #[test]
+    fn elapsed_time_continues_from_another_leader() {
+        let at = |secs| Timestamp::default().plus(Duration::from_secs(secs));
+        let mut counted = ElapsedInTerm::default();
+        for (term, now, at_least, expected) in [
+            (1, 100, 50, 50),
+            (1, 110, 50, 60),
+            // After entries of term 2.
+            (3, 200, 70, 70),
+            (3, 201, 90, 90),
+            (3, 202, 0, 91),
+        ] {
+            assert_eq!(counted.count(term, Duration::from_secs(now), at(at_least)), at(expected), "{now}");
+        }
+    }
 
     /// Clocks of voters 1, 2, …, in milliseconds from noon; `None` if unread.
     fn agreement(millis: &[Option<i64>]) -> Agreement {

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use openraft::async_runtime::watch::WatchReceiver as _;
 
 use super::apply::state_machine::Shared;
-use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, FirstReading, Reading};
+use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, ElapsedInTerm, FirstReading, Reading};
 use super::type_config::StoredMembership;
 use super::{Handle, LeaseError, LeaseProof, Machine, Raft, Stamp};
 use crate::breaks::{self, Break};
@@ -98,13 +98,21 @@ pub(crate) struct Stamps<M: Machine> {
     shared: Arc<Shared>,
     /// Whether the clocks of a majority were read in this term.
     first: FirstReading,
+    elapsed: ElapsedInTerm,
 }
 
 impl<M: Machine> Stamps<M> {
     /// Before any clock was read.
     pub(crate) fn new(raft: Raft<M>, clocks: &Arc<Clocks>, machine: &Arc<M>, shared: &Arc<Shared>) -> Self {
         let (clocks, machine, shared) = (Arc::clone(clocks), Arc::clone(machine), Arc::clone(shared));
-        Self { raft, clocks, machine, shared, first: FirstReading::default() }
+        Self {
+            raft,
+            clocks,
+            machine,
+            shared,
+            first: FirstReading::default(),
+            elapsed: ElapsedInTerm::default(),
+        }
     }
 
     /// Time stamp of the next entry. `None` unless this node leads and has read the clocks of a majority in its term.
@@ -124,7 +132,9 @@ impl<M: Machine> Stamps<M> {
         // The times are read first: if an entry is applied between the two reads, too little elapsed time is added,
         // never too much.
         let last = self.machine.times();
-        Some(agreement.stamp(last, self.shared.since_applied(self.clocks.boot())))
+        let now = self.clocks.boot();
+        let elapsed = self.elapsed.count(term, now, last.elapsed.plus(self.shared.since_applied(now)));
+        Some(agreement.stamp(last, elapsed.since(last.elapsed)))
     }
 }
 

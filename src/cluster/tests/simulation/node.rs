@@ -21,7 +21,7 @@ use super::random::Random;
 use super::state::{Kept, SimState, millis};
 use super::{SimConfig, SimRuntime};
 use crate::clock::Clock;
-use crate::cluster::clock_agreement::FirstReading;
+use crate::cluster::clock_agreement::{ElapsedInTerm, FirstReading};
 use crate::cluster::clocks::Clocks;
 use crate::cluster::reads::freshness::Freshness;
 use crate::cluster::reads::freshness::barrier::OtherMembers;
@@ -52,6 +52,7 @@ pub struct SimNode {
     reads: ReadIndex,
     clocks: Arc<Clocks>,
     first: Mutex<FirstReading>,
+    elapsed: Mutex<ElapsedInTerm>,
     net: Arc<Net>,
     voters: BTreeSet<u64>,
     proposer: ProposerId,
@@ -114,6 +115,7 @@ impl SimNode {
             reads,
             clocks,
             first: Mutex::default(),
+            elapsed: Mutex::default(),
             net: Arc::clone(net),
             voters: voters.clone(),
             proposer: ProposerId::from_bytes(proposer),
@@ -322,8 +324,11 @@ impl SimNode {
             return None;
         }
         let times = self.machine.times();
-        let since = millis(self.clock.boot()).saturating_sub(self.applied_at.load(Ordering::SeqCst));
-        Some(agreement.stamp(times, Duration::from_millis(since)))
+        let now = self.clock.boot();
+        let since = millis(now).saturating_sub(self.applied_at.load(Ordering::SeqCst));
+        let at_least = times.elapsed.plus(Duration::from_millis(since));
+        let elapsed = self.elapsed.lock().expect("elapsed").count(term, now, at_least);
+        Some(agreement.stamp(times, elapsed.since(times.elapsed)))
     }
 
     /// `Batcher::submit`, with one command in each entry.
