@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
-use crate::cluster::Corrupt;
+use crate::cluster::{Corrupt, View};
 use crate::id::Digest128;
 use crate::limits;
 use crate::state::command::{
@@ -84,17 +84,23 @@ impl State {
     /// # Errors
     /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
     pub fn is_spent(&self, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
-        let tables = Tables::new(self.cluster.view());
-        let now = tables.elapsed()?;
-        let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
-        if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
-            let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
-            let is_retry = digest(&row.request)? == idempotency.request;
-            // The stored request has used the token.
-            return if is_retry { Ok(false) } else { Err(Error::IdempotencyKeyReused) };
-        }
-        Ok(TOKENS.find(&tables, now, &token)?.is_some())
+        is_spent(self.cluster.view(), token, idempotency)
     }
+}
+
+fn is_spent(view: &dyn View, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
+    let tables = Tables::new(view);
+    let now = tables.elapsed()?;
+    // Entries are applied meanwhile. The token is read first: one entry writes it and the key.
+    let is_spent = TOKENS.find(&tables, now, &token)?.is_some();
+    let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
+    if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
+        let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
+        let is_retry = digest(&row.request)? == idempotency.request;
+        // The stored request has used the token.
+        return if is_retry { Ok(false) } else { Err(Error::IdempotencyKeyReused) };
+    }
+    Ok(is_spent)
 }
 
 impl OnBehalf<'_> {
@@ -132,9 +138,12 @@ impl OnBehalf<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::state;
     use crate::state::command::{Idempotency, encode_once};
-    use crate::state::testing::StateHarness;
+    use crate::state::testing::{Rows, StateHarness};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const DONE: Reply = Reply::Done { changed: true };
@@ -196,6 +205,60 @@ mod tests {
         assert_eq!(replies, [minted("a"), Reply::Refused(Refusal::NonceSpent), minted("c")]);
         let replies = harness.apply(START, vec![used(1, 1), used(2, 1), used(1, 2)]);
         assert_eq!(replies, [DONE, Reply::Refused(Refusal::TokenSpent), DONE]);
+    }
+
+    /// The rows as they were until so many reads, and then as they are now.
+    struct Switching<'r> {
+        before: &'r Rows,
+        now: &'r Rows,
+        reads_before: Cell<usize>,
+    }
+
+    impl Switching<'_> {
+        fn rows(&self) -> &Rows {
+            match self.reads_before.get().checked_sub(1) {
+                Some(left) => {
+                    self.reads_before.set(left);
+                    self.before
+                }
+                None => self.now,
+            }
+        }
+    }
+
+    impl View for Switching<'_> {
+        fn get(&self, table: &str, key: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+            self.rows().get(table, key)
+        }
+
+        fn scan(
+            &self,
+            table: &str,
+            from: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+        ) -> Result<(), Corrupt> {
+            self.rows().scan(table, from, visit)
+        }
+    }
+
+    /// Regression: a retry that was sent beside the first request was refused, if the entry of the first was applied between
+    /// two reads.
+    #[test]
+    fn retry_beside_the_first_request_is_not_refused() {
+        let mut harness = StateHarness::default();
+        harness.one(START, used(1, 9));
+        let before = Rows(harness.rows.0.clone());
+        assert_eq!(harness.brought(START, under(7, 5, used(1, 1))), DONE);
+        let (token, sixteen) = (Digest128::from_bytes([1; 16]), |byte| Digest128::from_bytes([byte; 16]));
+        for reads in 0..12 {
+            let view = || Switching { before: &before, now: &harness.rows, reads_before: Cell::new(reads) };
+            let own = state::Idempotency { key: sixteen(7), request: sixteen(5), owner: sixteen(1) };
+            assert!(!is_spent(&view(), token, Some(own)).expect("read"), "after {reads} reads");
+            let other = state::Idempotency { key: sixteen(8), ..own };
+            if reads == 0 {
+                assert!(is_spent(&view(), token, Some(other)).expect("read"), "another key");
+            }
+        }
     }
 
     #[test]
