@@ -375,6 +375,18 @@ mod tests {
     }
 
     #[test]
+    fn published_results_are_those_of_the_files() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let results = Results::read(&here.join("results")).expect("results");
+        assert!(results.runs.iter().all(|run| run.violations.is_empty() && run.run.broken.is_none()));
+        let page = fs::read_to_string(here.join("../docs/proofs/jepsen.md")).expect("page");
+        assert!(page.contains(results.table().trim()), "print it with `trust-fabric-jepsen report`");
+        assert!(page.contains(results.coverage().trim()));
+        let readme = fs::read_to_string(here.join("README.md")).expect("page");
+        assert!(readme.contains(&results.digest));
+    }
+
+    #[test]
     fn large_numbers_are_grouped() {
         assert_eq!([7, 1234, 1_234_567].map(grouped), ["7", "1 234", "1 234 567"]);
     }
