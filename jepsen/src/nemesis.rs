@@ -75,7 +75,7 @@ impl Nemesis {
             }
             Fault::PowerCut(who) => {
                 let nodes = self.nodes(*who);
-                // Whatever they answered was answered before.
+                // All their answers were given before.
                 cluster.freeze(&nodes).await?;
                 self.note(kind, &nodes, &detail, false)?;
                 cluster.cut_power(&nodes).await?;
