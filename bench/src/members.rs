@@ -88,7 +88,7 @@ pub struct ClusterArgs {
 /// The control file of a preloaded library in the directory of a node.
 pub const CONTROL: &str = "faults";
 /// Its size: seven integers of 64 bits.
-const CONTROL_BYTES: usize = 56;
+pub const CONTROL_BYTES: usize = 56;
 
 /// A cluster. Its started processes are killed when this is dropped.
 pub struct Members {
@@ -326,23 +326,25 @@ impl Members {
 
     /// Runs `trust-fabric` as the operator at a node. Returns its output.
     pub async fn administer(&mut self, node: usize, arguments: &[&str]) -> Result<String> {
-        let mut all: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        all.extend(["--server".to_owned(), format!("https://{}", self.node(node)?.https.address)]);
+        output(self.administration(node, arguments)?).await
+    }
+
+    /// The command that `administer` runs.
+    pub fn administration(&mut self, node: usize, arguments: &[&str]) -> Result<Command> {
+        let address = self.node(node)?.https.address;
+        let mut command = Command::new(&self.local(node)?.program);
+        command.args(arguments).args(["--server", &format!("https://{address}")]);
         for (flag, file) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
-            all.extend([flag.to_owned(), self.pki.join(file).display().to_string()]);
+            command.arg(flag).arg(self.pki.join(file));
         }
-        self.offline(node, &all.iter().map(String::as_str).collect::<Vec<_>>()).await
+        Ok(command)
     }
 
     /// Runs the program of a node without its address. Returns its output.
     pub async fn offline(&mut self, node: usize, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.local(node)?.program);
         command.args(arguments);
-        let ran = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
-        if !ran.status.success() {
-            bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr).trim());
-        }
-        Ok(String::from_utf8(ran.stdout)?)
+        output(command).await
     }
 
     /// Directory of a node.
@@ -492,6 +494,17 @@ fn container(service: &str) -> Result<(String, SocketAddr)> {
     let address = address.replace("localhost:", "127.0.0.1:");
     let address = address.parse().with_context(|| format!("{url}: not https://ADDRESS:PORT"))?;
     Ok((name.to_owned(), address))
+}
+
+/// Runs a command without blocking this thread, and returns its output; the error contains that of a failure.
+pub async fn output(mut command: Command) -> Result<String> {
+    let arguments: Vec<_> =
+        command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let ran = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
+    if !ran.status.success() {
+        bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr).trim());
+    }
+    Ok(String::from_utf8(ran.stdout)?)
 }
 
 /// Runs a command; the error contains its output.

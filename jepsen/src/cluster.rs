@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use trust_fabric_bench::certificates::{TRUST_DOMAIN, write_peer, write_server};
 use trust_fabric_bench::health::{Health, View};
 use trust_fabric_bench::link::{Link, Origin, Way};
-use trust_fabric_bench::members::{CONTROL, ClusterArgs, Members, command};
+use trust_fabric_bench::members::{CONTROL, CONTROL_BYTES, ClusterArgs, Members, command, output};
 use trust_fabric_bench::node::make_certificates;
 use trust_fabric_bench::settings::{Names, peer_name};
 
@@ -69,7 +69,6 @@ pub struct Cluster {
 }
 
 /// Differences between the clusters of different runs.
-#[derive(Clone, Copy, Default)]
 pub struct Variant<'a> {
     /// Nodes that may join, with the next ids.
     pub joiners: u64,
@@ -97,7 +96,6 @@ pub enum Control {
     SpaceError = 6,
 }
 
-const CONTROLS: usize = 7;
 /// Of the log in bytes, if it is small: half of it holds some 50 entries.
 const SMALL_LOG: u64 = 128 * 1024;
 
@@ -181,12 +179,10 @@ impl Cluster {
         lock(&self.current).push(node);
     }
 
-    /// Address at which the other nodes reach a node.
+    /// Address of its proxy, at which the other nodes reach a node.
     pub(crate) fn peer_address(&self, node: usize) -> Result<String> {
-        match &self.link {
-            Some(link) => Ok(link.addresses[node].to_string()),
-            None => Ok(self.members().peer_address(node)?.to_string()),
-        }
+        let link = self.link.as_ref().context("nodes join only behind proxies")?;
+        Ok(link.addresses[node].to_string())
     }
 
     /// Whether each node is in a namespace of its own.
@@ -302,26 +298,13 @@ impl Cluster {
     pub fn heal_process(&self, node: usize) -> Result<()> {
         let control = self.members().place(node)?.join(CONTROL);
         let file = fs::OpenOptions::new().write(true).open(&control)?;
-        file.write_all_at(&[0; CONTROLS * 8], 0).context("end a fault")
+        file.write_all_at(&[0; CONTROL_BYTES], 0).context("end a fault")
     }
 
     /// Runs the program as the operator at a node, and returns its output.
     pub async fn administer(&self, node: usize, arguments: &[&str]) -> Result<String> {
-        let mut command = {
-            let mut members = self.members();
-            let address = members.https_address(node)?;
-            let mut command = Command::new(&self.program);
-            command.args(arguments).args(["--server", &format!("https://{address}")]);
-            command
-        };
-        for (flag, name) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
-            command.arg(flag).arg(self.pki.join(name));
-        }
-        let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await??;
-        if !output.status.success() {
-            bail!("trust-fabric {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8(output.stdout)?)
+        let command = self.members().administration(node, arguments)?;
+        output(command).await
     }
 
     /// Copies the directory of a stopped or paused node.

@@ -241,6 +241,17 @@ impl Recorder {
         file.write_all(&line).context("write the history")
     }
 
+    /// Records the begin or the end of a fault of these nodes, numbered from 0.
+    pub fn fault(&self, kind: &str, nodes: &[usize], detail: &str, is_end: bool) -> Result<()> {
+        self.write(&Record::Fault(Fault {
+            time: self.now(),
+            kind: kind.to_owned(),
+            targets: nodes.iter().map(|node| *node as u64 + 1).collect(),
+            detail: detail.to_owned(),
+            is_end,
+        }))
+    }
+
     /// Everything so far is in the file.
     pub fn flush(&self) -> Result<()> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).flush().context("write the history")

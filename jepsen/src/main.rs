@@ -58,21 +58,11 @@ struct Options {
     /// Seconds of load and faults in each run
     #[arg(long, default_value_t = 16)]
     seconds: u64,
-    /// Seed of the first run; the next one has the next seed. Default: the time
-    #[arg(long)]
-    seed: Option<u64>,
     /// How many times every nemesis runs
     #[arg(long, default_value_t = 1)]
     rounds: u64,
-    /// A deliberate break of a test build; `none` for a test build in which every rule holds
-    #[arg(long)]
-    broken: Option<String>,
-    /// Keep the directories of the nodes of a run without violations
-    #[arg(long)]
-    keep: bool,
-    /// A directory for runs and results
-    #[arg(long)]
-    results: PathBuf,
+    #[command(flatten)]
+    runs: RunOptions,
 }
 
 #[derive(clap::Args)]
@@ -82,12 +72,19 @@ struct RegionsOptions {
     /// Seconds of load and faults in each run
     #[arg(long, default_value_t = 30)]
     seconds: u64,
-    /// Seed of the first run; the next one has the next seed. Default: the time
-    #[arg(long)]
-    seed: Option<u64>,
     /// Number of runs
     #[arg(long, default_value_t = 1)]
     rounds: u64,
+    #[command(flatten)]
+    runs: RunOptions,
+}
+
+/// Options of runs of one cluster and of two regions.
+#[derive(clap::Args)]
+struct RunOptions {
+    /// Seed of the first run; the next one has the next seed. Default: the time
+    #[arg(long)]
+    seed: Option<u64>,
     /// A deliberate break of a test build; `none` for a test build in which every rule holds
     #[arg(long)]
     broken: Option<String>,
@@ -165,7 +162,7 @@ async fn told_to_end() -> Result<&'static str> {
 }
 
 async fn run_all(options: &Options) -> Result<bool> {
-    let first = first_seed(options.seed)?;
+    let first = first_seed(options.runs.seed)?;
     let mut workloads =
         if options.workload.is_empty() { WORKLOADS.to_vec() } else { options.workload.clone() };
     let mut nemeses = match options.nemesis.as_slice() {
@@ -194,25 +191,25 @@ async fn run_all(options: &Options) -> Result<bool> {
             workloads: workloads.clone(),
             seconds: options.seconds,
             seed,
-            broken: options.broken.clone(),
+            broken: options.runs.broken.clone(),
         };
         results.push(one(options, &plan).await?);
     }
-    summed(results, &options.results, options.broken.is_some())
+    summed(results, &options.runs.results, options.runs.broken.is_some())
 }
 
 async fn run_regions(options: &RegionsOptions) -> Result<bool> {
-    let first = first_seed(options.seed)?;
+    let first = first_seed(options.runs.seed)?;
     let mut results = Vec::new();
     for seed in first..first + options.rounds {
-        let plan = regions::Plan { seconds: options.seconds, seed, broken: options.broken.clone() };
+        let plan = regions::Plan { seconds: options.seconds, seed, broken: options.runs.broken.clone() };
         let broken = plan.broken.as_ref().map(|broken| format!("-{broken}")).unwrap_or_default();
         let name = format!("regions-{}-{seed}{broken}", options.regions.nodes);
-        let directory = begin(&options.results, &name, seed, plan.seconds);
+        let directory = begin(&options.runs.results, &name, seed, plan.seconds);
         let history = regions::run(&options.regions, &plan, &directory).await?;
-        results.push(judged(&options.results, &name, &history, options.keep)?);
+        results.push(judged(&options.runs.results, &name, &history, options.runs.keep)?);
     }
-    summed(results, &options.results, options.broken.is_some())
+    summed(results, &options.runs.results, options.runs.broken.is_some())
 }
 
 fn first_seed(seed: Option<u64>) -> Result<u64> {
@@ -233,9 +230,9 @@ fn summed(runs: Vec<RunResult>, results: &Path, is_broken: bool) -> Result<bool>
 async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
     let broken = plan.broken.as_ref().map(|broken| format!("-{broken}")).unwrap_or_default();
     let name = format!("{}-{}-{}{broken}", plan.nemesis.name(), options.cluster.nodes, plan.seed);
-    let directory = begin(&options.results, &name, plan.seed, plan.seconds);
+    let directory = begin(&options.runs.results, &name, plan.seed, plan.seconds);
     let history = run::run(&options.cluster, plan, &directory).await?;
-    judged(&options.results, &name, &history, options.keep)
+    judged(&options.runs.results, &name, &history, options.runs.keep)
 }
 
 /// Tells that a run begins. Returns its directory.

@@ -13,7 +13,7 @@ use trust_fabric_bench::link::Way;
 
 use crate::clients::{Answer, Clients, Intent, get, post};
 use crate::cluster::{Cluster, Control};
-use crate::history::{self, Kind, Record, Recorder, Workload};
+use crate::history::{Kind, Recorder, Workload};
 use crate::schedule::{Draw, Fault, Step, Who};
 
 /// Maximum wait for all nodes to be ready between two restarts, and after a fault of a directory.
@@ -65,42 +65,42 @@ impl Nemesis {
             }
             Fault::Kill(who) => {
                 let nodes = self.nodes(*who);
-                self.note(kind, &nodes, &detail, false)?;
+                self.recorder.fault(kind, &nodes, &detail, false)?;
                 cluster.kill(&nodes)?;
                 sleep(hold).await;
                 for node in &nodes {
                     cluster.start_again(*node)?;
                 }
-                self.note(kind, &nodes, &detail, true)
+                self.recorder.fault(kind, &nodes, &detail, true)
             }
             Fault::PowerCut(who) => {
                 let nodes = self.nodes(*who);
                 // All their answers were given before.
                 cluster.freeze(&nodes).await?;
-                self.note(kind, &nodes, &detail, false)?;
+                self.recorder.fault(kind, &nodes, &detail, false)?;
                 cluster.cut_power(&nodes).await?;
                 sleep(hold).await;
                 for node in &nodes {
                     cluster.start_again(*node)?;
                 }
-                self.note(kind, &nodes, &detail, true)
+                self.recorder.fault(kind, &nodes, &detail, true)
             }
             Fault::Pause(who) => {
                 let nodes = self.nodes(*who);
-                self.note(kind, &nodes, &detail, false)?;
+                self.recorder.fault(kind, &nodes, &detail, false)?;
                 cluster.pause(&nodes)?;
                 sleep(hold).await;
                 cluster.resume(&nodes)?;
-                self.note(kind, &nodes, &detail, true)
+                self.recorder.fault(kind, &nodes, &detail, true)
             }
             Fault::Taint => self.taint(kind, hold).await,
             Fault::Rotate(number) => self.rotate(kind, self.nth(*number), hold).await,
             Fault::Certificates => {
                 let nodes = cluster.all();
-                self.note(kind, &nodes, &detail, false)?;
+                self.recorder.fault(kind, &nodes, &detail, false)?;
                 cluster.renew_certificates()?;
                 sleep(hold).await;
-                self.note(kind, &nodes, &detail, true)
+                self.recorder.fault(kind, &nodes, &detail, true)
             }
             Fault::Replace(who) => self.replace(kind, self.nodes(*who)[0], hold).await,
             Fault::Members(who) => self.exchange(kind, self.nodes(*who)[0], hold).await,
@@ -111,7 +111,7 @@ impl Nemesis {
             | Fault::FailedSync(who)
             | Fault::FullDisk(who) => {
                 let nodes = self.nodes(*who);
-                self.note(kind, &nodes, &detail, false)?;
+                self.recorder.fault(kind, &nodes, &detail, false)?;
                 for node in &nodes {
                     cluster.control(*node, &controls(&step.fault)?)?;
                 }
@@ -119,18 +119,18 @@ impl Nemesis {
                 for node in &nodes {
                     cluster.heal_process(*node)?;
                 }
-                self.note(kind, &nodes, &detail, true)
+                self.recorder.fault(kind, &nodes, &detail, true)
             }
             fault => {
                 let nodes = self.network_nodes(fault);
-                self.note(kind, &nodes, &detail, false)?;
+                self.recorder.fault(kind, &nodes, &detail, false)?;
                 if cluster.has_hosts() {
                     self.unplug(fault, &nodes, hold).await?;
                 } else {
                     self.network(fault, &nodes, hold).await;
                 }
                 cluster.heal_network();
-                self.note(kind, &nodes, &detail, true)
+                self.recorder.fault(kind, &nodes, &detail, true)
             }
         }
     }
@@ -226,10 +226,10 @@ impl Nemesis {
     /// Every node in turn is stopped in order and started again; the next one when all are ready.
     async fn restart(&self, kind: &str) -> Result<()> {
         for node in self.cluster.all() {
-            self.note(kind, &[node], "SIGTERM", false)?;
+            self.recorder.fault(kind, &[node], "SIGTERM", false)?;
             self.cluster.stop(node).await?;
             self.cluster.start_again(node)?;
-            self.note(kind, &[node], "started", true)?;
+            self.recorder.fault(kind, &[node], "started", true)?;
             self.until_ready().await;
         }
         Ok(())
@@ -238,7 +238,7 @@ impl Nemesis {
     /// A node is started on an older copy of its directory, several times, and at last on its own one.
     async fn set_back(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
         let cluster = &self.cluster;
-        self.note(kind, &[node], "copied while it is paused", false)?;
+        self.recorder.fault(kind, &[node], "copied while it is paused", false)?;
         cluster.pause(&[node])?;
         let copied = cluster.copy_data(node);
         cluster.resume(&[node])?;
@@ -247,7 +247,7 @@ impl Nemesis {
         cluster.kill(&[node])?;
         cluster.until_exited(node, KILLED_MAX).await?;
         cluster.swap_data(node)?;
-        self.note(kind, &[node], "started on the copy", false)?;
+        self.recorder.fault(kind, &[node], "started on the copy", false)?;
         let end = Instant::now() + hold;
         while Instant::now() < end {
             cluster.start_down(node)?;
@@ -257,7 +257,7 @@ impl Nemesis {
         cluster.until_exited(node, KILLED_MAX).await?;
         cluster.swap_data(node)?;
         cluster.start_again(node)?;
-        self.note(kind, &[node], "started on its own directory", true)?;
+        self.recorder.fault(kind, &[node], "started on its own directory", true)?;
         self.until_ready().await;
         Ok(())
     }
@@ -265,13 +265,13 @@ impl Nemesis {
     /// A node is killed and its directory lost; the next node replaces it.
     async fn replace(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
         let cluster = &self.cluster;
-        self.note(kind, &[node], "killed, its directory is lost", false)?;
+        self.recorder.fault(kind, &[node], "killed, its directory is lost", false)?;
         cluster.kill(&[node])?;
         cluster.until_exited(node, KILLED_MAX).await?;
         cluster.lose_data(node)?;
         sleep(hold).await;
         let new = cluster.replace(node).await?;
-        self.note(kind, &[node], &format!("replaced by node {}", new + 1), true)?;
+        self.recorder.fault(kind, &[node], &format!("replaced by node {}", new + 1), true)?;
         self.until_ready().await;
         Ok(())
     }
@@ -279,11 +279,11 @@ impl Nemesis {
     /// A node is stopped in order and removed, and the next node joins.
     async fn exchange(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
         let cluster = &self.cluster;
-        self.note(kind, &[node], "SIGTERM, then removed", false)?;
+        self.recorder.fault(kind, &[node], "SIGTERM, then removed", false)?;
         cluster.stop(node).await?;
         sleep(hold).await;
         let new = cluster.exchange(node).await?;
-        self.note(kind, &[node], &format!("node {} has joined", new + 1), true)?;
+        self.recorder.fault(kind, &[node], &format!("node {} has joined", new + 1), true)?;
         self.until_ready().await;
         Ok(())
     }
@@ -291,14 +291,14 @@ impl Nemesis {
     /// A follower is down until the others have purged what it lacks: it comes back by a snapshot.
     async fn purge(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
         let cluster = &self.cluster;
-        self.note(kind, &[node], "killed while the log is purged", false)?;
+        self.recorder.fault(kind, &[node], "killed while the log is purged", false)?;
         let before = cluster.snapshots_installed(node)?;
         cluster.kill(&[node])?;
         sleep(hold).await;
         cluster.start_again(node)?;
         self.until_ready().await;
         let installed = cluster.snapshots_installed(node)? - before;
-        self.note(kind, &[node], &format!("ready; snapshots installed: {installed}"), true)
+        self.recorder.fault(kind, &[node], &format!("ready; snapshots installed: {installed}"), true)
     }
 
     /// Taints the key with which one node of the run mints; always the same one, since others have to mint.
@@ -306,7 +306,7 @@ impl Nemesis {
         let node = self.nth(self.seed);
         let mut process = self.clients.process(self.seed);
         let Some(kid) = signing_key(&self.clients, node).await else { return Ok(()) };
-        self.note(kind, &[node], &kid, false)?;
+        self.recorder.fault(kind, &[node], &kid, false)?;
         self.clients.lose_key(node);
         let intent = Intent { workload: Workload::Keys, kind: Kind::Taint, key: &kid, input: Value::Null };
         let request = post(&format!("/v1/sys/keys/{kid}/taint"), "", &json!({}));
@@ -314,16 +314,16 @@ impl Nemesis {
         let at = process.node();
         process.operate(intent, ("operator", at), &request, judge).await?;
         sleep(hold).await;
-        self.note(kind, &[node], &kid, true)
+        self.recorder.fault(kind, &[node], &kid, true)
     }
 
     /// Retires the key with which a node mints, in favour of its successor.
     async fn rotate(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
-        self.note(kind, &[node], "retire the key", false)?;
+        self.recorder.fault(kind, &[node], "retire the key", false)?;
         let request = post("/v1/sys/keys/rotate", "", &json!({}));
         let answer = self.clients.call("operator", node, &request).await;
         sleep(hold).await;
-        self.note(kind, &[node], &format!("{:?} {}", answer.status, answer.body), true)
+        self.recorder.fault(kind, &[node], &format!("{:?} {}", answer.status, answer.body), true)
     }
 
     fn nth(&self, number: u64) -> usize {
@@ -358,16 +358,6 @@ impl Nemesis {
             }
             Who::All => cluster.all(),
         }
-    }
-
-    fn note(&self, kind: &str, nodes: &[usize], detail: &str, is_end: bool) -> Result<()> {
-        self.recorder.write(&Record::Fault(history::Fault {
-            time: self.recorder.now(),
-            kind: kind.to_owned(),
-            targets: nodes.iter().map(|node| *node as u64 + 1).collect(),
-            detail: detail.to_owned(),
-            is_end,
-        }))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::clients::{Answer, Clients, Intent, unix_secs};
 use crate::cluster::{Cluster, ClusterOptions, Variant};
 use crate::disks::unmount_below;
-use crate::history::{Fault, Kind, Leader, Outcome, Record, Recorder, Run, Workload};
+use crate::history::{Kind, Leader, Outcome, Record, Recorder, Run, Workload};
 use crate::liveness;
 use crate::schedule::{Nemesis, schedule};
 use crate::workloads::Load;
@@ -126,7 +126,7 @@ async fn verify_chains(cluster: &Cluster, clients: &Arc<Clients>) -> Result<()> 
     Ok(())
 }
 
-/// What each run records of the program.
+/// The facts of the program that each run records.
 pub(crate) fn recorded(program: &Path, broken: Option<&str>) -> Result<Run> {
     let version = Command::new(program).arg("--version").output()?;
     Ok(Run {
@@ -175,13 +175,7 @@ async fn watch_leaders(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result
 /// Starts processes again that no fault has ended, and records it.
 async fn supervise(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result<()> {
     let told = |node: usize| {
-        recorder.write(&Record::Fault(Fault {
-            time: recorder.now(),
-            kind: "exit".to_owned(),
-            targets: vec![node as u64 + 1],
-            detail: "the process ended by itself, and is started again".to_owned(),
-            is_end: true,
-        }))
+        recorder.fault("exit", &[node], "the process ended by itself, and is started again", true)
     };
     cluster.supervise(told).await
 }

@@ -63,7 +63,7 @@ struct Use<'h> {
     issued: Nanos,
 }
 
-/// What happened to the credentials of one agent.
+/// Uses and revocations of the credentials of one agent.
 struct Credential<'h> {
     revocations: Vec<Revocation<'h>>,
     uses: Vec<Use<'h>>,

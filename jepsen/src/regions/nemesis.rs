@@ -9,7 +9,7 @@ use trust_fabric_bench::link::{Link, Way};
 use trust_fabric_bench::region::Region;
 
 use crate::cluster::EXIT_MAX;
-use crate::history::{self, Record, Recorder};
+use crate::history::Recorder;
 use crate::schedule::{Draw, FIRST_MILLIS, Step, Who};
 
 /// Maximum wait for the answer who leads.
@@ -155,7 +155,7 @@ impl Nemesis<'_> {
         for region in regions {
             for node in 0..region.members.count() {
                 if !region.members.runs(node)? {
-                    self.record("exit", &[first + node], "the process has ended by itself", true)?;
+                    self.recorder.fault("exit", &[first + node], "the process has ended by itself", true)?;
                     region.members.start(node)?;
                 }
             }
@@ -248,17 +248,7 @@ impl Nemesis<'_> {
     }
 
     fn note(&self, fault: Fault, nodes: &[usize], is_end: bool) -> Result<()> {
-        self.record(fault.name(), nodes, &format!("{fault:?}"), is_end)
-    }
-
-    fn record(&self, kind: &str, nodes: &[usize], detail: &str, is_end: bool) -> Result<()> {
-        self.recorder.write(&Record::Fault(history::Fault {
-            time: self.recorder.now(),
-            kind: kind.to_owned(),
-            targets: nodes.iter().map(|node| *node as u64 + 1).collect(),
-            detail: detail.to_owned(),
-            is_end,
-        }))
+        self.recorder.fault(fault.name(), nodes, &format!("{fault:?}"), is_end)
     }
 }
 

@@ -161,6 +161,18 @@ struct Wrong {
     change: fn(&mut History, &mut Bits) -> bool,
 }
 
+/// An answered use that is no verdict.
+const NO_VERDICT: Wrong = Wrong {
+    name: "an answer that is no verdict",
+    rules: &["readable"],
+    change: |history, bits| {
+        let uses = numbers(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);
+        let Some(used) = one_of(&uses, bits) else { return false };
+        history.operations[used].value = serde_json::json!("yes");
+        true
+    },
+};
+
 /// Histories in which each change is tried, and in how many of them it must have a number.
 const TRIED: u64 = 400;
 const CHANGED_MIN: u64 = 20;

@@ -101,16 +101,7 @@ const WRONG: [Wrong; 4] = [
             true
         },
     },
-    Wrong {
-        name: "an answer that is no verdict",
-        rules: &["readable"],
-        change: |history, bits| {
-            let uses = numbers(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);
-            let Some(used) = one_of(&uses, bits) else { return false };
-            history.operations[used].value = json!("yes");
-            true
-        },
-    },
+    NO_VERDICT,
 ];
 
 #[test]
