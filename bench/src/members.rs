@@ -125,6 +125,28 @@ struct Local {
 }
 
 impl ClusterArgs {
+    /// So many nodes of this program as processes, in `dir`, with the defaults of the command line.
+    pub fn local(program: PathBuf, policies: PathBuf, dir: PathBuf, nodes: u64) -> Self {
+        Self {
+            program: Some(program),
+            compose: Vec::new(),
+            docker: PathBuf::from("docker"),
+            dir,
+            policies,
+            nodes,
+            keep: false,
+            heartbeat: 50,
+            hosts: false,
+            joiners: 0,
+            log_bytes_max: None,
+            names: Names::default(),
+            links: None,
+            disks: false,
+            preload: None,
+            environment: Vec::new(),
+        }
+    }
+
     /// Starts the nodes on empty data directories, or finds the containers. They may not be ready yet.
     pub fn members(&self) -> Result<Members> {
         fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
@@ -567,19 +589,7 @@ mod tests {
             program: None,
             compose: vec!["fabric-1=https://127.0.0.1:1".to_owned()],
             docker: docker.into(),
-            dir: dir.clone(),
-            policies: PathBuf::new(),
-            nodes: 3,
-            keep: false,
-            heartbeat: 50,
-            hosts: false,
-            joiners: 0,
-            log_bytes_max: None,
-            names: Names::default(),
-            links: None,
-            disks: false,
-            preload: None,
-            environment: Vec::new(),
+            ..ClusterArgs::local(PathBuf::new(), PathBuf::new(), dir.clone(), 3)
         };
         let docker = dir.join("docker.sh");
         fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", dir.display())).expect("written");

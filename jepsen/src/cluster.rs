@@ -114,15 +114,8 @@ impl Cluster {
         let disk = |node: &usize| Disk::create(&dir.join(format!("node-{}/data", node + 1)));
         let disks =
             if options.disks { founders.iter().map(disk).collect::<Result<_>>()? } else { Vec::new() };
+        let (program, policies) = (options.program.canonicalize()?, options.policies.clone());
         let args = ClusterArgs {
-            program: Some(options.program.clone()),
-            compose: Vec::new(),
-            docker: PathBuf::new(),
-            dir: dir.to_owned(),
-            policies: options.policies.clone(),
-            nodes: options.nodes,
-            keep: false,
-            heartbeat: 50,
             hosts: options.hosts,
             joiners: variant.joiners,
             log_bytes_max: variant.small_log.then_some(SMALL_LOG),
@@ -135,8 +128,9 @@ impl Cluster {
                 .map(|broken| (BREAK.to_owned(), broken.to_owned()))
                 .into_iter()
                 .collect(),
+            ..ClusterArgs::local(program.clone(), policies, dir.to_owned(), options.nodes)
         };
-        make_certificates(&options.program.canonicalize()?, &dir.join("pki"), TRUST_DOMAIN, &VISITORS)?;
+        make_certificates(&program, &dir.join("pki"), TRUST_DOMAIN, &VISITORS)?;
         let mut members = args.members()?;
         let mut targets = Vec::new();
         for node in 0..count {
@@ -151,7 +145,7 @@ impl Cluster {
         let health = Health::at(&members, &founders).await?;
         let (members, down, current) =
             (Mutex::new(members), Mutex::default(), Arc::new(Mutex::new(founders)));
-        let (program, pki) = (options.program.canonicalize()?, dir.canonicalize()?.join("pki"));
+        let pki = dir.canonicalize()?.join("pki");
         Ok(Self { members, program, pki, link, processes, down, current, health, disks })
     }
 

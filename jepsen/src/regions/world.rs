@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use trust_fabric_bench::link::Link;
 use trust_fabric_bench::members::ClusterArgs;
 use trust_fabric_bench::region::{AGENTS, Plan, Region};
-use trust_fabric_bench::settings::Names;
 
 use super::{RegionOptions, STALE_AFTER};
 use crate::clients::Clients;
@@ -59,23 +58,10 @@ impl World {
     /// Starts both regions in `dir`, and waits until the relying one reads the ledger of the origin.
     pub async fn start(options: &RegionOptions, dir: &Path, broken: Option<&str>) -> Result<Self> {
         fs::create_dir_all(dir)?;
+        let (program, policies) = (options.program.canonicalize()?, options.policies.clone());
         let args = ClusterArgs {
-            program: Some(options.program.canonicalize()?),
-            compose: Vec::new(),
-            docker: PathBuf::new(),
-            dir: dir.to_owned(),
-            policies: options.policies.clone(),
-            nodes: options.nodes,
-            keep: false,
-            heartbeat: 50,
-            hosts: false,
-            joiners: 0,
-            log_bytes_max: None,
-            names: Names::default(),
-            links: None,
-            disks: false,
-            preload: None,
             environment: broken.map(|broken| (BREAK.to_owned(), broken.to_owned())).into_iter().collect(),
+            ..ClusterArgs::local(program, policies, dir.to_owned(), options.nodes)
         };
         let (mut origin, mut relying) = (Plan::new(ORIGIN, &args)?, Plan::new(RELYING, &args)?);
         relying.stale_after = STALE_AFTER;
