@@ -1,7 +1,7 @@
 //! The compiled policy of this node, which follows the replicated policy bundle.
 //!
-//! A bundle becomes current for the cluster by a command, after a child process, which can be killed, has compiled
-//! it ([`crate::policy::compile`]). Each node then compiles it for itself. Until that is done, and if it fails, the
+//! A bundle becomes current for the cluster by a command, after a child process, which can be killed, has compiled it and
+//! run its tests ([`crate::policy::compile`]). Each node then compiles it for itself. Until that is done, and if it fails, the
 //! node decides by the last good one.
 
 use std::pin::Pin;
@@ -12,13 +12,17 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
+use crate::policy::compile::Check;
 use crate::policy::{self, Bundle, Explanation, Point, Source};
 use crate::state::{self, CallContext, PolicySource, State};
 use crate::telemetry::Metrics;
 
-/// Compiles sources outside the threads that serve requests.
-pub type Load =
-    Arc<dyn Fn(Vec<Source>) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>> + Send + Sync>;
+/// Compiles and checks sources outside the threads that serve requests.
+pub type Load = Arc<
+    dyn Fn(Vec<Source>, Check) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>>
+        + Send
+        + Sync,
+>;
 
 /// Evaluates a bundle with an explanation, outside the threads that serve requests.
 pub type Explain = Arc<
@@ -37,7 +41,7 @@ pub struct Workers {
 /// Reason why sources were not compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// They do not compile, or not before the deadline.
+    /// They do not compile or fail their tests, or are not done before the deadline.
     #[error(transparent)]
     Refused(#[from] policy::Error),
     /// The compiling task has ended.
@@ -48,7 +52,7 @@ pub enum LoadError {
 /// Reason why a bundle was not activated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It does not compile, or not before the deadline.
+    /// It does not compile or fails its tests, or is not done before the deadline.
     #[error("policy refused: {0}")]
     Refused(policy::Error),
     /// The compiling task has ended.
@@ -103,10 +107,10 @@ impl ActivePolicy {
         self.compiled.load().as_deref().cloned()
     }
 
-    async fn load(&self, sources: Vec<Source>) -> Result<Bundle, LoadError> {
+    async fn load(&self, sources: Vec<Source>, check: Check) -> Result<Bundle, LoadError> {
         // The semaphore is never closed: it lives as long as `self`.
         let _permit = self.permits.acquire().await.map_err(|_| LoadError::Stopped)?;
-        (self.workers.load)(sources).await
+        (self.workers.load)(sources, check).await
     }
 
     /// The output of the current policy for an input at `point`, and the rules that it came from. `None` if there is
@@ -121,18 +125,18 @@ impl ActivePolicy {
         explanation.map(Some).ok_or(Error::LoaderFailed(LoadError::Stopped))
     }
 
-    /// Compiles sources, makes them current for the cluster, and waits until this node decides by them. Returns the
+    /// Compiles and checks sources, makes them current for the cluster, and waits until this node decides by them. Returns the
     /// digest, and whether the current policy changed.
     ///
     /// # Errors
     /// After [`Error::NotActive`] the policy is current; after every other error nothing has changed.
     pub async fn apply(
         &self,
-        sources: Vec<Source>,
+        (sources, check): (Vec<Source>, Check),
         caller: &CallContext,
         expected_current: String,
     ) -> Result<(String, bool), Error> {
-        let bundle = self.load(sources).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
+        let bundle = self.load(sources, check).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
         let digest = bundle.digest().to_owned();
         let sources = bundle
             .sources()
@@ -192,7 +196,7 @@ impl ActivePolicy {
         };
         let sources =
             sources.into_iter().map(|source| Source { path: source.path, text: source.text }).collect();
-        match self.load(sources).await {
+        match self.load(sources, Check::Compiles).await {
             Ok(bundle) => {
                 self.metrics.policy_load("loaded");
                 self.compiled.store(Some(Arc::new(bundle)));

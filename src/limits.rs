@@ -578,9 +578,15 @@ pub const RSA_MODULUS_BITS_MAX: usize = 8192;
 /// Maximum time to parse and compile a policy bundle; beyond it the compiling process is killed.
 /// Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_LOAD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time of one decision; beyond it: denied with 503, and the caller may retry.
+/// Maximum time to compile a policy bundle that is applied once more and run its tests; beyond it the process is killed.
+/// Metric: `svc_policy_loads_total{result="refused"}`.
+pub const POLICY_TESTS_TIMEOUT: Duration = Duration::from_secs(4);
+/// Maximum time of one evaluation; beyond it: denied with 503, and the caller may retry.
 /// Metric: `svc_policy_decisions_total{decision="error"}`.
 pub const POLICY_DECISION_TIMEOUT: Duration = Duration::from_millis(100);
+/// Maximum evaluations of one decision: one that reached its deadline with less than half of it as processor time is
+/// repeated, because the machine was busy.
+pub const POLICY_DECISION_ATTEMPTS_MAX: u32 = 3;
 /// Maximum size of a policy bundle, all files together.
 /// Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_BYTES_MAX: usize = 1024 * 1024;
@@ -1075,8 +1081,9 @@ pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
 
 // --- caches ------------------------------------------------------------------------------------
 
-/// Maximum cached verified signatures, one counted per started KiB of payload; beyond it: verified again.
-pub const SIGNATURES_CACHED_MAX: u64 = 100_000;
+/// Maximum bytes of cached verified signatures, with their claims; beyond it: verified again. An entry of a short credential
+/// takes 3 KiB.
+pub const SIGNATURE_CACHE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 // --- push delivery -----------------------------------------------------------------------------
 
@@ -1222,6 +1229,8 @@ pub const BACKUP_PART_BYTES: usize = 256 * 1024;
 /// Maximum log lines queued for output; beyond it: dropped and counted.
 /// Metric: `svc_log_lines_dropped_total`.
 pub const LOG_LINES_QUEUED_MAX: usize = 8 * 1024;
+/// Bytes of log lines that are written at once while more of them are queued.
+pub const LOG_BUFFER_BYTES: usize = 64 * 1024;
 
 // --- command line ------------------------------------------------------------------------------
 

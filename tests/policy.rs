@@ -12,7 +12,7 @@ use serde_json::Map;
 use trust_fabric::clock::Clock;
 use trust_fabric::json;
 use trust_fabric::limits;
-use trust_fabric::policy::compile;
+use trust_fabric::policy::compile::{self, Check};
 use trust_fabric::policy::exchange::{Party, PolicyInput, RequestedGrant};
 use trust_fabric::policy::identity;
 use trust_fabric::policy::signals::{self, EventEffect};
@@ -337,9 +337,10 @@ fn the_digest_does_not_depend_on_file_order_but_on_every_byte() {
 
 #[test]
 fn loads_accepted_bundles_and_repeats_the_compilers_error() {
-    let bundle = compile::load(Path::new(PROGRAM), &shipped()).expect("loads");
+    let bundle = compile::load(Path::new(PROGRAM), &shipped(), Check::PassesTests).expect("loads");
     assert_eq!(bundle.digest(), Bundle::compile(&shipped()).expect("compiles").digest());
-    let refused = compile::load(Path::new(PROGRAM), &[policy("decision := time.now_ns()")]);
+    let refused =
+        compile::load(Path::new(PROGRAM), &[policy("decision := time.now_ns()")], Check::PassesTests);
     let Err(Error::RefusedByCompiler(message)) = refused else { panic!("{refused:?}") };
     assert!(message.contains("exchange.rego:5: time.now_ns is refused"), "{message}");
 }
@@ -348,7 +349,7 @@ fn loads_accepted_bundles_and_repeats_the_compilers_error() {
 fn slow_compilation_is_stopped_at_the_timeout() {
     let nested = format!("decision := {}{}", "[".repeat(40), "]".repeat(40));
     let began = Clock::system().boot();
-    let refused = compile::load(Path::new(PROGRAM), &[policy(&nested)]);
+    let refused = compile::load(Path::new(PROGRAM), &[policy(&nested)], Check::PassesTests);
     assert_eq!(refused.expect_err("killed"), Error::LoadDeadlineExceeded);
     let took = Clock::system().boot().saturating_sub(began);
     assert!(took >= limits::POLICY_LOAD_TIMEOUT && took < limits::POLICY_LOAD_TIMEOUT * 5, "{took:?}");
@@ -362,8 +363,58 @@ fn a_compiler_that_does_not_read_is_stopped_at_the_deadline() {
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("mode");
     let large = policy(&format!("decision := 1\n#{}", "x".repeat(limits::POLICY_BYTES_MAX / 2)));
     let began = Clock::system().boot();
-    assert_eq!(compile::load(&program, &[large]).expect_err("killed"), Error::LoadDeadlineExceeded);
+    assert_eq!(
+        compile::load(&program, &[large], Check::Compiles).expect_err("killed"),
+        Error::LoadDeadlineExceeded
+    );
     assert!(Clock::system().boot().saturating_sub(began) < limits::POLICY_LOAD_TIMEOUT * 5);
+}
+
+/// A bundle whose tests are these rules.
+fn tested(rules: &str) -> Vec<Source> {
+    let tests = format!("package svc.exchange_test\n\nimport rego.v1\n\n{rules}\n");
+    vec![policy("decision := {\"allow\": true}"), source("exchange_test.rego", &tests)]
+}
+
+/// Attack: a bundle that grants what its own tests forbid.
+#[test]
+fn bundle_that_fails_its_tests_is_not_applied() {
+    let sources = tested(
+        "test_denies_strangers if not data.svc.exchange.decision.allow\n\ntest_is_there if data.svc.exchange.decision",
+    );
+    let refused = compile::load(Path::new(PROGRAM), &sources, Check::PassesTests);
+    let Err(Error::RefusedByCompiler(message)) = refused else { panic!("{refused:?}") };
+    assert!(
+        message.contains("tests of the bundle failed: data.svc.exchange_test.test_denies_strangers;"),
+        "{message}"
+    );
+    compile::load(Path::new(PROGRAM), &sources, Check::Compiles)
+        .expect("a node that restarts has its policy");
+}
+
+/// Attack: tests that overflow the stack, or never end, take the process of the node with them.
+#[test]
+fn tests_that_recurse_or_never_end_end_their_process() {
+    let recursive = tested("f(x) := f(x + 1)\n\ntest_recurses if f(0)");
+    let refused = compile::load(Path::new(PROGRAM), &recursive, Check::PassesTests);
+    assert!(matches!(&refused, Err(Error::RefusedByCompiler(_))), "{refused:?}");
+    let loops: Vec<_> = (0..9).map(|n| format!("\tsome n{n} in digits\n")).collect();
+    let loops = loops.concat();
+    let endless = (0..3).map(|n| format!("test_{n} if count([1 |\n{loops}\tn0 + n1 > 100\n]) == 0\n\n"));
+    let endless =
+        format!("digits := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n\n{}", endless.collect::<Vec<_>>().concat());
+    let refused = compile::load(Path::new(PROGRAM), &tested(&endless), Check::PassesTests);
+    assert_eq!(refused.expect_err("killed"), Error::TestsDeadlineExceeded);
+}
+
+/// Attack: tests are not checked for recursion, and an explanation evaluated them.
+#[test]
+fn recursive_test_in_the_deciding_package_is_not_explained() {
+    let recursive = "package svc.exchange\n\nimport rego.v1\n\nf(x) := f(x + 1)\n\nendless := f(0)\n";
+    let sources = [policy("decision := {\"allow\": false}"), source("exchange_test.rego", recursive)];
+    let bundle = Bundle::compile(&sources).expect("compiles");
+    let explanation = bundle.explain(Point::Exchange, &serde_json::json!({}));
+    assert_eq!(explanation.rules.keys().collect::<Vec<_>>(), ["data.svc.exchange.decision"]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::error::Error;
 use super::paging::QueryParams;
 use crate::limits;
 use crate::policy::Source;
+use crate::policy::compile::Check;
 use crate::state::LinearizableRead;
 use crate::text::values;
 
@@ -94,10 +95,10 @@ pub async fn get(
     Ok(Json(PolicyBundle { digest, sources }))
 }
 
-/// Applies a policy bundle on every node, after compiling it.
+/// Applies a policy bundle on every node, after compiling it and running its tests.
 #[utoipa::path(put, path = "", operation_id = "putPolicy", request_body = PutPolicy, responses(
     (status = 200, description = "The bundle is current", body = PolicyApplied),
-    (status = 400, description = "The request is invalid, or the bundle does not compile in time"),
+    (status = 400, description = "The request is invalid, the bundle does not compile in time, or one of its tests fails"),
     (status = 409, description = "The current bundle is not `expected_current`"),
 ))]
 pub async fn put(
@@ -110,14 +111,14 @@ pub async fn put(
     let sources =
         request.sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
     let expected = request.expected_current.unwrap_or_default();
-    apply(&app, &caller, sources, expected, None).await
+    apply(&app, &caller, (sources, Check::PassesTests), expected, None).await
 }
 
 /// Applies sources, of a rollback or not.
 async fn apply(
     app: &App,
     caller: &Caller<ClusterAdmin>,
-    sources: Vec<Source>,
+    sources: (Vec<Source>, Check),
     expected_current: String,
     rolled_back_to: Option<u64>,
 ) -> Result<Json<PolicyApplied>, Error> {
@@ -153,7 +154,7 @@ pub async fn history(
     Json(app.state.policy_history().into_iter().map(change).collect())
 }
 
-/// Applies an earlier policy bundle again.
+/// Applies an earlier policy bundle again; its tests are not run.
 #[utoipa::path(post, path = "", operation_id = "rollbackPolicy", request_body = Rollback, responses(
     (status = 200, description = "The bundle is current", body = PolicyApplied),
     (status = 404, description = "The change does not exist"),
@@ -174,7 +175,7 @@ pub async fn rollback(
     let change = change.ok_or_else(|| Error::not_found("there is no policy change of this number"))?;
     let sources = app.state.policy_sources(&change.digest)?.unwrap_or_default();
     let sources = sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
-    apply(&app, &caller, sources, expected, Some(request.number)).await
+    apply(&app, &caller, (sources, Check::Compiles), expected, Some(request.number)).await
 }
 
 /// Evaluates the current policy for an input, with the values of its rules.

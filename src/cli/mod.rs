@@ -316,6 +316,7 @@ mod tests {
             "policy rollback 3",
             "policy show",
             "policy compile-check",
+            "policy compile-check --tests",
             "audit tail sql-query",
             "audit tail sql-query -n 5 --follow --output json",
             "audit export",

@@ -11,7 +11,8 @@ use super::Error;
 use super::endpoint::ServerArguments;
 use super::explanation;
 use super::output::{self, Format, Output, printable, text};
-use crate::policy::{Bundle, Point, compile};
+use crate::policy::compile::{self, Check};
+use crate::policy::{Bundle, Point};
 use crate::{config, json as strict_json, limits};
 
 const POLICY: [&str; 3] = ["v1", "sys", "policy"];
@@ -24,7 +25,7 @@ pub(super) enum Command {
     Eval(Eval),
     /// Explain a denied request, or the decision on an input by the policy of a running node. Grants nothing.
     Explain(Explain),
-    /// Replace the policy of a running cluster. Its tokens name the new one from then on.
+    /// Replace the policy of a running cluster, if the tests of the new one pass. Its tokens name the new one from then on.
     Apply(Apply),
     /// List the applied policies.
     History(History),
@@ -34,7 +35,11 @@ pub(super) enum Command {
     Show(Show),
     /// Compile the sources on standard input; a node runs this in a child process that it can kill.
     #[command(hide = true)]
-    CompileCheck,
+    CompileCheck {
+        /// Run their tests too.
+        #[arg(long)]
+        tests: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -120,14 +125,17 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::History(arguments) => history(&arguments, out),
         Command::Rollback(arguments) => rollback(&arguments, out),
         Command::Show(arguments) => show(&arguments, out),
-        Command::CompileCheck => compile::compile_check(io::stdin().lock()).map_err(Error::CompileRefused),
+        Command::CompileCheck { tests } => {
+            let check = if tests { Check::PassesTests } else { Check::Compiles };
+            compile::check(io::stdin().lock(), check).map_err(Error::CompileRefused)
+        }
     }
 }
 
 /// Compiles in a child process first, as a node does.
 fn bundle(directory: &Path) -> Result<Bundle, Error> {
     let program = config::program().map_err(Error::Program)?;
-    Ok(compile::load(&program, &config::policy_sources(directory)?)?)
+    Ok(compile::load(&program, &config::policy_sources(directory)?, Check::Compiles)?)
 }
 
 fn read_input(path: &Path) -> Result<Value, Error> {

@@ -52,6 +52,7 @@ use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::peer_tokens::PeerTokens;
 use crate::policy::Source;
+use crate::policy::compile::Check;
 use crate::revocation::Revocations;
 use crate::state::{self, State};
 use crate::telemetry::{self, Metrics};
@@ -236,7 +237,9 @@ async fn assemble(
     // Before decisions by absence, such as which of this node's keys the log does not have.
     until_current(&state, patience).await?;
     let workers = policy_workers(compiler);
-    let first_policy = || async { (workers.load)(config.policy_sources()?).await.map_err(Error::Policy) };
+    let first_policy = || async {
+        (workers.load)(config.policy_sources()?, Check::PassesTests).await.map_err(Error::Policy)
+    };
     despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
     let keyring = open_keyring(&config, &state).await?;
     replica.background.spawn(keyring.clone().run());
@@ -393,7 +396,7 @@ fn revocations(
 fn policy_workers(compiler: &Path) -> Workers {
     let compiler: Arc<Path> = compiler.into();
     Workers {
-        load: Arc::new(move |sources| Box::pin(load(Arc::clone(&compiler), sources))),
+        load: Arc::new(move |sources, check| Box::pin(load(Arc::clone(&compiler), sources, check))),
         explain: Arc::new(|policy, point, question| Box::pin(explain(policy, point, question))),
     }
 }
@@ -418,8 +421,8 @@ async fn explain(
 }
 
 #[expect(clippy::disallowed_methods, reason = "waiting for a child process must not block requests")]
-async fn load(compiler: Arc<Path>, sources: Vec<Source>) -> Result<policy::Bundle, LoadError> {
-    let loaded = tokio::task::spawn_blocking(move || policy::compile::load(&compiler, &sources)).await;
+async fn load(compiler: Arc<Path>, sources: Vec<Source>, check: Check) -> Result<policy::Bundle, LoadError> {
+    let loaded = tokio::task::spawn_blocking(move || policy::compile::load(&compiler, &sources, check)).await;
     Ok(loaded.map_err(|_| LoadError::Stopped)??)
 }
 

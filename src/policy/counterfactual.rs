@@ -58,10 +58,10 @@ pub(super) fn allowing_changes(sources: &[Source], entry_point: &str, input: &Js
         .collect()
 }
 
-/// The texts that the deciding files state: names and values of the data, and string literals of the rules.
+/// The texts that the files state: names and values of the data, and string literals of the rules.
 fn constants(sources: &[Source]) -> BTreeSet<String> {
     let mut constants = BTreeSet::new();
-    for source in sources.iter().filter(|source| !super::is_test(source)) {
+    for source in sources {
         if is_policy(&source.path) {
             let lexemes = lexer::of(source).unwrap_or_default();
             let literals = lexemes.iter().filter(|lexeme| lexeme.kind == TokenKind::String);

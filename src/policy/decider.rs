@@ -71,7 +71,6 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
     }
 
     /// Number of cached decisions.
-    #[cfg(test)]
     pub(super) fn cached(&self) -> u64 {
         self.cache.run_pending_tasks();
         self.cache.entry_count()

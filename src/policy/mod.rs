@@ -91,6 +91,18 @@ pub enum Error {
     /// The compiler process exceeded its deadline and was killed.
     #[error("bundle was not compiled within {} ms; its compiler was killed", limits::POLICY_LOAD_TIMEOUT.as_millis())]
     LoadDeadlineExceeded,
+    /// Tests of the bundle failed.
+    #[error("tests of the bundle failed: {}; `trust-fabric policy test` shows their values", .names.join(", "))]
+    TestsFailed {
+        /// The rules.
+        names: Vec<String>,
+    },
+    /// The tests of the bundle were under way at the deadline, and their process was killed.
+    #[error(
+        "tests of the bundle did not end within {} ms, compilation included; their process was killed",
+        limits::POLICY_TESTS_TIMEOUT.as_millis()
+    )]
+    TestsDeadlineExceeded,
     /// The compiler process could not be started, or communication with it failed.
     #[error("policy compiler: {0}")]
     CompilerUnavailable(String),
@@ -215,6 +227,12 @@ impl Bundle {
         exchange::decide(&self.0.exchange, &self.0.reads, input)
     }
 
+    /// Number of cached decisions of token exchange, at most [`limits::POLICY_DECISIONS_CACHED_MAX`].
+    #[must_use]
+    pub fn exchange_decisions_cached(&self) -> u64 {
+        self.0.exchange.cached()
+    }
+
     /// Whether it has the rule for the identity of agents, without which agents have none.
     #[must_use]
     pub fn decides_identity(&self) -> bool {
@@ -270,7 +288,9 @@ impl Bundle {
             Point::Identity => self.identity().and_then(|identity| identity.evaluate(input.clone())),
             Point::Signals => self.signals().and_then(|signals| signals.evaluate(input.clone())),
         };
-        test_runner::explain(self.sources(), point.entry_point(), input, output)
+        // The check for recursion, which no deadline ends, leaves out tests.
+        let deciding: Vec<_> = self.sources().iter().filter(|source| !is_test(source)).cloned().collect();
+        test_runner::explain(&deciding, point.entry_point(), input, output)
     }
 }
 

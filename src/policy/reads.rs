@@ -88,6 +88,18 @@ mod tests {
         }
     }
 
+    /// Otherwise a caller that varies its scope or its action asks a new question each time.
+    #[test]
+    fn shipped_policy_does_not_read_scope_or_action() {
+        let shipped = ["exchange.rego", "identity.rego", "signals.rego"].map(|name| {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").join(name);
+            Source { path: name.to_owned(), text: std::fs::read_to_string(path).expect("shipped policy") }
+        });
+        let reads = RequestReads::of(&shipped).expect("lexemes");
+        let members = ["audience", "execution", "scope", "htm", "htu"].map(|member| reads.contains(member));
+        assert_eq!(members, [true, true, false, false, false]);
+    }
+
     #[test]
     fn everything_is_read_if_the_member_is_not_named() {
         for text in [

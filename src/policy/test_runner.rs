@@ -56,7 +56,7 @@ pub(super) fn check(sources: &[Source]) -> Result<(), Error> {
     rules(&mut engine).map(drop)
 }
 
-/// Values of the rules of the deciding package for one input.
+/// Values of the rules of the deciding package for one input. `sources` are those without test files.
 pub(super) fn explain(
     sources: &[Source],
     entry_point: &str,

@@ -101,6 +101,21 @@ async fn broken_policy_is_refused_and_the_active_one_stays() {
 }
 
 #[tokio::test]
+async fn policy_that_fails_its_tests_is_refused() {
+    let node = Node::start().await;
+    let before = node.get(POLICY).await.json()["digest"].clone();
+    let tests = "package svc.exchange_test\n\nimport rego.v1\n\ntest_denies if not data.svc.exchange.decision.allow\n";
+    let tests = json!({"path": "exchange_test.rego", "text": tests});
+    let refused = put(&node, &[granting("a"), tests]).await;
+    refused.is_refused(
+        400,
+        "invalid_request",
+        "tests of the bundle failed: data.svc.exchange_test.test_denies;",
+    );
+    assert_eq!(node.get(POLICY).await.json()["digest"], before);
+}
+
+#[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "this test is about real time")]
 async fn policy_that_parses_too_slowly_is_refused_at_the_timeout() {
     let node = Node::start().await;
