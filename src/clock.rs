@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::time::ClockId;
+
 /// An instant of wall time, in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
@@ -153,13 +155,7 @@ impl Clock {
             Source::Manual(millis) => {
                 Duration::from_millis(u64::try_from(millis.load(Ordering::SeqCst)).unwrap_or(0))
             }
-            Source::System => {
-                let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-                Duration::new(
-                    u64::try_from(time.tv_sec).unwrap_or(0),
-                    u32::try_from(time.tv_nsec).unwrap_or(0),
-                )
-            }
+            Source::System => machine_time(ClockId::Boottime),
         };
         since_boot + Duration::from_millis(self.skipped.load(Ordering::Relaxed))
     }
@@ -175,6 +171,17 @@ impl Clock {
             }
         }
     }
+}
+
+/// Processor time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    machine_time(ClockId::ThreadCPUTime)
+}
+
+fn machine_time(id: ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(id);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use regorus::{CompiledPolicy, Engine, LimitError, Value};
 use serde_json::Value as Json;
 
 use super::{Error, Source, builtins, call_graph};
-use crate::{json, limits};
+use crate::{clock, json, limits};
 
 /// Begin of the text of [`LimitError::TimeLimitExceeded`].
 const TIME_LIMIT: &str = "execution exceeded time limit";
@@ -63,11 +63,16 @@ impl Program {
 
     /// Evaluates the rule for `input`.
     pub(super) fn evaluate(&self, input: Json) -> Result<Json, EvaluationError> {
+        let input = Value::from(input);
+        despite_starvation(clock::thread_cpu, || self.attempt(input.clone()))
+    }
+
+    fn attempt(&self, input: Value) -> Result<Json, EvaluationError> {
         let mut engine = match WARM.take() {
             Some((origin, engine)) if Arc::ptr_eq(&origin, &self.prepared) => engine,
             _ => Engine::clone(&self.prepared),
         };
-        engine.set_input(Value::from(input));
+        engine.set_input(input);
         let output = value_of(&mut engine, self.entry_point);
         // An engine that stopped in the middle is not reused.
         if matches!(output, Ok(_) | Err(EvaluationError::Undefined)) {
@@ -75,6 +80,23 @@ impl Program {
         }
         output
     }
+}
+
+/// Repeats an evaluation that timed out without the processor: the engine's deadline is by the wall clock, and a busy machine
+/// may not run the thread for as long. `cpu` is the processor time of the thread.
+fn despite_starvation<T>(
+    cpu: impl Fn() -> Duration,
+    attempt: impl Fn() -> Result<T, EvaluationError>,
+) -> Result<T, EvaluationError> {
+    let began = cpu();
+    for _ in 1..limits::POLICY_DECISION_ATTEMPTS_MAX {
+        match attempt() {
+            Err(EvaluationError::TimedOut)
+                if cpu().saturating_sub(began) < limits::POLICY_DECISION_TIMEOUT / 2 => {}
+            outcome => return outcome,
+        }
+    }
+    attempt()
 }
 
 fn compiled(engine: &mut Engine, entry_point: &'static str) -> Result<CompiledPolicy, Error> {
@@ -130,5 +152,35 @@ pub(super) fn value_of(engine: &mut Engine, rule: &str) -> Result<Json, Evaluati
     match value {
         Value::Undefined => Err(EvaluationError::Undefined),
         value => serde_json::to_value(&value).map_err(|error| EvaluationError::Failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// The number of attempts that time out, each with this processor time, and whether the last one did.
+    fn attempts(cpu_each: Duration, timing_out: u32) -> (u32, bool) {
+        let made = Cell::new(0);
+        let outcome = despite_starvation(
+            || cpu_each * made.get(),
+            || {
+                made.set(made.get() + 1);
+                if made.get() > timing_out { Ok(()) } else { Err(EvaluationError::TimedOut) }
+            },
+        );
+        (made.get(), outcome.is_err())
+    }
+
+    #[test]
+    fn only_a_decision_without_the_processor_is_repeated() {
+        let whole = limits::POLICY_DECISION_TIMEOUT;
+        assert_eq!(attempts(whole, 0), (1, false));
+        assert_eq!(attempts(whole, 1), (1, true), "a slow policy");
+        assert_eq!(attempts(Duration::ZERO, 1), (2, false), "a busy machine");
+        assert_eq!(attempts(Duration::ZERO, u32::MAX), (limits::POLICY_DECISION_ATTEMPTS_MAX, true));
+        assert_eq!(attempts(whole * 2 / 5, u32::MAX), (2, true), "the attempts together");
     }
 }
