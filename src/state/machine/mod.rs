@@ -55,7 +55,7 @@ pub struct Replicated {
     ledger_changes: watch::Sender<u64>,
 }
 
-/// Ends of outbox and feed, and whether our own ledger has changed, if an entry has written them.
+/// Ends of outbox and feed, and whether our own ledger or the signing keys have changed, if an entry has written them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     outbox: Option<EventId>,
@@ -123,7 +123,7 @@ impl Replicated {
         self.feed_end.subscribe()
     }
 
-    /// Counter of changes of our own ledger.
+    /// Counter of changes of our own ledger, and of the signing keys, which peers read with it.
     #[must_use]
     pub fn ledger_changes(&self) -> watch::Receiver<u64> {
         self.ledger_changes.subscribe()
@@ -265,7 +265,7 @@ impl Machine for Replicated {
                     if *table == META {
                         ends.put(key, value)?;
                     }
-                    ends.ledger |= *table == REVOCATION_ORDER;
+                    ends.ledger |= [REVOCATION_ORDER, SIGNING_KEY].contains(table);
                     index.put(table, key, value)?;
                 }
                 Write::Delete { table, key } => index.delete(table, key),
@@ -502,6 +502,17 @@ mod tests {
         for kid in ["next set", "other set", "third"] {
             assert_eq!(usable_from(kid), later.plus(limits::KEY_PUBLISH_AHEAD), "{kid}");
         }
+    }
+
+    /// A peer whose call is held would otherwise refuse tokens of the new key until that ends.
+    #[test]
+    fn new_signing_key_is_news_for_peers() {
+        let mut harness = StateHarness::default();
+        let changes = harness.machine.ledger_changes();
+        harness.one(START, put_policy("a", ""));
+        assert!(!changes.has_changed().expect("open"));
+        harness.one(START, publish("first", 1));
+        assert!(changes.has_changed().expect("open"));
     }
 
     /// Each node of a bootstrap proposes a seed, and a node may be slower than the first operator.

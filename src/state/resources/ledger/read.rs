@@ -326,7 +326,7 @@ impl State {
         sums(self.cluster.view())
     }
 
-    /// Counter of new entries of our own ledger. Changes when the entry can be read.
+    /// Counter of new entries of our own ledger and of changed signing keys. Changes when they can be read.
     #[must_use]
     pub fn ledger_changes(&self) -> watch::Receiver<u64> {
         self.cluster.machine().ledger_changes()
