@@ -54,6 +54,14 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     }
 }
 
+/// Fills `T` with members of an object whose other members are skipped and not checked: a hint, before [`parse`] decides
+/// about the whole document. `None` if it is no object or `T` cannot be filled.
+#[must_use]
+pub fn peek<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    // An array would fill a struct too, by position.
+    bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
+}
+
 /// Fills `T` from a value that [`parse`] returned; an error is an [`Error::Field`].
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
     serde_path_to_error::deserialize(value).map_err(|error| {

@@ -46,6 +46,8 @@ pub fn render(app: &App) -> Result<Response, Error> {
     app.metrics.set_clocks(clocks.is_agreed, clocks.offsets.iter());
     let acknowledgements = core.acknowledgements();
     app.metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);
+    let decisions = app.policy.current().map_or(0, |policy| policy.exchange_decisions_cached());
+    app.metrics.set_caches(decisions, app.exchange.signature_cache_bytes());
     let index = app.state.index();
     app.metrics.set_tools(index.tools);
     app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);

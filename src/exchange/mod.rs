@@ -36,7 +36,7 @@ use crate::token::fabric_peers::Role;
 use crate::token::foreign;
 use crate::token::foreign::{Credential, Kind};
 use crate::token::issuer::Issuers;
-use crate::token::jws::Compact;
+use crate::token::jws::{Compact, IssuerHint};
 use crate::token::signature_cache::SignatureCache;
 use crate::token::{self, CertificateDigest, lineage};
 
@@ -91,6 +91,12 @@ pub struct Minted {
 }
 
 impl Exchange {
+    /// Estimated memory of the cached signatures of all tokens, in bytes.
+    #[must_use]
+    pub fn signature_cache_bytes(&self) -> u64 {
+        self.signatures.memory_bytes()
+    }
+
     /// Exchanges a credential for a token. `token_subject` is set to the subject once its credential is verified, also if
     /// the exchange is refused after that.
     ///
@@ -162,7 +168,6 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Credential, Error> {
         let (text, kind) = (&request.subject_token, request.subject_token_type);
-        let kind = self.kind(text, kind);
         self.credential(fresh, text, (kind, Role::Subject), caller, now).await.map_err(Unverified::of_subject)
     }
 
@@ -175,16 +180,9 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Option<Credential>, Error> {
         let Some((text, kind)) = &request.actor else { return Ok(None) };
-        let kind = self.kind(text, kind.unwrap_or(Kind::Jwt));
+        let kind = kind.unwrap_or(Kind::Jwt);
         let actor = self.credential(fresh, text, (kind, Role::Actor), caller, now).await;
         actor.map(Some).map_err(Unverified::of_actor)
-    }
-
-    /// RFC 8693 §3: our own token is a JWT too. One that is presented as `jwt` is verified as our own.
-    fn kind(&self, text: &str, stated: Kind) -> Kind {
-        let hint = Compact::parse(text).and_then(|token| token.unverified_issuer());
-        let is_ours = hint.is_ok_and(|hint| hint.iss.as_deref() == Some(self.own_tokens.issuer()));
-        if is_ours && stated == Kind::Jwt { Kind::AgentA2a } else { stated }
     }
 
     async fn credential(
@@ -196,12 +194,15 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Credential, Unverified> {
         let token = Compact::parse(text)?;
+        let hint = token.unverified_issuer()?;
         let certificate = caller.certificate.as_ref();
-        if kind == Kind::AgentA2a {
-            return self.of_a_fabric(fresh, (&token, role), certificate, now);
+        // RFC 8693 §3: our own token is a JWT too. One that is presented as `jwt` is verified as our own.
+        let is_ours = hint.iss.as_deref() == Some(self.own_tokens.issuer());
+        if kind == Kind::AgentA2a || (kind == Kind::Jwt && is_ours) {
+            return self.of_a_fabric(fresh, (&token, hint, role), certificate, now);
         }
         self.state.check_clock_for_foreign(fresh)?;
-        let issuer = self.issuers.choose(kind, &token)?;
+        let issuer = self.issuers.choose(kind, &hint)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
         let credential = foreign::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
@@ -229,12 +230,11 @@ impl Exchange {
     fn of_a_fabric(
         &self,
         fresh: &LeaseProof,
-        (token, role): (&Compact<'_>, Role),
+        (token, hint, role): (&Compact<'_>, IssuerHint, Role),
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, Unverified> {
-        let hint = token.unverified_issuer()?.iss;
-        if let Some(peer) = hint.and_then(|iss| self.peer_tokens.peer(&iss)) {
+        if let Some(peer) = hint.iss.and_then(|iss| self.peer_tokens.peer(&iss)) {
             self.state.check_clock_for_foreign(fresh)?;
             return Ok(self.peer_tokens.verify(fresh, (token, peer, role), certificate, now)?);
         }

@@ -170,6 +170,16 @@ impl Metrics {
         }
     }
 
+    /// Cached policy decisions of token exchange, and bytes of cached signatures.
+    pub fn set_caches(&self, policy_decisions: u64, signature_bytes: u64) {
+        for (gauge, value) in [
+            (&self.families.policy_decisions_cached, policy_decisions),
+            (&self.families.signature_cache_bytes, signature_bytes),
+        ] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
     /// The live feed dropped exchanges or denials.
     pub fn event_activities_dropped(&self, activities: u64) {
         self.families.event_activities_dropped.inc_by(activities);

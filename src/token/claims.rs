@@ -25,8 +25,6 @@ pub struct Claims {
     pub nbf: Option<Timestamp>,
     pub jti: Option<String>,
     pub others: Map<String, Value>,
-    /// Length of the payload in bytes, the weight of a cache entry.
-    pub payload_bytes: usize,
 }
 
 impl Claims {
@@ -48,8 +46,15 @@ impl Claims {
             nbf: take("nbf").map(|value| numeric_date("nbf", &value)).transpose()?,
             jti: take("jti").map(|value| text("jti", value, limits::OPAQUE_BYTES_MAX)).transpose()?,
             others: fields,
-            payload_bytes: signed.payload().len(),
         })
+    }
+
+    /// Bytes in memory, estimated from the allocations of its parts.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let texts = [&self.iss, &self.jti].into_iter().flatten().chain(&self.aud).chain([&self.sub]);
+        let texts: usize = texts.map(String::capacity).sum();
+        size_of::<Self>() + texts + self.aud.len() * size_of::<String>() + object_bytes(&self.others)
     }
 
     /// Checks `nbf`, `iat`, `exp` and age at `now`. `nbf` and `iat` get [`limits::LEEWAY`] for clock skew, `exp` gets
@@ -127,6 +132,25 @@ impl Claims {
     /// [`Error::ClaimMalformed`].
     pub fn numeric_date(&self, name: &'static str) -> Result<Option<Timestamp>, Error> {
         self.others.get(name).map(|value| numeric_date(name, value)).transpose()
+    }
+}
+
+/// Bytes that an object has allocated: nodes of a B-tree, which are at least half full, and its members.
+fn object_bytes(members: &Map<String, Value>) -> usize {
+    const NODE_MEMBERS: usize = 11;
+    const NODE: usize = NODE_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 128;
+    let nodes = members.len().div_ceil(NODE_MEMBERS / 2 + 1);
+    nodes * NODE + members.iter().map(|(name, value)| name.capacity() + value_bytes(value)).sum::<usize>()
+}
+
+fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.capacity(),
+        Value::Array(elements) => {
+            elements.capacity() * size_of::<Value>() + elements.iter().map(value_bytes).sum::<usize>()
+        }
+        Value::Object(members) => object_bytes(members),
     }
 }
 

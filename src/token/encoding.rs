@@ -16,3 +16,14 @@ pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
     output.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
     output
 }
+
+/// The same of texts, one after the other.
+pub(super) fn sha256_of(texts: &[&str]) -> [u8; 32] {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for text in texts {
+        context.update(text.as_bytes());
+    }
+    let mut output = [0; 32];
+    output.copy_from_slice(context.finish().as_ref());
+    output
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Error as TokenError;
 use super::credential::Kind;
-use super::jws::{Algorithm, Compact};
+use super::jws::{Algorithm, IssuerHint};
 use crate::id::{TrustDomain, WorkloadId};
 
 /// Location of an issuer's keys.
@@ -161,14 +161,12 @@ impl Issuers {
     /// checked after the signature.
     ///
     /// # Errors
-    /// [`TokenError::PayloadMalformed`], [`TokenError::ClaimMissing`] or [`TokenError::UnknownIssuer`], always for
-    /// [`Kind::AgentA2a`].
-    pub fn choose(&self, kind: Kind, token: &Compact<'_>) -> Result<&Issuer, TokenError> {
-        let hint = token.unverified_issuer()?;
+    /// [`TokenError::ClaimMissing`] or [`TokenError::UnknownIssuer`], always for [`Kind::AgentA2a`].
+    pub fn choose(&self, kind: Kind, hint: &IssuerHint) -> Result<&Issuer, TokenError> {
         let index = match kind {
-            Kind::Jwt => self.by_iss.get(&hint.iss.ok_or(TokenError::ClaimMissing("iss"))?),
+            Kind::Jwt => self.by_iss.get(hint.iss.as_ref().ok_or(TokenError::ClaimMissing("iss"))?),
             Kind::SpiffeSvid => {
-                let sub = hint.sub.ok_or(TokenError::ClaimMissing("sub"))?;
+                let sub = hint.sub.as_ref().ok_or(TokenError::ClaimMissing("sub"))?;
                 let id: WorkloadId = sub.parse().map_err(|_| TokenError::SubjectMalformed)?;
                 self.by_trust_domain.get(id.trust_domain())
             }

@@ -6,10 +6,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::Error;
-use super::encoding::{decode, sha256};
+use super::encoding::{decode, sha256_of};
 use super::key_set::VerifyingKey;
 use crate::id::LogPosition;
 use crate::{json, limits};
@@ -125,11 +126,20 @@ pub struct Compact<'t> {
     signature: Vec<u8>,
 }
 
-/// The unverified issuer of a token, only for choosing the keys that verify it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The unverified issuer of a token, only for choosing the keys that verify it. A claim that is no text is absent.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct IssuerHint {
+    #[serde(default, deserialize_with = "text_or_none")]
     pub iss: Option<String>,
+    #[serde(default, deserialize_with = "text_or_none")]
     pub sub: Option<String>,
+}
+
+fn text_or_none<'d, D: Deserializer<'d>>(claim: D) -> Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(claim)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    })
 }
 
 impl<'t> Compact<'t> {
@@ -155,10 +165,11 @@ impl<'t> Compact<'t> {
         &self.header
     }
 
-    /// SHA-256 of the whole token, signature included.
+    /// SHA-256 of the whole token, signature included, with the thumbprint of a key and the issuer that it belongs to. No
+    /// token and no thumbprint has a line break.
     #[must_use]
-    pub fn text_digest(&self) -> [u8; 32] {
-        sha256(self.text.as_bytes())
+    pub fn digest_under(&self, thumbprint: &str, iss: &str) -> [u8; 32] {
+        sha256_of(&[self.text, "\n", thumbprint, "\n", iss])
     }
 
     /// Length of the token in bytes.
@@ -167,19 +178,12 @@ impl<'t> Compact<'t> {
         self.text.len()
     }
 
-    /// `iss` and `sub`, unverified.
+    /// `iss` and `sub`, unverified. The other claims are checked once the signature is verified.
     ///
     /// # Errors
     /// [`Error::PayloadMalformed`].
     pub fn unverified_issuer(&self) -> Result<IssuerHint, Error> {
-        let Ok(Value::Object(mut claims)) = json::parse(&self.payload) else {
-            return Err(Error::PayloadMalformed);
-        };
-        let mut text = |name| match claims.remove(name) {
-            Some(Value::String(text)) => Some(text),
-            _ => None,
-        };
-        Ok(IssuerHint { iss: text("iss"), sub: text("sub") })
+        json::peek(&self.payload).ok_or(Error::PayloadMalformed)
     }
 
     /// `idx`, unverified: only to tell whether a key that is not known may be a new one.
@@ -364,6 +368,25 @@ mod tests {
             b"",
         ] {
             assert_eq!(refusal(&signer.sign_bytes(header, b"{}")), Error::HeaderMalformed);
+        }
+    }
+
+    #[test]
+    fn issuer_is_read_without_the_other_claims() {
+        let signer = Signer::es256();
+        let hint = |payload: &str| {
+            let text = signer.sign_bytes(br#"{"alg":"ES256"}"#, payload.as_bytes());
+            Compact::parse(&text).expect("compact").unverified_issuer().map(|hint| (hint.iss, hint.sub))
+        };
+        let named = |iss: &str| Ok((Some(iss.to_owned()), None));
+        assert_eq!(hint(r#"{"a":[{"b":1}],"iss":"x"}"#), named("x"));
+        assert_eq!(hint(" {\"iss\":\"\\u0078\",\"sub\":{}}"), named("x"));
+        assert_eq!(hint("{}"), Ok((None, None)));
+        // Attack: an issuer that two readers could understand differently.
+        for payload in
+            [r#"{"iss":"x","iss":"y"}"#, r#"["x","y"]"#, r#"{"iss":"x"} {}"#, r#"{"iss":"x""#, "", "null"]
+        {
+            assert_eq!(hint(payload), Err(Error::PayloadMalformed), "{payload}");
         }
     }
 

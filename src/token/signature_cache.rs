@@ -1,7 +1,7 @@
 //! Cache of verified signatures: a credential is often exchanged many times, and verification costs half of an
 //! exchange (design §5).
 //!
-//! The key of an entry is the digest of the whole token, the issuer, and the thumbprint of a key in the issuer's
+//! The key of an entry is a digest of the whole token, the issuer, and the thumbprint of a key in the issuer's
 //! current set: entries of a withdrawn key are not found. An entry proves nothing about times, audience, revocation or
 //! policy; those are checked every time.
 
@@ -16,27 +16,33 @@ use super::key_set::VerifyingKey;
 use crate::clock::Timestamp;
 use crate::limits;
 
-#[derive(PartialEq, Eq, Hash)]
-struct Key {
-    text_digest: [u8; 32],
-    iss: String,
-    thumbprint: String,
-}
+/// [`Compact::digest_under`].
+type Key = [u8; 32];
 
-/// Verified signatures, bounded by [`limits::SIGNATURES_CACHED_MAX`].
+/// Bytes of the cache for an entry, beside its claims.
+const ENTRY_BYTES: usize = 512;
+
+/// Verified signatures, bounded by [`limits::SIGNATURE_CACHE_BYTES_MAX`].
 #[derive(Clone)]
 pub struct SignatureCache(Cache<Key, Arc<Claims>>);
 
 impl Default for SignatureCache {
     fn default() -> Self {
-        let started_kibibytes = |_: &Key, claims: &Arc<Claims>| {
-            u32::try_from(claims.payload_bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(1)
+        let bytes = |_: &Key, claims: &Arc<Claims>| {
+            u32::try_from(ENTRY_BYTES + claims.memory_bytes()).unwrap_or(u32::MAX)
         };
-        Self(Cache::builder().max_capacity(limits::SIGNATURES_CACHED_MAX).weigher(started_kibibytes).build())
+        Self(Cache::builder().max_capacity(limits::SIGNATURE_CACHE_BYTES_MAX).weigher(bytes).build())
     }
 }
 
 impl SignatureCache {
+    /// Estimated memory of the entries, at most [`limits::SIGNATURE_CACHE_BYTES_MAX`].
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.run_pending_tasks();
+        self.0.weighted_size()
+    }
+
     /// The claims of `token` under the signature of `key`, a key in the current set of the issuer `iss`.
     ///
     /// # Errors
@@ -48,11 +54,7 @@ impl SignatureCache {
         key: &VerifyingKey,
         now: Timestamp,
     ) -> Result<Arc<Claims>, Error> {
-        let entry = Key {
-            text_digest: token.text_digest(),
-            iss: iss.to_owned(),
-            thumbprint: key.thumbprint().to_owned(),
-        };
+        let entry = token.digest_under(key.thumbprint(), iss);
         if let Some(claims) = self.0.get(&entry) {
             if now >= claims.exp.plus(limits::LEEWAY) {
                 self.0.invalidate(&entry);
@@ -68,11 +70,7 @@ impl SignatureCache {
 
     #[cfg(test)]
     fn holds(&self, token: &Compact<'_>, iss: &str, key: &VerifyingKey) -> bool {
-        self.0.contains_key(&Key {
-            text_digest: token.text_digest(),
-            iss: iss.to_owned(),
-            thumbprint: key.thumbprint().to_owned(),
-        })
+        self.0.contains_key(&token.digest_under(key.thumbprint(), iss))
     }
 }
 
@@ -142,22 +140,21 @@ mod tests {
     }
 
     #[test]
-    fn large_payloads_weigh_more_and_the_limit_holds() {
+    fn large_claims_weigh_more_and_the_limit_holds() {
         let (cache, signer) = (SignatureCache::default(), Signer::es256());
         let (text, key) = (token(&signer), signer.verifying("k"));
         let compact = Compact::parse(&text).expect("compact");
         let small = cache.verify(&compact, ISS, &key, now()).expect("good");
-        let large = Arc::new(Claims { payload_bytes: 10 * 1024 + 1, ..Claims::clone(&small) });
-        let each = 11;
-        for at in 0..2 * limits::SIGNATURES_CACHED_MAX / each {
-            let iss = format!("https://{at}.example");
-            let key = Key { text_digest: [0; 32], iss, thumbprint: key.thumbprint().to_owned() };
-            cache.0.insert(key, Arc::clone(&large));
+        let mut large = Claims::clone(&small);
+        large.others.insert("groups".to_owned(), vec!["x".repeat(1000); 1000].into());
+        let large = Arc::new(large);
+        assert!(small.memory_bytes() < 2000, "{}", small.memory_bytes());
+        assert!(large.memory_bytes() > 1_000_000, "{}", large.memory_bytes());
+        let most = limits::SIGNATURE_CACHE_BYTES_MAX / 1_000_000;
+        for at in 0..2 * most {
+            cache.0.insert(compact.digest_under("k", &at.to_string()), Arc::clone(&large));
         }
-        cache.0.run_pending_tasks();
-        let weight = cache.0.weighted_size();
-        assert!((each..=limits::SIGNATURES_CACHED_MAX).contains(&weight), "{weight}");
-        let most = limits::SIGNATURES_CACHED_MAX / each + 1;
-        assert!(cache.0.entry_count() <= most, "{}", cache.0.entry_count());
+        assert!(cache.memory_bytes() <= limits::SIGNATURE_CACHE_BYTES_MAX);
+        assert!((1..=most).contains(&cache.0.entry_count()), "{}", cache.0.entry_count());
     }
 }

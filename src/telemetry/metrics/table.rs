@@ -96,6 +96,10 @@ metrics! {
         "Token exchanges; `result` is `granted` or the reason of the refusal.";
     policy_decisions: IntCounterVec = "svc_policy_decisions_total" ["point", "decision"]
         "Policy decisions at `exchange`, `identity`, `signals`.";
+    policy_decisions_cached: IntGauge = "svc_policy_decisions_cached" []
+        "Cached decisions of token exchange, 10 000 at most. At that number, requests that ask ever new questions evaluate the policy each.";
+    signature_cache_bytes: IntGauge = "svc_signature_cache_bytes" []
+        "Memory of cached verified signatures, 256 MiB at most.";
     policy_loads: IntCounterVec = "svc_policy_loads_total" ["result"]
         "Loads of policy bundles.";
     agent_identities_issued: IntCounterVec = "svc_agent_identities_issued_total" ["platform"]
