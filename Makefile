@@ -116,11 +116,17 @@ proof: checkout ## run the long proofs too: the tests marked `ignore` because th
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(PROFILE) --run-ignored only
 
+.PHONY: bare-core
+bare-core: checkout ## measure writes of three nodes without HTTP, callers and resources (two minutes and a build)
+	@scripts/install.sh build
+	@cargo test $(PROFILE) --lib bare_core -- --ignored --nocapture
+
 .PHONY: nodes
-nodes: build ## run three nodes as processes, in containers and as pods of the chart, and kill the leader of each
+nodes: build ## run three nodes as processes, in containers and as pods of the chart, and kill the leader of each; explain ten denials
 	@scripts/install.sh containers
 	@scripts/python-env.sh
 	@tests/three_nodes.py processes
+	@tests/denials_tutorial.py
 	@PROMETHEUS_IMAGE=trust-fabric-prometheus:dev scripts/containers.sh \
 		sh -c "scripts/image.sh prometheus && tests/three_nodes.py compose && tests/three_nodes.py pods"
 
@@ -211,8 +217,10 @@ terraform: provider provider-mirror ## run the real Terraform, if it is on PATH,
 	@provider/tests/terraform_network.py --mirror "$(CARGO_TARGET_DIR)/dist/terraform-network"
 
 .PHONY: dist
-dist: build ## make a tarball and a Debian package of the program built here
+dist: checkout ## build the program with optimization at link time, and make a tarball and a Debian package of it (25 minutes)
+	@scripts/install.sh build
 	@scripts/install.sh dist
+	@cargo build --profile shipped --locked --bin trust-fabric
 	@scripts/dist.sh
 
 .PHONY: dist-test

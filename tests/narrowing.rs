@@ -357,8 +357,8 @@ fn no_exchange_widens_anything() {
                 check_chain(&grant, &parties)
             }
             Err(
-                Error::NothingGranted
-                | Error::BlastRadius
+                Error::NothingGranted { .. }
+                | Error::BlastRadius { .. }
                 | Error::DelegationDepthExhausted
                 | Error::ActorLoop
                 | Error::ChainTooLong

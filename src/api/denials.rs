@@ -24,6 +24,8 @@ pub struct DeniedRequest {
     pub operation: &'static str,
     /// The text of the response.
     pub reason: String,
+    /// The cause, which the caller does not learn.
+    pub detail: Option<String>,
     /// The authenticated caller.
     pub caller: Option<String>,
     /// The subject, if its credential was verified.
@@ -46,7 +48,8 @@ pub struct Question {
 
 impl DeniedRequest {
     fn bytes(&self) -> usize {
-        let texts = [&self.caller, &self.subject, &self.target].into_iter().flatten().map(String::len);
+        let texts =
+            [&self.detail, &self.caller, &self.subject, &self.target].into_iter().flatten().map(String::len);
         let question = self.question.as_ref().map_or(0, |question| question.input.len());
         size_of::<Self>() + self.request_id.len() + self.reason.len() + texts.sum::<usize>() + question
     }
@@ -107,6 +110,7 @@ impl<E: Refused> Denied<'_, E> {
             at: app.clock.now(),
             operation: self.operation,
             reason: self.error.text(),
+            detail: self.error.detail(),
             caller: caller.id().map(str::to_owned),
             subject: self.subject.map(WorkloadId::to_string),
             target: self.target.map(str::to_owned),
@@ -126,6 +130,7 @@ mod tests {
             at: Timestamp::from_secs(1),
             operation: "exchange",
             reason: "no".to_owned(),
+            detail: None,
             caller: None,
             subject: None,
             target: None,

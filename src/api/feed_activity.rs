@@ -71,8 +71,8 @@ pub fn is_denial(error: &exchange::Error) -> bool {
         | E::CallerOfPeer(_)
         | E::CallerBlocked
         | E::Denied(_)
-        | E::NothingGranted
-        | E::BlastRadius
+        | E::NothingGranted { .. }
+        | E::BlastRadius { .. }
         | E::Peer(Refused::Token(_) | Refused::Paused(_) | Refused::AboveCeiling { .. })
         | E::State(state::Error::NonceSpent | state::Error::CallerRefused) => true,
         E::UnsupportedGrantType

@@ -28,6 +28,9 @@ pub struct ExplainedDenial {
     operation: &'static str,
     /// The text of the response.
     reason: String,
+    /// The cause, which the response does not state, for example why a token is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
     /// The authenticated caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
@@ -89,6 +92,7 @@ pub async fn explain(
         denied_at: denied.at.to_rfc3339(),
         operation: denied.operation,
         reason: denied.reason,
+        detail: denied.detail,
         caller: denied.caller,
         subject: denied.subject,
         target: denied.target,

@@ -14,6 +14,7 @@ pub(super) fn denial(out: &mut dyn Write, denied: &Value) -> io::Result<()> {
     let lines = [
         ("denied", "operation"),
         ("reason", "reason"),
+        ("detail", "detail"),
         ("caller", "caller"),
         ("subject", "subject"),
         ("target", "target"),
@@ -159,8 +160,12 @@ allowed if one of these were different
     }
 
     #[test]
-    fn denial_by_a_check_has_no_policy() {
-        let denied = json!({"request_id": "4f", "operation": "verification", "reason": "revocation: no"});
-        assert_eq!(written(&denied), "denied    verification\nreason    revocation: no\nrequest   4f\n");
+    fn other_denial_has_its_detail_and_no_policy() {
+        let denied = json!({
+            "request_id": "4f", "operation": "exchange", "reason": "subject_token is not valid", "detail": "expired",
+        });
+        let expected =
+            "denied    exchange\nreason    subject_token is not valid\ndetail    expired\nrequest   4f\n";
+        assert_eq!(written(&denied), expected);
     }
 }

@@ -73,10 +73,16 @@ pub enum Error {
     PolicyTimedOut(Denial),
     /// The requested scope and the grant have nothing in common.
     #[error("policy denied: nothing of the requested scope can be granted")]
-    NothingGranted,
+    NothingGranted {
+        /// The words of each party, for operators.
+        detail: String,
+    },
     /// The blast radii of subject, actor and policy cannot be compared.
     #[error("policy denied: insufficient blast radius")]
-    BlastRadius,
+    BlastRadius {
+        /// Those of each party, for operators.
+        detail: String,
+    },
     /// The token that a retry would repeat has expired or was revoked.
     #[error("Idempotency-Key: the token of the first request has expired or was revoked")]
     TokenEnded,
@@ -119,8 +125,8 @@ impl Error {
                 }
             },
             Self::PolicyTimedOut(_) => "policy_failed",
-            Self::NothingGranted => "scope",
-            Self::BlastRadius => "blast_radius",
+            Self::NothingGranted { .. } => "scope",
+            Self::BlastRadius { .. } => "blast_radius",
             Self::TokenEnded => "idempotency_key",
             Self::NoPolicy | Self::CannotSign(_) | Self::NotBootstrapped => "unavailable",
             Self::State(error) => match error {

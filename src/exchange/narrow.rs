@@ -87,9 +87,16 @@ pub fn narrow(
     scope.extend(capabilities.iter().cloned());
     // "Nothing left: 403."
     if scope.is_empty() {
-        return Err(Error::NothingGranted);
+        let permitted = permit.capabilities().union(permit.scopes()).cloned().collect();
+        let stated = |party: &Credential| party.scope().or(party.capabilities()).map(<[String]>::to_vec);
+        let detail = compared(&pair, requested, Some(permitted), stated);
+        return Err(Error::NothingGranted { detail });
     }
-    let blast_radius = smallest(&permit, parties(), containment)?;
+    let blast_radius = smallest(&permit, parties(), containment).map_err(|_: Incomparable| {
+        let of_policy = permit.blast_radius().map(|radius| vec![radius.to_string()]);
+        let stated = |party: &Credential| party.blast_radius().map(|radius| vec![radius.to_owned()]);
+        Error::BlastRadius { detail: compared(&pair, &[], of_policy, stated) }
+    })?;
     let delegation_depth =
         pair.depth_max().map_or(permit.delegation_depth(), |depth| depth.min(permit.delegation_depth()));
     Ok(Grant { permit, pair, capabilities, scope, blast_radius, delegation_depth })
@@ -104,18 +111,42 @@ fn has_scope(party: &Credential, word: &String) -> bool {
     party.scope().is_none_or(|stated| stated.contains(word))
 }
 
+/// The values of each party that states some, for an operator.
+fn compared(
+    pair: &DelegationPair,
+    requested: &[String],
+    permitted: Option<Vec<String>>,
+    stated: impl Fn(&Credential) -> Option<Vec<String>>,
+) -> String {
+    let parties = [
+        ("requested", (!requested.is_empty()).then(|| requested.to_vec())),
+        ("policy", permitted),
+        ("subject", stated(pair.subject())),
+        ("actor", pair.actor().and_then(&stated)),
+    ];
+    let parties = parties.into_iter().filter_map(|(party, words)| Some((party, words?)));
+    let shown = parties.map(|(party, words)| {
+        let words = if words.is_empty() { "nothing".to_owned() } else { words.join(" ") };
+        format!("{party}: {words}")
+    });
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+/// Blast radii that cannot be compared.
+struct Incomparable;
+
 /// "Blast radius = the smaller; not comparable: 403."
 fn smallest<'p>(
     permit: &Allow,
     parties: impl Iterator<Item = &'p Credential>,
     containment: &Containment,
-) -> Result<Option<BlastRadius>, Error> {
+) -> Result<Option<BlastRadius>, Incomparable> {
     let mut smallest = permit.blast_radius().cloned();
     for stated in parties.filter_map(Credential::blast_radius) {
-        let stated: BlastRadius = stated.parse().map_err(|_| Error::BlastRadius)?;
+        let stated: BlastRadius = stated.parse().map_err(|_| Incomparable)?;
         smallest = Some(match smallest {
             None => stated,
-            Some(so_far) => containment.smaller(&so_far, &stated).map_err(|_| Error::BlastRadius)?,
+            Some(so_far) => containment.smaller(&so_far, &stated).map_err(|_| Incomparable)?,
         });
     }
     Ok(smallest)

@@ -55,7 +55,10 @@ pub enum Error {
     PolicyTimedOut(Denial),
     /// The requested capabilities and the grant have nothing in common.
     #[error("policy denied: none of the requested capabilities can be granted")]
-    NothingGranted,
+    NothingGranted {
+        /// Those of the request and of the policy, for operators.
+        detail: String,
+    },
     /// The requested and the granted blast radius cannot be compared.
     #[error("policy denied: insufficient blast radius")]
     BlastRadius,

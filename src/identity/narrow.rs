@@ -81,7 +81,9 @@ pub(super) fn narrow(
         requested.capabilities.intersection(permit.capabilities()).cloned().collect();
     // "Nothing left: 403."
     if capabilities.is_empty() {
-        return Err(Error::NothingGranted);
+        let words = |words: &BTreeSet<String>| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        let (requested, permitted) = (words(&requested.capabilities), words(permit.capabilities()));
+        return Err(Error::NothingGranted { detail: format!("requested: {requested}; policy: {permitted}") });
     }
     // "Blast radius = the smaller; not comparable: 403."
     let blast_radius = match (&requested.blast_radius, permit.blast_radius()) {

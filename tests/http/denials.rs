@@ -83,6 +83,22 @@ async fn denials_of_every_operation_are_explained() {
     assert_eq!(explained["policy"]["point"], "identity");
 }
 
+/// The cause is for operators: the sender of a credential may not be its owner.
+#[tokio::test]
+async fn only_the_explanation_states_the_cause() {
+    let node = Node::start().await;
+    let token = node.issuers.reporter();
+    let tampered = format!("{}AAAAA", &token[..token.len() - 5]);
+    let invalid = node.exchange(&credential(&tampered, JWT)).await;
+    let ungranted = with(&credential(&token, JWT), &json!({"scope": "db.write"}));
+    let ungranted = node.exchange(&ungranted).await;
+    for (denied, cause) in [(invalid, "signature is invalid"), (ungranted, "requested: db.write; policy: ")] {
+        assert!(!denied.body.contains(cause), "{}", denied.body);
+        let explained = explained(&node, &denied).await;
+        assert!(explained["detail"].as_str().expect("a cause").contains(cause), "{explained}");
+    }
+}
+
 #[tokio::test]
 async fn request_without_a_kept_denial_is_not_found() {
     let mut node = Node::start().await;

@@ -58,7 +58,7 @@ impl Error {
         let code = match &error {
             E::Denied(denial) if denial.kind == DenialKind::Audience => Code::InvalidTarget,
             E::SeveralAudiences => Code::InvalidTarget,
-            E::NothingGranted => Code::InvalidScope,
+            E::NothingGranted { .. } => Code::InvalidScope,
             // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy"
             E::ActorNotNamed
             | E::ActorLoop
@@ -67,7 +67,7 @@ impl Error {
             | E::LineageTooLong
             | E::TooManyFabrics
             | E::CallerOfPeer(_) => Code::InvalidRequest,
-            E::Denied(_) | E::BlastRadius => Code::AccessDenied,
+            E::Denied(_) | E::BlastRadius { .. } => Code::AccessDenied,
             E::Peer(peer_tokens::Refused::Paused(_) | peer_tokens::Refused::AboveCeiling { .. }) => {
                 Code::AccessDenied
             }
@@ -244,8 +244,8 @@ impl Refused for exchange::Error {
             | Self::CallerOfPeer(_)
             | Self::CallerBlocked
             | Self::Denied(_)
-            | Self::NothingGranted
-            | Self::BlastRadius => Refusal::Denied,
+            | Self::NothingGranted { .. }
+            | Self::BlastRadius { .. } => Refusal::Denied,
             Self::IssuerUnavailable
             | Self::PolicyTimedOut(_)
             | Self::NoPolicy
@@ -260,6 +260,7 @@ impl Refused for exchange::Error {
     fn detail(&self) -> Option<String> {
         match self {
             Self::Denied(denial) | Self::PolicyTimedOut(denial) => denial.detail.clone(),
+            Self::NothingGranted { detail } | Self::BlastRadius { detail } => Some(detail.clone()),
             _ => source(self),
         }
     }
@@ -280,7 +281,7 @@ impl Refused for identity::Error {
             | Self::CapabilityExceedsParent { .. }
             | Self::BlastRadiusExceedsParent { .. }
             | Self::Denied(_)
-            | Self::NothingGranted
+            | Self::NothingGranted { .. }
             | Self::BlastRadius
             | Self::NotAnIdentityToken
             | Self::Revoked
@@ -298,6 +299,7 @@ impl Refused for identity::Error {
     fn detail(&self) -> Option<String> {
         match self {
             Self::Denied(denial) | Self::PolicyTimedOut(denial) => denial.detail.clone(),
+            Self::NothingGranted { detail } => Some(detail.clone()),
             _ => source(self),
         }
     }
