@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use moka::sync::Cache;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
-use crate::state::{self, Awaited, CallContext, SigningKeyRecord, SigningKeyState, State};
+use crate::state::{self, Awaited, CallContext, Index, SigningKeyRecord, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
@@ -110,6 +110,23 @@ pub struct Keyring {
     unpublished: Arc<Mutex<Vec<StoredKey>>>,
 }
 
+/// The keys of this node for an algorithm, as of one moment.
+struct OwnKeys {
+    private: Guard<Arc<BTreeMap<String, StoredKey>>>,
+    index: Guard<Arc<Index>>,
+    algorithm: SigningAlgorithm,
+}
+
+impl OwnKeys {
+    /// Those with a private half.
+    fn records(&self) -> impl Iterator<Item = &SigningKeyRecord> {
+        let has_half =
+            |kid: &String| self.private.get(kid).is_some_and(|half| half.algorithm() == self.algorithm);
+        let of_algorithm = self.index.signing_keys.values().filter(|key| key.algorithm == self.algorithm);
+        of_algorithm.filter(move |key| has_half(&key.kid))
+    }
+}
+
 impl Keyring {
     /// Reads the private halves in `directory`, which is created if it is missing. Keys for security event tokens are
     /// generated with `generate_set_key`; a node without it does not transmit. The keys of an earlier life as transmitter
@@ -188,15 +205,17 @@ impl Keyring {
     }
 
     fn live(&self, algorithm: SigningAlgorithm) -> usize {
-        self.own(algorithm).filter(SigningKeyRecord::is_live).count()
+        self.own(algorithm).records().filter(|key| key.is_live()).count()
     }
 
     /// Deletes private halves that never sign again: retired, tainted, or unknown to the log because of a crash
     /// before publication.
     fn destroy_unused(&self, unpublished: &[StoredKey]) -> Result<(), Error> {
-        let own = SigningAlgorithm::ALL.into_iter().flat_map(|algorithm| self.own(algorithm));
-        let live = own.filter(SigningKeyRecord::is_live).map(|key| key.kid);
-        let live: Vec<String> = live.chain(unpublished.iter().map(|key| key.kid().to_owned())).collect();
+        let mut live: Vec<String> = unpublished.iter().map(|key| key.kid().to_owned()).collect();
+        for algorithm in SigningAlgorithm::ALL {
+            let own = self.own(algorithm);
+            live.extend(own.records().filter(|key| key.is_live()).map(|key| key.kid.clone()));
+        }
         let unused: Vec<String> =
             self.private.load().keys().filter(|kid| !live.contains(kid)).cloned().collect();
         for kid in unused {
@@ -215,20 +234,9 @@ impl Keyring {
         Ok(())
     }
 
-    /// This node's keys for `algorithm` with a private half, oldest first.
-    fn own(&self, algorithm: SigningAlgorithm) -> impl Iterator<Item = SigningKeyRecord> + use<> {
-        let private = self.private.load_full();
-        let mut own: Vec<_> = self
-            .state
-            .index()
-            .signing_keys
-            .values()
-            .filter(|key| key.algorithm == algorithm)
-            .filter(|key| private.get(&key.kid).is_some_and(|half| half.algorithm() == algorithm))
-            .cloned()
-            .collect();
-        own.sort_by(|a, b| (a.usable_from, &a.kid).cmp(&(b.usable_from, &b.kid)));
-        own.into_iter()
+    /// This node's keys for `algorithm` with a private half.
+    fn own(&self, algorithm: SigningAlgorithm) -> OwnKeys {
+        OwnKeys { private: self.private.load(), index: self.state.index(), algorithm }
     }
 
     /// The key that signs tokens at `elapsed`: the oldest active one.
@@ -255,9 +263,10 @@ impl Keyring {
     }
 
     fn active_key(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> Option<StoredKey> {
-        let private = self.private.load();
-        let record = self.own(algorithm).find(|key| key.state(elapsed) == SigningKeyState::Active)?;
-        private.get(&record.kid).cloned()
+        let own = self.own(algorithm);
+        let active = own.records().filter(|key| key.state(elapsed) == SigningKeyState::Active);
+        let oldest = active.min_by(|a, b| (a.usable_from, &a.kid).cmp(&(b.usable_from, &b.kid)))?;
+        own.private.get(&oldest.kid).cloned()
     }
 
     /// The key of any node of this cluster with this `kid`, if its signatures are accepted at `elapsed`. A key for
@@ -303,7 +312,8 @@ impl Keyring {
         }
         let retired = self.signing_kid(algorithm, elapsed).ok_or(Error::NoUsableKey(algorithm))?;
         // `apply` checks the same, but cannot know which private halves this node has lost.
-        if self.own(algorithm).filter(|key| key.state(elapsed) == SigningKeyState::Active).count() < 2 {
+        let is_active = |key: &&SigningKeyRecord| key.state(elapsed) == SigningKeyState::Active;
+        if self.own(algorithm).records().filter(is_active).count() < 2 {
             return Err(self.successor_too_young(algorithm, elapsed));
         }
         match self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await {
@@ -315,8 +325,9 @@ impl Keyring {
     }
 
     fn successor_too_young(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> Error {
-        let pending = self.own(algorithm).filter(|key| key.state(elapsed) == SigningKeyState::Pending);
-        Error::SuccessorTooYoung { usable_at: pending.map(|key| key.usable_at()).min() }
+        let own = self.own(algorithm);
+        let pending = own.records().filter(|key| key.state(elapsed) == SigningKeyState::Pending);
+        Error::SuccessorTooYoung { usable_at: pending.map(SigningKeyRecord::usable_at).min() }
     }
 
     /// Taints a key of any node: none of its signatures is accepted any more.
@@ -434,7 +445,10 @@ mod tests {
 
     impl Keyring {
         fn live_kids(&self, algorithm: SigningAlgorithm) -> Vec<String> {
-            self.own(algorithm).filter(SigningKeyRecord::is_live).map(|key| key.kid).collect()
+            let own = self.own(algorithm);
+            let mut live: Vec<_> = own.records().filter(|key| key.is_live()).collect();
+            live.sort_by_key(|key| key.usable_from);
+            live.into_iter().map(|key| key.kid.clone()).collect()
         }
     }
 

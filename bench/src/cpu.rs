@@ -19,6 +19,7 @@ pub enum Group {
     Workers,
     AuditWriter,
     LogWriter,
+    LogLines,
     RocksDb,
     Other,
     /// Threads that have ended since.
@@ -26,14 +27,22 @@ pub enum Group {
 }
 
 impl Group {
-    pub const ALL: [Self; 6] =
-        [Self::Workers, Self::AuditWriter, Self::LogWriter, Self::RocksDb, Self::Other, Self::Ended];
+    pub const ALL: [Self; 7] = [
+        Self::Workers,
+        Self::AuditWriter,
+        Self::LogWriter,
+        Self::LogLines,
+        Self::RocksDb,
+        Self::Other,
+        Self::Ended,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Workers => "tokio workers",
             Self::AuditWriter => "audit-writer",
             Self::LogWriter => "log-writer",
+            Self::LogLines => "log-lines",
             Self::RocksDb => "RocksDB",
             Self::Other => "other",
             Self::Ended => "ended",
@@ -46,6 +55,7 @@ impl Group {
             "tokio-rt-worker" => Self::Workers,
             "audit-writer" => Self::AuditWriter,
             "log-writer" => Self::LogWriter,
+            "log-lines" => Self::LogLines,
             name if name.starts_with("rocksdb:") => Self::RocksDb,
             _ => Self::Other,
         }
@@ -141,6 +151,7 @@ mod tests {
             ("tokio-rt-worker", Group::Workers),
             ("audit-writer", Group::AuditWriter),
             ("log-writer", Group::LogWriter),
+            ("log-lines", Group::LogLines),
             ("rocksdb:low", Group::RocksDb),
             ("rocksdb:high", Group::RocksDb),
             ("trust-fabric", Group::Other),

@@ -2,7 +2,7 @@
 //!
 //! A slow consumer of standard error costs lines, never time: the queue is bounded, and dropped lines are counted.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,8 @@ pub(super) fn lines_dropped() -> u64 {
 /// [`Error::FilterMalformed`].
 pub fn init_logs(format: LogFormat, filter: &str) -> Result<Logs, Error> {
     let filter = parse_filter(filter)?;
-    let (lines, writer) = queue(std::io::stderr());
+    // The thread flushes when its queue is empty, so a busy node writes several lines at once.
+    let (lines, writer) = queue(BufWriter::with_capacity(limits::LOG_BUFFER_BYTES, std::io::stderr()));
     let counter = lines.error_counter();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(lines);
     let started = match format {
@@ -64,7 +65,7 @@ fn queue<W: Write + Send + 'static>(reader: W) -> (NonBlocking, WorkerGuard) {
     NonBlockingBuilder::default()
         .lossy(true)
         .buffered_lines_limit(limits::LOG_LINES_QUEUED_MAX)
-        .thread_name("log-writer")
+        .thread_name("log-lines")
         .finish(reader)
 }
 
