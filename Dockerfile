@@ -21,8 +21,8 @@ WORKDIR /build
 COPY . .
 # What cargo fetched and compiled is kept between builds, outside the image.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/target \
-    CARGO_TARGET_DIR=/target cargo build --release --locked --bin trust-fabric && \
-    scripts/image-tree.sh /target/release/trust-fabric /build/image
+    CARGO_TARGET_DIR=/target cargo build --profile shipped --locked --bin trust-fabric && \
+    scripts/image-tree.sh /target/shipped/trust-fabric /build/image
 
 FROM build AS build-bench
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/target \
