@@ -12,6 +12,7 @@ mod exchange;
 mod failover;
 mod federation;
 mod feed;
+mod full;
 mod good_client;
 mod handover;
 mod join;
@@ -129,6 +130,15 @@ enum Command {
         cores: Cores,
         #[command(flatten)]
         size: revocations::Size,
+    },
+    /// A node with many revocations, tools and streams beside an empty one: exchanges and verifications in pairs
+    Full {
+        #[command(flatten)]
+        start: Start,
+        #[command(flatten)]
+        cores: Cores,
+        #[command(flatten)]
+        size: full::Size,
     },
     /// Time until a signal is acknowledged, beside a sync of the disk
     Signals {
@@ -273,7 +283,7 @@ enum Command {
         #[command(flatten)]
         plan: writes::Plan,
     },
-    /// Exchanges per second at one, two and three nodes, each capped at a part of a core; needs root
+    /// Exchanges or verifications per second at one, two and three nodes, each capped at a part of a core; needs root
     Scaling {
         #[command(flatten)]
         place: members::ClusterArgs,
@@ -324,6 +334,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::Revocations { start, cores, size } => {
             generator(*cores)?.block_on(revocations::run(start, *cores, *size))
         }
+        Command::Full { start, cores, size } => generator(*cores)?.block_on(full::run(start, *cores, *size)),
         Command::Signals { start, cores, seconds, rate } => {
             generator(*cores)?.block_on(signals::run(start, *cores, *seconds, *rate))
         }

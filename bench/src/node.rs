@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::certificates::{self, Identity};
 use crate::credentials::Issuer;
-use crate::settings::{CALLERS, Names, Settings};
+use crate::settings::{Names, Settings, callers};
 use crate::wire::{self, Response, Target};
 
 /// Maximum wait for the node to become ready.
@@ -121,7 +121,7 @@ impl Node {
         self.place.join("pki")
     }
 
-    /// The listener for callers, with the certificate `name` of [`CALLERS`].
+    /// The listener for callers, with the certificate of a caller.
     pub fn target(&self, name: &str) -> Result<Target> {
         match &self.https {
             None => Ok(self.http.clone()),
@@ -320,7 +320,7 @@ pub fn make_certificates(
 ) -> Result<()> {
     let mut command = Command::new(program);
     command.arg("pki").arg("--dir").arg(directory).arg("--trust-domain").arg(trust_domain);
-    for name in CALLERS.iter().map(|(name, _)| name).chain(more_callers) {
+    for name in callers().map(|(name, _)| name).chain(more_callers.iter().copied()) {
         command.arg("--caller").arg(name);
     }
     let output = command.output()?;

@@ -1,5 +1,5 @@
-//! `bench scaling`: exchanges per second at one, two and three nodes of one cluster. Each node may use only a
-//! part of one core, so that the machine has capacity for all and for the generator.
+//! `bench scaling`: exchanges or verifications per second at one, two and three nodes of one cluster. Each node may use
+//! only a part of one core, so that the machine has capacity for all and for the generator.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,17 +9,21 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 
 use crate::cap::Cap;
-use crate::credentials::PreparedRequests;
+use crate::client;
+use crate::credentials::{self, PreparedRequests};
 use crate::health::Health;
 use crate::load::{self, Tally, Write, quantile_ms};
 use crate::members::{ClusterArgs, Members};
 use crate::node::cpu_secs;
+use crate::registry::{self, Draws};
 use crate::report::{Report, ms};
 use crate::window::middle;
-use crate::wire::Target;
+use crate::wire::{self, Target};
 
 /// Upper bound of exchanges per second and capped node.
 const PER_SEC_MAX: u64 = 6000;
+/// Distinct tokens of the verifications.
+const TOKENS: u64 = 16;
 
 #[derive(clap::Args, Clone)]
 pub struct Plan {
@@ -35,24 +39,42 @@ pub struct Plan {
     /// Rounds; the median counts
     #[arg(long, default_value_t = 3)]
     rounds: u64,
+    /// Verify calls of so many tools, instead of exchanging
+    #[arg(long, value_name = "TOOLS", value_parser = clap::value_parser!(u64).range(1..))]
+    verify: Option<u64>,
     /// Also write the result to this file
     #[arg(long)]
     output: Option<PathBuf>,
 }
 
+impl Plan {
+    const fn caller(&self) -> &'static str {
+        if self.verify.is_some() { "gateway" } else { "workload" }
+    }
+}
+
 pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     let members = place.members()?;
     let health = Health::of(&members).await?;
+    let targets = members.targets(plan.caller())?;
+    if let (Some(tools), Some(first)) = (plan.verify, targets.first()) {
+        eprintln!("{tools} tools are registered");
+        registry::register(first, 0, tools).await?;
+    }
     let pids = (0..members.count()).map(|node| members.pid(node)).collect::<Result<Vec<_>>>()?;
     let caps = pids
         .iter()
         .enumerate()
         .map(|(node, pid)| Cap::new(&format!("node-{}", node + 1), plan.cap, &[*pid]))
         .collect::<Result<Vec<_>>>()?;
-    let mut report = Report::new("Exchanges at one, two and three nodes");
+    let requests = plan.verify.map_or_else(
+        || "exchange has a credential that was never used".to_owned(),
+        |tools| format!("verification is about one of {tools} tools, with a token that was seen before"),
+    );
+    let mut report = Report::new("One, two and three nodes");
     report.line(&format!(
         "One cluster of {}; each node may use {:.2} of a core. Closed loop over {} connections to each node that is\n\
-         asked; the others are idle but for the log. Every exchange has a credential that was never used.\n",
+         asked; the others are idle but for the log. Every {requests}.\n",
         members.count(),
         load::as_f64(plan.cap) / 1000.0,
         plan.connections
@@ -60,21 +82,21 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     report.table(&[
         "nodes asked",
         "round",
-        "exchanges in a second",
+        "answers in a second",
         "p50",
         "p99",
         "generator busy",
         "other answers",
     ]);
-    let mut load = Load { members: &members, targets: members.targets("workload")?, plan, first: 1 << 33 };
+    let mut load = Load { members: &members, targets, plan, draws: Draws::default(), first: 1 << 33 };
     // Warm-up.
-    load.exchange(members.count()).await?;
+    load.measure(members.count()).await?;
     let mut rates = vec![Vec::new(); members.count()];
     // In turns, so that other load on the machine affects all alike.
     for round in 1..=plan.rounds {
         for asked in 1..=members.count() {
             let before = cpu_secs("self")?;
-            let all = load.exchange(asked).await?;
+            let all = load.measure(asked).await?;
             let busy = 100.0 * (cpu_secs("self")? - before) / all.elapsed.as_secs_f64();
             let good = all.since_sent.get(&200);
             report.row(&[
@@ -92,7 +114,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     }
     let medians: Vec<_> = rates.into_iter().map(middle).collect();
     report.line("");
-    report.table(&["nodes asked", "exchanges in a second, median", "beside one"]);
+    report.table(&["nodes asked", "answers in a second, median", "beside one"]);
     for (place, median) in medians.iter().enumerate() {
         report.row(&[
             (place + 1).to_string(),
@@ -104,27 +126,31 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     report.finish(plan.output.as_deref())
 }
 
-/// Exchanges with distinct credentials.
+/// Exchanges with distinct credentials, or verifications.
 struct Load<'m> {
     members: &'m Members,
     targets: Vec<Target>,
     plan: &'m Plan,
+    draws: Draws,
     /// The number of the next credential.
     first: u64,
 }
 
 impl Load<'_> {
-    /// Exchanges at so many nodes at once.
-    async fn exchange(&mut self, asked: usize) -> Result<Tally> {
-        let Plan { cap, connections, seconds, .. } = *self.plan;
-        let count = PER_SEC_MAX * seconds * cap / 1000;
+    /// Requests at so many nodes at once.
+    async fn measure(&mut self, asked: usize) -> Result<Tally> {
+        let Plan { connections, seconds, .. } = *self.plan;
+        let targets = self.targets[..asked].to_vec();
         let mut writes = Vec::new();
-        for target in &self.targets[..asked] {
-            let (issuer, size) = (&self.members.issuer, usize::try_from(count)?);
-            let prepared = PreparedRequests::new(issuer, &target.host, self.first, size)?;
-            self.first += count;
-            let write: Write = Arc::new(move |number, request| prepared.write(number, request));
-            writes.push((target.clone(), write));
+        for target in targets {
+            let write = match self.plan.verify {
+                Some(tools) => {
+                    let tokens = Arc::new(self.tokens().await?);
+                    registry::verify(&self.draws, &target.host, tools, tokens)
+                }
+                None => self.exchanges(&target.host)?,
+            };
+            writes.push((target, write));
         }
         let mut loops = JoinSet::new();
         for (target, write) in writes {
@@ -138,5 +164,25 @@ impl Load<'_> {
             all.add(&tally);
         }
         Ok(all)
+    }
+
+    fn exchanges(&mut self, host: &str) -> Result<Write> {
+        let count = PER_SEC_MAX * self.plan.seconds * self.plan.cap / 1000;
+        let prepared =
+            PreparedRequests::new(&self.members.issuer, host, self.first, usize::try_from(count)?)?;
+        self.first += count;
+        Ok(Arc::new(move |number, request| prepared.write(number, request)))
+    }
+
+    /// Minted tokens, which live for minutes.
+    async fn tokens(&self) -> Result<Vec<String>> {
+        let workload = self.members.targets("workload")?;
+        let body = credentials::exchange(&self.members.issuer.credential(0)?);
+        let request = wire::request_with("POST", "/v1/exchange/token", "localhost", "", body.as_bytes());
+        let mut tokens = Vec::new();
+        for _ in 0..TOKENS {
+            tokens.push(client::minted(&client::until(&workload, &request, &[200]).await?)?);
+        }
+        Ok(tokens)
     }
 }

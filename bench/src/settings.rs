@@ -8,15 +8,28 @@ use crate::certificates::TRUST_DOMAIN;
 use crate::credentials::{FABRIC, ISSUER};
 
 /// Callers with a certificate and an entry, and their capabilities. `steady` is the well-behaved client.
-pub const CALLERS: [(&str, &str); 7] = [
+const CALLERS: [(&str, &str); 6] = [
     ("operator", r#""cluster.admin", "metrics.read", "audit.read", "events.read", "tools.read""#),
     ("gateway", r#""tools.manage", "tools.read", "tools.verify""#),
     (REGISTRAR, r#""tools.manage", "tools.read", "tools.verify""#),
     ("workload", r#""exchange""#),
     ("steady", r#""exchange""#),
     (TRANSMITTER, r#""signals.send""#),
-    ("receiver", r#""streams.manage", "streams.read""#),
 ];
+/// Callers that create streams, whose number per caller is limited.
+pub const SUBSCRIBERS: [&str; 10] = [
+    "receiver",
+    "receiver-2",
+    "receiver-3",
+    "receiver-4",
+    "receiver-5",
+    "receiver-6",
+    "receiver-7",
+    "receiver-8",
+    "receiver-9",
+    "receiver-10",
+];
+const SUBSCRIBER_CAPABILITIES: &str = r#""streams.manage", "streams.read""#;
 /// A second gateway: the tools of one caller are limited, and those that fill a registry must leave room for those of the
 /// load.
 pub const REGISTRAR: &str = "registrar";
@@ -166,7 +179,7 @@ trust_domains = ["{domain}"]
                 domain = issuer.trim_start_matches("https://"),
             );
         }
-        for (name, capabilities) in CALLERS {
+        for (name, capabilities) in callers() {
             // Writing to a string does not fail.
             let _ = write!(
                 text,
@@ -175,6 +188,11 @@ trust_domains = ["{domain}"]
         }
         text
     }
+}
+
+/// Every caller with its capabilities.
+pub fn callers() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CALLERS.into_iter().chain(SUBSCRIBERS.map(|name| (name, SUBSCRIBER_CAPABILITIES)))
 }
 
 /// File name prefix of a node's peer certificate.

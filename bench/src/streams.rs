@@ -68,7 +68,7 @@ pub async fn run(start: &Start, cores: Cores, size: Size) -> Result<bool> {
     let (place, quick) = (ReservedAddress::reserve()?, Receiver::start(&ReservedAddress::reserve()?)?);
     let held_id = create(&node, &place.url(), &HELD).await?;
     create(&node, &quick.url, &[QUICK]).await?;
-    let polled_id = create_polled(&node, &HELD).await?;
+    let polled_id = create_polled(&node, "receiver", &HELD).await?;
 
     let alone = latencies(&node, &quick, 0..QUICK_RATE * size.seconds).await?;
     let signals = size.events / HELD.len() as u64;
@@ -176,12 +176,12 @@ async fn create(node: &Node, url: &str, events: &[&str]) -> Result<String> {
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
-/// Creates a poll stream. Returns its id.
-async fn create_polled(node: &Node, events: &[&str]) -> Result<String> {
+/// Creates a poll stream as this caller. Returns its id.
+pub async fn create_polled(node: &Node, caller: &str, events: &[&str]) -> Result<String> {
     let body = json!({
         "iss": FABRIC, "aud": "https://poller.example/", "events_requested": events, "delivery_method": "poll",
     });
-    let answer = call(&node.target("receiver")?, "/v1/signals/stream", &body).await?;
+    let answer = call(&node.target(caller)?, "/v1/signals/stream", &body).await?;
     Ok(answer["stream_id"].as_str().context("no stream_id")?.to_owned())
 }
 
