@@ -119,7 +119,7 @@ proof: checkout ## run the long proofs too: the tests marked `ignore` because th
 .PHONY: bare-core
 bare-core: checkout ## measure writes of three nodes without HTTP, callers and resources (two minutes and a build)
 	@scripts/install.sh build
-	@cargo test $(PROFILE) --lib bare_core -- --ignored --nocapture
+	@cargo test --workspace $(PROFILE) --lib bare_core -- --ignored --nocapture
 
 .PHONY: nodes
 nodes: build ## run three nodes as processes, in containers and as pods of the chart, and kill the leader of each; explain ten denials

@@ -1,5 +1,6 @@
 //! Nodes in one process, each with its own disk, certificates and port, and callers that are not nodes.
 
+mod bare_core;
 mod bootstrap;
 mod checked;
 mod clocks;
