@@ -1,7 +1,7 @@
 //! Reads each event once and dispatches it to the streams that it matches, runs a worker per pushed stream, and sweeps
 //! the retention of all streams.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct Dispatcher {
     rows: usize,
     workers: JoinSet<()>,
     stream_ids: HashMap<Id, String>,
+    /// Streams beyond their retention that wait to be enforced.
+    in_excess: VecDeque<String>,
     enforcing: FuturesUnordered<Work<Enforced>>,
     elapsed_time: ElapsedTime,
 }
@@ -67,6 +69,7 @@ impl Dispatcher {
             rows: 0,
             workers: JoinSet::new(),
             stream_ids: HashMap::new(),
+            in_excess: VecDeque::new(),
             enforcing: FuturesUnordered::new(),
             elapsed_time,
             shared,
@@ -231,8 +234,6 @@ impl Dispatcher {
     /// Sweeps the retention of all streams and restarts failed workers.
     fn sweep(&mut self) {
         let elapsed = self.elapsed();
-        // Without the begin, counts are not doubted.
-        let begin = self.shared.state.outbox_begin().unwrap_or_default();
         let (mut sum, mut most) = (0_u64, 0_u64);
         let mut without_worker = Vec::new();
         for (stream_id, subscription) in self.subscriptions.iter_mut() {
@@ -246,36 +247,63 @@ impl Dispatcher {
             if subscription.is_enforced || self.catch_up.contains(stream_id) {
                 continue;
             }
-            let was_recounted = std::mem::take(&mut subscription.is_recounted);
-            let Some(excess) =
-                subscription.backlog.excess(&self.shared.limits.retention, undelivered, elapsed)
-            else {
-                continue;
-            };
-            let is_doubtful =
-                std::mem::take(&mut subscription.is_suspect) || subscription.backlog.is_truncated(begin);
-            if is_doubtful && !was_recounted {
-                // An event that was counted but is no longer undelivered must not cause a drop.
-                subscription.is_recounted = true;
-                subscription.backlog = Backlog::new(cursor.as_ref().clone());
-                self.catch_up.start(stream_id, subscription.backlog.begin());
+            let retention = &self.shared.limits.retention;
+            if subscription.backlog.excess(retention, undelivered, elapsed).is_none() {
+                subscription.is_recounted = false;
                 continue;
             }
             subscription.is_enforced = true;
-            let enforcement = Enforcement {
-                shared: Arc::clone(&self.shared),
-                stream: Arc::clone(&subscription.stream),
-                excess,
-            };
-            self.enforcing.push(Box::pin(enforcement.enforce()));
+            self.in_excess.push_back(stream_id.clone());
         }
+        self.enforce_next();
         self.shared.metrics.set_stream_backlog(sum, most);
         for stream in without_worker {
             self.subscribe(&stream);
         }
     }
 
+    /// Begins to enforce the retention of waiting streams, of as many as the limit allows.
+    fn enforce_next(&mut self) {
+        let elapsed = self.elapsed();
+        // Without the begin, counts are not doubted.
+        let begin = self.shared.state.outbox_begin().unwrap_or_default();
+        while self.enforcing.len() < limits::STREAMS_ENFORCED_AT_ONCE
+            && let Some(stream_id) = self.in_excess.pop_front()
+        {
+            if let Some(enforcement) = self.enforcement(&stream_id, begin, elapsed) {
+                self.enforcing.push(Box::pin(enforcement.enforce()));
+            }
+        }
+    }
+
+    /// The enforcement of a stream that has waited for it, unless its consumer has advanced enough since. A doubtful count is
+    /// repeated first.
+    fn enforcement(&mut self, stream_id: &str, begin: EventId, elapsed: Timestamp) -> Option<Enforcement> {
+        let subscription = self.subscriptions.get_mut(stream_id)?;
+        subscription.is_enforced = false;
+        if self.catch_up.contains(stream_id) {
+            return None;
+        }
+        let was_recounted = std::mem::take(&mut subscription.is_recounted);
+        let cursor = self.shared.state.stream_cursor(stream_id)?;
+        let undelivered = subscription.backlog.undelivered(&cursor);
+        let excess = subscription.backlog.excess(&self.shared.limits.retention, undelivered, elapsed)?;
+        let is_doubtful =
+            std::mem::take(&mut subscription.is_suspect) || subscription.backlog.is_truncated(begin);
+        if is_doubtful && !was_recounted {
+            // An event that was counted but is no longer undelivered must not cause a drop.
+            subscription.is_recounted = true;
+            subscription.backlog = Backlog::new(cursor.as_ref().clone());
+            self.catch_up.start(stream_id, subscription.backlog.begin());
+            return None;
+        }
+        subscription.is_enforced = true;
+        let (shared, stream) = (Arc::clone(&self.shared), Arc::clone(&subscription.stream));
+        Some(Enforcement { shared, stream, excess })
+    }
+
     fn enforced(&mut self, enforced: &Enforced) {
+        self.enforce_next();
         let Some(subscription) = self.subscriptions.get_mut(&enforced.stream_id) else { return };
         subscription.is_enforced = false;
         if let Some(oldest) = enforced.oldest {

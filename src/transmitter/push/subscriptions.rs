@@ -19,7 +19,7 @@ pub struct Subscription {
     pub inbox: Arc<Inbox>,
     /// Its worker, if it is pushed.
     pub worker: Option<AbortHandle>,
-    /// Whether its retention is being enforced.
+    /// Whether its retention is being enforced, or waits for that.
     pub is_enforced: bool,
     /// Whether the backlog may be counted too high: the stream may have been disabled in between.
     pub is_suspect: bool,

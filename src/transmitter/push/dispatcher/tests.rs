@@ -1,6 +1,7 @@
 //! Single steps of the dispatcher.
 
 use super::*;
+use crate::state::StreamCursor;
 use crate::transmitter::push::Retention;
 use crate::transmitter::push::tests::Harness;
 
@@ -66,6 +67,43 @@ async fn dispatch_to_many_streams_yields_after_a_few_events() {
     dispatcher.rows = 0;
     assert!(dispatcher.read().expect("read"));
     assert_eq!(dispatcher.rows, turn);
+    drop(dispatcher);
+    harness.end().await;
+}
+
+/// With a thousand streams behind, a turn of the dispatcher took half a second, and every request waited for it.
+#[tokio::test]
+async fn streams_in_excess_are_enforced_a_few_at_a_time() {
+    let mut harness = Harness::still().await;
+    harness.limits.retention = Retention { events_max: 10, events_slack: 2, ..harness.limits.retention };
+    let mut stream_ids = Vec::new();
+    for _ in 0..limits::STREAMS_ENFORCED_AT_ONCE + 2 {
+        stream_ids.push(harness.stream(None).await);
+    }
+    stream_ids.sort();
+    let mut dispatcher = dispatcher(&harness);
+    read_all(&mut dispatcher);
+    harness.append(&["a"; 20]).await;
+    read_all(&mut dispatcher);
+    dispatcher.sweep();
+    assert_eq!(dispatcher.enforcing.len(), limits::STREAMS_ENFORCED_AT_ONCE);
+    dispatcher.sweep();
+    assert_eq!(dispatcher.in_excess.len(), 2, "none waits twice");
+    // The consumer of one that waits takes its events meanwhile: none of them is dropped.
+    let last = stream_ids.last().expect("a stream");
+    let state = &harness.node.state;
+    let stream = state.stream(last).expect("the stream");
+    let cursor = state.stream_cursor(last).expect("its cursor").as_ref().clone();
+    let cursor = StreamCursor { next: *state.outbox_end().borrow(), delivered: 20, ..cursor };
+    state.as_node().advance_stream(&stream, cursor, Vec::new()).await.expect("advanced");
+    while let Some(enforced) = dispatcher.enforcing.next().await {
+        dispatcher.enforced(&enforced);
+    }
+    assert!(dispatcher.in_excess.is_empty());
+    for stream_id in &stream_ids {
+        let dropped = state.stream_cursor(stream_id).expect("its cursor").dropped;
+        assert_eq!(dropped, if stream_id == last { 0 } else { 10 }, "{stream_id}");
+    }
     drop(dispatcher);
     harness.end().await;
 }
