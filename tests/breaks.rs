@@ -74,7 +74,7 @@ fn no_build_that_is_shipped_has_deliberate_breaks() {
 #[test]
 fn program_with_deliberate_breaks_is_not_packed() {
     let directory = tempfile::tempdir().expect("directory");
-    let built = directory.path().join("release");
+    let built = directory.path().join("shipped");
     fs::create_dir(&built).expect("directory");
     let program = built.join("trust-fabric");
     fs::write(&program, b"\x7fELF\0TRUST_FABRIC_BREAK\0").expect("program");

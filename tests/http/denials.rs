@@ -90,9 +90,10 @@ async fn only_the_explanation_states_the_cause() {
     let token = node.issuers.reporter();
     let tampered = format!("{}AAAAA", &token[..token.len() - 5]);
     let invalid = node.exchange(&credential(&tampered, JWT)).await;
-    let ungranted = with(&credential(&token, JWT), &json!({"scope": "db.write"}));
+    let ungranted = with(&credential(&token, JWT), &json!({"scope": "mail.send"}));
     let ungranted = node.exchange(&ungranted).await;
-    for (denied, cause) in [(invalid, "signature is invalid"), (ungranted, "requested: db.write; policy: ")] {
+    for (denied, cause) in [(invalid, "signature is invalid"), (ungranted, "requested: mail.send; policy: ")]
+    {
         assert!(!denied.body.contains(cause), "{}", denied.body);
         let explained = explained(&node, &denied).await;
         assert!(explained["detail"].as_str().expect("a cause").contains(cause), "{explained}");
