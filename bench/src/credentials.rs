@@ -2,6 +2,7 @@
 //! every kind.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -18,6 +19,7 @@ use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
 use crate::certificates::write_private;
+use crate::load::Write;
 
 /// `iss` of the credentials: the issuer in the shipped policy.
 pub const ISSUER: &str = "http://127.0.0.1:8698";
@@ -225,6 +227,11 @@ impl PreparedRequests {
 
     pub fn count(&self) -> u64 {
         (self.tokens.len() / self.token_bytes) as u64
+    }
+
+    /// The requests for a load.
+    pub fn into_write(self) -> Write {
+        Arc::new(move |number, request| self.write(number, request))
     }
 
     /// Writes request `number` into `request`; numbers wrap around.

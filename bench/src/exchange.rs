@@ -59,9 +59,11 @@ type Prepare<'n> = Box<dyn FnOnce() -> Result<Kind> + 'n>;
 /// Kinds whose requests are prepared when their turn comes, the first one last.
 fn of_new_credentials<'n>(node: &'n Node, host: &'n str, plan: &Plan, first: u64) -> Vec<Prepare<'n>> {
     let (most, most_rsa) = (plan.most(PER_SEC_MAX), plan.most(RSA_PER_SEC_MAX));
-    let kind = |name, floor_path, most, prepared: PreparedRequests| {
-        let write: Write = Arc::new(move |number, request: &mut Vec<u8>| prepared.write(number, request));
-        Kind { name, write, floor_path, most }
+    let kind = |name, floor_path, most, prepared: PreparedRequests| Kind {
+        name,
+        write: prepared.into_write(),
+        floor_path,
+        most,
     };
     vec![
         Box::new(move || {

@@ -18,7 +18,6 @@ use crate::revocations;
 use crate::settings::SUBSCRIBERS;
 use crate::streams;
 use crate::window::{Window, middle};
-use crate::wire::Target;
 
 const CONNECTIONS: usize = 32;
 /// Tools of the empty node: a verification needs one.
@@ -163,7 +162,7 @@ impl Side {
                 ("gateway", registry::verify(&self.draws, &target.host, self.tools, tokens))
             }
         };
-        let target: Target = self.node.target(caller)?;
+        let target = self.node.target(caller)?;
         let duration = Duration::from_secs(seconds);
         Window::closed((&self.node, &target), &write, 200, CONNECTIONS, duration).await
     }
@@ -174,6 +173,6 @@ impl Side {
         let host = self.node.target("workload")?.host;
         let prepared = PreparedRequests::new(&self.node.issuer, &host, self.next << 32, count)?;
         self.next += 1;
-        Ok(Arc::new(move |number, request: &mut Vec<u8>| prepared.write(number, request)))
+        Ok(prepared.into_write())
     }
 }

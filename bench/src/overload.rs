@@ -1,6 +1,5 @@
 //! `bench overload`: goodput of a node that is offered five times its capacity.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -57,7 +56,7 @@ pub async fn run(start: &Start, load: Load) -> Result<bool> {
     let mut prepare = |count: usize| -> Result<Write> {
         let prepared = PreparedRequests::new(&node.issuer, &target.host, first, count)?;
         first += count as u64;
-        Ok(Arc::new(move |number, request: &mut Vec<u8>| prepared.write(number, request)))
+        Ok(prepared.into_write())
     };
 
     let mut report = Report::new("Overload");

@@ -171,7 +171,7 @@ impl Load<'_> {
         let prepared =
             PreparedRequests::new(&self.members.issuer, host, self.first, usize::try_from(count)?)?;
         self.first += count;
-        Ok(Arc::new(move |number, request| prepared.write(number, request)))
+        Ok(prepared.into_write())
     }
 
     /// Minted tokens, which live for minutes.

@@ -87,16 +87,27 @@ pub fn narrow(
     scope.extend(capabilities.iter().cloned());
     // "Nothing left: 403."
     if scope.is_empty() {
-        let permitted = permit.capabilities().union(permit.scopes()).cloned().collect();
-        let stated = |party: &Credential| party.scope().or(party.capabilities()).map(<[String]>::to_vec);
-        let detail = compared(&pair, requested, Some(permitted), stated);
+        let permitted: Vec<_> = permit.capabilities().union(permit.scopes()).map(String::as_str).collect();
+        let words = |stated: Option<&[String]>| stated.map(|words| words.join(" "));
+        let (subject, actor) = (pair.subject(), pair.actor());
+        let detail = compared([
+            ("requested", words(Some(requested).filter(|words| !words.is_empty()))),
+            ("policy", Some(permitted.join(" "))),
+            ("scope of the subject", words(subject.scope())),
+            ("capabilities of the subject", words(subject.capabilities())),
+            ("scope of the actor", words(actor.and_then(Credential::scope))),
+            ("capabilities of the actor", words(actor.and_then(Credential::capabilities))),
+        ]);
         return Err(Error::NothingGranted { detail });
     }
-    let blast_radius = smallest(&permit, parties(), containment).map_err(|_: Incomparable| {
-        let of_policy = permit.blast_radius().map(|radius| vec![radius.to_string()]);
-        let stated = |party: &Credential| party.blast_radius().map(|radius| vec![radius.to_owned()]);
-        Error::BlastRadius { detail: compared(&pair, &[], of_policy, stated) }
-    })?;
+    let blast_radius =
+        smallest(&permit, parties(), containment).map_err(|_: Incomparable| Error::BlastRadius {
+            detail: compared([
+                ("policy", permit.blast_radius().map(ToString::to_string)),
+                ("subject", pair.subject().blast_radius().map(str::to_owned)),
+                ("actor", pair.actor().and_then(Credential::blast_radius).map(str::to_owned)),
+            ]),
+        })?;
     let delegation_depth =
         pair.depth_max().map_or(permit.delegation_depth(), |depth| depth.min(permit.delegation_depth()));
     Ok(Grant { permit, pair, capabilities, scope, blast_radius, delegation_depth })
@@ -111,25 +122,10 @@ fn has_scope(party: &Credential, word: &String) -> bool {
     party.scope().is_none_or(|stated| stated.contains(word))
 }
 
-/// The values of each party that states some, for an operator.
-fn compared(
-    pair: &DelegationPair,
-    requested: &[String],
-    permitted: Option<Vec<String>>,
-    stated: impl Fn(&Credential) -> Option<Vec<String>>,
-) -> String {
-    let parties = [
-        ("requested", (!requested.is_empty()).then(|| requested.to_vec())),
-        ("policy", permitted),
-        ("subject", stated(pair.subject())),
-        ("actor", pair.actor().and_then(&stated)),
-    ];
-    let parties = parties.into_iter().filter_map(|(party, words)| Some((party, words?)));
-    let shown = parties.map(|(party, words)| {
-        let words = if words.is_empty() { "nothing".to_owned() } else { words.join(" ") };
-        format!("{party}: {words}")
-    });
-    shown.collect::<Vec<_>>().join("; ")
+/// The statements of the parties, for an operator. One that states nothing restricts nothing and is left out.
+fn compared<const PARTIES: usize>(stated: [(&str, Option<String>); PARTIES]) -> String {
+    let stated = stated.into_iter().filter_map(|(party, value)| Some(format!("{party}: {}", value?)));
+    stated.collect::<Vec<_>>().join("; ")
 }
 
 /// Blast radii that cannot be compared.

@@ -12,16 +12,14 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, Error> {
 }
 
 pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut output = [0; 32];
-    output.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
-    output
+    sha256_of(&[bytes])
 }
 
-/// The same of texts, one after the other.
-pub(super) fn sha256_of(texts: &[&str]) -> [u8; 32] {
+/// The same of several parts, one after the other.
+pub(super) fn sha256_of(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
-    for text in texts {
-        context.update(text.as_bytes());
+    for part in parts {
+        context.update(part);
     }
     let mut output = [0; 32];
     output.copy_from_slice(context.finish().as_ref());

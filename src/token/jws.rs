@@ -169,7 +169,7 @@ impl<'t> Compact<'t> {
     /// token and no thumbprint has a line break.
     #[must_use]
     pub fn digest_under(&self, thumbprint: &str, iss: &str) -> [u8; 32] {
-        sha256_of(&[self.text, "\n", thumbprint, "\n", iss])
+        sha256_of(&[self.text, "\n", thumbprint, "\n", iss].map(str::as_bytes))
     }
 
     /// Length of the token in bytes.

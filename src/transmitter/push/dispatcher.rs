@@ -39,7 +39,7 @@ pub struct Dispatcher {
     rows: usize,
     workers: JoinSet<()>,
     stream_ids: HashMap<Id, String>,
-    /// Streams beyond their retention that wait to be enforced.
+    /// Streams beyond their retention that wait to be enforced, each once.
     in_excess: VecDeque<String>,
     enforcing: FuturesUnordered<Work<Enforced>>,
     elapsed_time: ElapsedTime,
@@ -139,6 +139,7 @@ impl Dispatcher {
     fn unsubscribe(&mut self, stream_id: &str) {
         self.subscriptions.remove(stream_id);
         self.catch_up.remove(stream_id);
+        self.in_excess.retain(|waiting| waiting != stream_id);
     }
 
     /// Counts the backlog of a stream from its cursor on, and starts a worker if it is pushed.
@@ -146,10 +147,10 @@ impl Dispatcher {
         let stream_id = &stream.config.stream_id;
         let cursor = self.shared.state.stream_cursor(stream_id).as_deref().cloned().unwrap_or_default();
         let backlog = Backlog::new(cursor);
+        // First ends its worker, which may be working with the old stream.
+        self.unsubscribe(stream_id);
         self.catch_up.start(stream_id, backlog.begin());
         let inbox = Arc::<Inbox>::default();
-        // First ends its worker, which may be working with the old stream.
-        self.subscriptions.remove(stream_id);
         let worker = stream.config.endpoint_url.is_some().then(|| {
             let (shared, seed) = (Arc::clone(&self.shared), self.seeds.draw());
             let worker = Worker::new(shared, Arc::clone(stream), Arc::clone(&inbox), seed);
