@@ -159,6 +159,8 @@ pub(super) fn value_of(engine: &mut Engine, rule: &str) -> Result<Json, Evaluati
 mod tests {
     use std::cell::Cell;
 
+    use regorus::rvm::RegoVM;
+
     use super::*;
 
     /// The number of attempts that time out, each with this processor time, and whether the last one did.
@@ -172,6 +174,37 @@ mod tests {
             },
         );
         (made.get(), outcome.is_err())
+    }
+
+    const ENTRY_POINT: &str = "data.svc.exchange.decision";
+
+    /// The rule on the interpreter, which decides, and on the virtual machine of the same crate.
+    fn on_both(rules: &str) -> (Result<Value, String>, Result<Value, String>) {
+        let text = format!("package svc.exchange\n\nimport rego.v1\n\n{rules}\n");
+        let sources = [Source { path: "exchange.rego".to_owned(), text }];
+        let mut engine = engine(&sources, limits::POLICY_DECISION_TIMEOUT).expect("parses");
+        let policy = compiled(&mut engine, ENTRY_POINT).expect("compiles");
+        let interpreted = engine.eval_rule(ENTRY_POINT.to_owned()).map_err(|error| error.to_string());
+        let mut machine = RegoVM::new();
+        machine.load_program(Compiler::compile_from_policy(&policy, &[ENTRY_POINT]).expect("compiles"));
+        machine.set_data(engine.get_data()).expect("data");
+        (interpreted, machine.execute().map_err(|error| error.to_string()))
+    }
+
+    /// The reasons of docs/decisions/2026-11-20-policy-interpreter-not-vm.md. A version of the virtual machine for which
+    /// this fails may have mended a defect, and then that decision can be made again.
+    #[test]
+    fn virtual_machine_decides_some_policies_wrongly() {
+        let (interpreted, by_machine) = on_both(
+            "row(id) := found if {\n\tfound := {\"a\": 1}[id]\n} else := 7\n\ndecision := row(\"b\")",
+        );
+        assert_eq!(interpreted, Ok(Value::from(7_i64)), "the else branch");
+        assert_eq!(by_machine, Ok(Value::Undefined), "without the else branch");
+
+        let (interpreted, by_machine) =
+            on_both("a := 1 if true\n\na := 2 if true\n\ndecision := \"open\" if not a");
+        assert!(interpreted.is_err(), "two values of a rule are an error: {interpreted:?}");
+        assert_eq!(by_machine, Ok(Value::from("open")), "an error behind not grants");
     }
 
     #[test]
