@@ -1,5 +1,6 @@
 //! Runs a cluster under faults and a load, and checks what was recorded. Exits with 1 if a promise was broken.
 
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -121,9 +122,12 @@ fn start(command: Command) -> Result<bool> {
         Command::Check { history } => Ok(found(&History::read(&history)?).is_empty()),
         Command::Report { results } => {
             let results = Results::read(&results.join(FILES))?;
-            println!("{}\n{}", results.table(), results.coverage());
-            let breaks = results.breaks();
-            println!("{breaks}");
+            let pages = format!("{}\n{}\n{}\n", results.table(), results.coverage(), results.breaks());
+            match io::stdout().write_all(pages.as_bytes()) {
+                // The reader, for example `head`, has seen enough.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                written => written?,
+            }
             Ok(results.runs.iter().all(|run| run.run.broken.is_some() || run.violations.is_empty()))
         }
     }
