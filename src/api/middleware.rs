@@ -301,3 +301,16 @@ fn as_error_object(response: Response) -> Response {
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_method_counts_as_other() {
+        for method in ["BREW", "PROPFIND", "get"] {
+            assert_eq!(known_method(&Method::from_bytes(method.as_bytes()).expect("a token")), "other");
+        }
+        assert_eq!(known_method(&Method::PATCH), "PATCH");
+    }
+}
