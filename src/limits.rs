@@ -687,9 +687,12 @@ pub const PROPOSERS_MAX: u64 = 4096;
 pub const PROPOSERS_UNUSED_MAX: usize = 1024;
 /// Interval of the sweep for unused proposer ids, in elapsed time.
 pub const PROPOSER_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum replies removed per log entry because they were received, and because their process is gone: twice
-/// the number that an entry adds, so that their number falls.
-pub const REPLIES_REMOVED_PER_ENTRY: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
+/// Replies in one row: of adjacent commands of one proposer. An entry writes and deletes a row for several commands, and
+/// the row of a single command stays small.
+pub const REPLIES_PER_ROW: u64 = 16;
+/// Maximum rows of replies deleted per log entry because they were received, and because their process is gone: twice
+/// the number that an entry adds at most, so that their number falls.
+pub const REPLY_ROWS_DELETED_PER_ENTRY: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
 /// Default of `cluster.log_bytes_max`: the size of the Raft log beyond which it is purged up to a snapshot; half of it
 /// stays.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;

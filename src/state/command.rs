@@ -27,7 +27,7 @@ pub use proto::{
     KeptDeadLetters, LedgerEpochRow, LedgerRow, LedgerSum, LiftBlock, MintedToken, NewAuditBlock, Node,
     NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow,
     PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel,
-    RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey, Restore,
+    RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey, ReplyRow, Restore,
     RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent,
     SetPeer, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow,
     StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream,

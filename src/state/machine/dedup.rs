@@ -21,7 +21,7 @@ use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, ProposerId};
 use crate::limits;
 use crate::state::command;
-use crate::state::command::{CommandId, OriginRow, Refusal, Replied, Reply};
+use crate::state::command::{CommandId, OriginRow, Refusal, Replied, Reply, ReplyRow};
 use crate::state::tables::{ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables};
 
 /// Proposers of the commands of one entry.
@@ -67,8 +67,9 @@ impl Dedup {
         if id.sequence >= proposer.next_before || breaks::active(Break::NoDeduplication) {
             return Ok(None);
         }
-        let reply = tables.row(REPLY, &reply_key(id.proposer.as_bytes(), id.sequence))?;
-        Ok(reply.map(Bytes::from))
+        let (number, at) = row_and_position(id.sequence);
+        let row = tables.message::<ReplyRow>(REPLY, &reply_key(id.proposer.as_bytes(), number))?;
+        Ok(row.and_then(|row| row.replies.into_iter().nth(at)).filter(|reply| !reply.is_empty()))
     }
 
     /// Records the reply to a command that was just applied, or refused.
@@ -79,18 +80,18 @@ impl Dedup {
         }
     }
 
-    /// Ends an entry: writes the replies that may be requested again, and deletes those below the low watermarks.
-    pub fn end(self, tables: &mut Tables<'_>) {
-        let mut left = limits::REPLIES_REMOVED_PER_ENTRY;
-        for (origin, Proposer { mut row, next_before, replies }) in self.proposers {
-            let origin = origin.as_bytes();
-            for (sequence, reply) in replies.range(row.low_watermark..) {
-                tables.put(REPLY, &reply_key(origin, *sequence), reply.to_vec());
-            }
-            left -= delete_replies(tables, origin, &mut row, next_before, left);
+    /// Ends an entry: deletes the rows of replies below the low watermarks, and writes the replies that may be requested
+    /// again.
+    pub fn end(self, tables: &mut Tables<'_>) -> Result<(), Corrupt> {
+        let mut left = limits::REPLY_ROWS_DELETED_PER_ENTRY;
+        for (origin, mut proposer) in self.proposers {
+            let row = &mut proposer.row;
+            left -= delete_replies(tables, origin.as_bytes(), row, proposer.next_before, left);
             row.used_at_millis = self.elapsed.millis();
-            tables.put(ORIGIN, origin, row.encode_to_vec());
+            tables.put(ORIGIN, origin.as_bytes(), row.encode_to_vec());
+            proposer.put_replies(tables, origin.as_bytes())?;
         }
+        Ok(())
     }
 
     /// `None` if the proposer is new and the limit of proposers is reached.
@@ -120,6 +121,41 @@ impl Dedup {
     }
 }
 
+impl Proposer {
+    /// Adds the replies of this entry to the rows.
+    fn put_replies(&self, tables: &mut Tables<'_>, origin: &[u8]) -> Result<(), Corrupt> {
+        let mut rows = BTreeMap::new();
+        for (sequence, reply) in self.replies.range(self.row.low_watermark..) {
+            let (number, at) = row_and_position(*sequence);
+            let row = match rows.entry(number) {
+                Entry::Occupied(row) => row.into_mut(),
+                Entry::Vacant(vacant) => vacant.insert(self.retained(tables, origin, number)?),
+            };
+            if row.replies.len() <= at {
+                row.replies.resize(at + 1, Bytes::new());
+            }
+            row.replies.get_mut(at).into_iter().for_each(|there| there.clone_from(reply));
+        }
+        for (number, row) in rows {
+            tables.put(REPLY, &reply_key(origin, number), row.encode_to_vec());
+        }
+        Ok(())
+    }
+
+    /// A row of replies as it was before this entry, without those below the low watermark.
+    fn retained(&self, tables: &Tables<'_>, origin: &[u8], number: u64) -> Result<ReplyRow, Corrupt> {
+        let (first, low_watermark) = (number * limits::REPLIES_PER_ROW, self.row.low_watermark);
+        // Commands mostly arrive in order and are received soon, and then no row is read.
+        if self.next_before <= first.max(low_watermark) {
+            return Ok(ReplyRow::default());
+        }
+        let mut row = tables.message::<ReplyRow>(REPLY, &reply_key(origin, number))?.unwrap_or_default();
+        let received = (first..low_watermark).zip(&mut row.replies);
+        received.for_each(|(_, reply)| reply.clear());
+        Ok(row)
+    }
+}
+
 fn refused(refusal: Refusal) -> Bytes {
     command::encode_reply(Replied::first(Reply::Refused(refusal)))
 }
@@ -133,15 +169,20 @@ fn give_up(row: &mut OriginRow) {
     row.low_watermark = row.low_watermark.max(row.next);
 }
 
-/// Deletes up to `most` of the replies below the low watermark, one by one, oldest first: a range deletion would slow
-/// down every later lookup. There are no rows from `next` on. Returns the number of deleted replies.
+/// Deletes up to `most` of the rows with replies below the low watermark only, one by one, oldest first: a range deletion
+/// would slow down every later lookup. There are no replies from `next` on. Returns the number of deleted rows.
 fn delete_replies(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, next: u64, most: u64) -> u64 {
-    let (from, end) = (row.forgotten_to, row.low_watermark.min(next));
+    let from = row.forgotten_to / limits::REPLIES_PER_ROW;
+    let end = if row.low_watermark < next {
+        row.low_watermark / limits::REPLIES_PER_ROW
+    } else {
+        next.div_ceil(limits::REPLIES_PER_ROW)
+    };
     let until = end.min(from.saturating_add(most));
-    for sequence in from..until {
-        tables.delete(REPLY, &reply_key(origin, sequence));
+    for number in from..until {
+        tables.delete(REPLY, &reply_key(origin, number));
     }
-    row.forgotten_to = if until < end { until } else { row.low_watermark };
+    row.forgotten_to = if until < end { until * limits::REPLIES_PER_ROW } else { row.low_watermark };
     until.saturating_sub(from)
 }
 
@@ -152,7 +193,7 @@ fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
     if elapsed.since(Timestamp::from_millis(millis)) < limits::PROPOSER_SWEEP_INTERVAL {
         return Ok(());
     }
-    let mut left = limits::REPLIES_REMOVED_PER_ENTRY;
+    let mut left = limits::REPLY_ROWS_DELETED_PER_ENTRY;
     let mut is_done = true;
     let mut without_replies = Vec::new();
     for (origin, mut row) in tables.messages::<OriginRow>(ORIGIN)? {
@@ -185,8 +226,14 @@ fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
     Ok(())
 }
 
-fn reply_key(origin: &[u8], sequence: u64) -> Vec<u8> {
-    [origin, &sequence.to_be_bytes()].concat()
+/// The number of the row of a sequence's reply, and its position in it.
+fn row_and_position(sequence: u64) -> (u64, usize) {
+    let at = sequence % limits::REPLIES_PER_ROW;
+    (sequence / limits::REPLIES_PER_ROW, usize::try_from(at).unwrap_or_default())
+}
+
+fn reply_key(origin: &[u8], number: u64) -> Vec<u8> {
+    [origin, &number.to_be_bytes()].concat()
 }
 
 #[cfg(test)]

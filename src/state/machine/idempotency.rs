@@ -15,7 +15,7 @@ use crate::limits;
 use crate::state::command;
 use crate::state::command::{
     Agent, AgentIssued, AgentRow, Command, How, IdempotencyRow, Refusal, Replied, Reply, Stream, StreamRow,
-    StreamWritten, ToolRow, ToolWritten,
+    StreamWritten,
 };
 use crate::state::tables::ttl_buckets::{QuotaLimits, TtlBuckets};
 use crate::state::tables::{IDEMPOTENCY, Tables, decode};
@@ -102,16 +102,6 @@ fn without_content(reply: &Reply) -> Option<Reply> {
     match reply {
         Reply::Refused(_) | Reply::Done { changed: false } => None,
         Reply::Tool(written) if written.how() == How::Unchanged => None,
-        Reply::Tool(ToolWritten { how, row }) => {
-            let without_tool = |row: &ToolRow| ToolRow {
-                tool: None,
-                version: row.version,
-                registered_by: row.registered_by.clone(),
-                registered_at_millis: row.registered_at_millis,
-                updated_at_millis: row.updated_at_millis,
-            };
-            Some(Reply::Tool(ToolWritten { how: *how, row: row.as_ref().map(without_tool) }))
-        }
         Reply::Agent(issued) => {
             let agent = issued.row.as_ref()?.agent.as_ref()?;
             let agent = Agent { agent_id: agent.agent_id.clone(), ..Agent::default() };
@@ -128,6 +118,7 @@ fn without_content(reply: &Reply) -> Option<Reply> {
         }
         Reply::Node(written) if !written.changed => None,
         Reply::Done { .. }
+        | Reply::Tool(_)
         | Reply::EncryptionKey(_)
         | Reply::Revoked(_)
         | Reply::Minted(_)
@@ -137,16 +128,12 @@ fn without_content(reply: &Reply) -> Option<Reply> {
 
 /// Restores the content from the command: the same key and request imply the same content.
 fn with_content(mut reply: Reply, command: &Command) -> Reply {
-    match (&mut reply, command) {
-        (Reply::Tool(ToolWritten { row: Some(row), .. }), Command::PutTool(command)) => {
-            row.tool.clone_from(&command.tool);
-        }
-        (Reply::Stream(StreamWritten { row: Some(row) }), Command::CreateStream(command)) => {
-            // A retry draws another id; the stored one counts.
-            let stream_id = row.stream.take().unwrap_or_default().stream_id;
-            row.stream = command.stream.clone().map(|stream| Stream { stream_id, ..stream });
-        }
-        _ => {}
+    if let (Reply::Stream(StreamWritten { row: Some(row) }), Command::CreateStream(command)) =
+        (&mut reply, command)
+    {
+        // A retry draws another id; the stored one counts.
+        let stream_id = row.stream.take().unwrap_or_default().stream_id;
+        row.stream = command.stream.clone().map(|stream| Stream { stream_id, ..stream });
     }
     reply
 }

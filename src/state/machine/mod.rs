@@ -224,7 +224,7 @@ impl Machine for Replicated {
             dedup.record(&id, &reply);
             applied.replies.push(reply);
         }
-        dedup.end(&mut tables);
+        dedup.end(&mut tables)?;
         applied.writes = tables.into_writes();
         Ok(applied)
     }

@@ -152,8 +152,9 @@ fn may_change(there: &ToolRow, caller: &str, is_operator: bool) -> bool {
     is_operator || (!caller.is_empty() && there.registered_by == caller)
 }
 
+/// Without the tool: it is that of the command, and replies are stored until they are received.
 fn written(how: How, row: ToolRow) -> Reply {
-    Reply::Tool(ToolWritten { how: how.into(), row: Some(row) })
+    Reply::Tool(ToolWritten { how: how.into(), row: Some(ToolRow { tool: None, ..row }) })
 }
 
 /// Index key. A protocol contains no zero byte, so the rows of one protocol are adjacent.
@@ -264,9 +265,13 @@ impl OnBehalf<'_> {
     /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
     /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`].
     pub async fn put_tool(self, command: PutTool) -> Result<Replied<ToolWritten>, Error> {
+        let tool = command.tool.clone();
         let reply = self.propose_once(Command::PutTool(command)).await?;
         match reply.outcome {
-            Reply::Tool(outcome) => Ok(Replied { outcome, is_repeated: reply.is_repeated }),
+            Reply::Tool(ToolWritten { how, row: Some(row) }) => {
+                let outcome = ToolWritten { how, row: Some(ToolRow { tool, ..row }) };
+                Ok(Replied { outcome, is_repeated: reply.is_repeated })
+            }
             _ => Err(Error::Undecodable),
         }
     }

@@ -118,7 +118,7 @@ tables! {
 
     /// Proposers, by proposer id.
     ORIGIN = "origin";
-    /// Replies to commands that may be resent, by (proposer id, sequence): the encoded reply.
+    /// Replies to commands that may be resent, by (proposer id, sequence / [`limits::REPLIES_PER_ROW`]).
     REPLY = "reply";
 }
 

@@ -52,6 +52,11 @@ fn after(secs: u64) -> Timestamp {
     START.plus(Duration::from_secs(secs))
 }
 
+/// Sequences of the first proposer.
+fn of_first(sequences: impl IntoIterator<Item = u64>) -> BTreeSet<(ProposerId, u64)> {
+    sequences.into_iter().map(|sequence| (origin(1), sequence)).collect()
+}
+
 impl StateHarness {
     fn submit(&mut self, at: Timestamp, submissions: Vec<Submission>) -> Vec<Reply> {
         self.submitted(at, submissions).into_iter().map(|replied| replied.outcome).collect()
@@ -68,6 +73,21 @@ impl StateHarness {
     /// Used nonces. Rows of their quotas have longer keys.
     fn nonces(&self) -> usize {
         self.keys_of(NONCE).into_iter().filter(|key| key.len() == 24).count()
+    }
+
+    /// Stored replies, by proposer and sequence.
+    fn replies(&self) -> BTreeSet<(ProposerId, u64)> {
+        let rows = self.rows.0.iter().filter(|((of, _), _)| of == REPLY);
+        let replies = rows.flat_map(|((_, key), row)| {
+            let (origin, number) = key.split_at(16);
+            let origin = ProposerId::from_bytes(origin.try_into().expect("16 bytes"));
+            let number = u64::from_be_bytes(number.try_into().expect("8 bytes"));
+            let replies = ReplyRow::decode(&row[..]).expect("a row").replies;
+            let stored =
+                (number * limits::REPLIES_PER_ROW..).zip(replies).filter(|(_, reply)| !reply.is_empty());
+            stored.map(move |(sequence, _)| (origin, sequence))
+        });
+        replies.collect()
     }
 
     fn origin_row(&self, of: u64) -> OriginRow {
@@ -147,22 +167,42 @@ fn only_replies_above_the_low_watermark_are_stored() {
     for first in (1..1000).step_by(10) {
         let entry: Vec<_> = (first..first + 10).map(|sequence| own(1, sequence, first)).collect();
         assert!(harness.submit(START, entry).iter().all(|reply| *reply == DONE));
-        assert_eq!(harness.count(REPLY), 10);
+        assert_eq!(harness.replies(), of_first(first..first + 10));
     }
     // A reply that is already below the watermark at the end of its entry is never written.
     assert_eq!(harness.submit(START, vec![own(1, 1001, 1001), own(1, 1002, 1002)]), [DONE, DONE]);
-    assert_eq!(harness.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 1002)]);
-    assert_eq!(harness.count(ORIGIN), 1);
+    assert_eq!(harness.replies(), of_first([1002]));
+    assert_eq!((harness.count(REPLY), harness.count(ORIGIN)), (1, 1));
+}
+
+/// The rows of replies of two entries overlap, and each row is of several entries.
+#[test]
+fn replies_of_several_entries_share_a_row() {
+    let mut harness = StateHarness::default();
+    for sequence in [7, 3, 18, 1, 20, 5] {
+        assert_eq!(harness.submit(START, vec![own(1, sequence, 1)]), [DONE]);
+    }
+    assert_eq!(harness.count(REPLY), 2);
+    let again = [1, 3, 5, 7, 18, 20].map(|sequence| own(1, sequence, 1));
+    assert_eq!(harness.submit(START, again.to_vec()), [DONE; 6]);
+    assert_eq!(harness.nonces(), 6, "none is applied again");
+    // The row of the watermark remains; the next write to it drops what is below.
+    assert_eq!(harness.submit(START, vec![own(1, 2, 2), own(1, 6, 5)]), [DONE, DONE]);
+    assert_eq!(harness.replies(), of_first([5, 6, 7, 18, 20]));
+    assert_eq!(harness.submit(START, vec![own(1, 19, 18)]), [DONE]);
+    assert_eq!(harness.replies(), of_first([18, 19, 20]));
 }
 
 /// Guards the number of writes per command.
 #[test]
-fn deduplication_costs_one_put_and_one_delete_per_command() {
+fn deduplication_writes_one_row_for_several_commands() {
     let mut harness = StateHarness::default();
-    let entry = |first: u64| (first..first + 100).map(|sequence| own(1, sequence, first)).collect();
+    let each = limits::REPLIES_PER_ROW;
+    let entry =
+        |row: u64| (row * each..(row + 8) * each).map(|sequence| own(1, sequence, row * each)).collect();
     harness.submit(START, entry(1));
     let batch = |submissions| Replicated::batch(Stamp { time: START, ..Stamp::default() }, submissions);
-    let writes = harness.machine.apply(&harness.rows, &batch(entry(101)), 9).expect("applies").writes;
+    let writes = harness.machine.apply(&harness.rows, &batch(entry(9)), 9).expect("applies").writes;
     let of = |table: &str| {
         let is_of = |write: &&Write| match write {
             Write::Put { table: of, .. }
@@ -174,7 +214,7 @@ fn deduplication_costs_one_put_and_one_delete_per_command() {
         let deletes = of.iter().filter(|write| matches!(write, Write::Delete { .. })).count();
         (puts, deletes, of.len() - puts - deletes)
     };
-    assert_eq!((of(REPLY), of(ORIGIN)), ((100, 100, 0), (1, 0, 0)));
+    assert_eq!((of(REPLY), of(ORIGIN)), ((8, 8, 0), (1, 0, 0)));
     // Both times, and no other row.
     assert_eq!(of(META), (2, 0, 0));
 }
@@ -182,16 +222,17 @@ fn deduplication_costs_one_put_and_one_delete_per_command() {
 #[test]
 fn deletion_of_replies_is_bounded_per_entry() {
     let mut harness = StateHarness::default();
-    let most = limits::REPLIES_REMOVED_PER_ENTRY;
+    let (most, each) = (limits::REPLY_ROWS_DELETED_PER_ENTRY, limits::REPLIES_PER_ROW);
+    // One command for each row.
     let sent = 2 * most + 10;
-    harness.submit(START, (1..=sent).map(|sequence| own(1, sequence, 1)).collect());
-    harness.submit(START, (1..=10).map(|sequence| own(2, sequence, 1)).collect());
+    harness.submit(START, (1..=sent).map(|row| own(1, row * each, 1)).collect());
+    harness.submit(START, (1..=10).map(|row| own(2, row * each, 1)).collect());
     // Proposers are processed in the order of their ids, within one limit for the entry.
-    for (at, left) in (1..).zip([most + 10 + 10, 10 + 1 + 10 + 1, 0]) {
-        let (next, other) = (sent + at, 10 + at);
-        let entry = vec![own(1, next, next), own(2, other, other), own(1, sent, 1)];
+    for (at, left) in (1..).zip([most + 11 + 10, 12 + 11, 0]) {
+        let (next, other) = ((sent + at) * each, (10 + at) * each);
+        let entry = vec![own(1, next, next), own(2, other, other), own(1, sent * each, 1)];
         assert_eq!(harness.submit(START, entry), [DONE, DONE, GIVEN_UP], "with or without a row");
-        assert_eq!(harness.count(REPLY) as u64, left + 2);
+        assert_eq!(harness.count(REPLY) as u64, left + 2, "{at}");
     }
 }
 
@@ -211,7 +252,7 @@ fn leap_of_the_low_watermark_takes_effect_at_once() {
     harness.submit(START, vec![own(1, 1, 1), own(1, 2, 1)]);
     let far = 1 << 60;
     assert_eq!(harness.submit(START, vec![own(1, 3, far), own(1, far, far)]), [GIVEN_UP, DONE]);
-    assert_eq!(harness.keys_of(REPLY), [reply_key(origin(1).as_bytes(), far)]);
+    assert_eq!(harness.replies(), of_first([far]));
     let row = harness.origin_row(1);
     assert_eq!((row.low_watermark, row.next, row.forgotten_to), (far, far + 1, far));
 }
@@ -229,7 +270,7 @@ fn idle_proposer_gets_no_duplicate_applied_and_may_continue() {
     // The same holds after the proposer has become active again.
     assert_eq!(harness.submit(after(late), (1..=5).map(|sequence| own(1, sequence, 1)).collect()), replies);
     assert_eq!(harness.nonces(), 4);
-    assert_eq!(harness.keys_of(REPLY), [reply_key(origin(1).as_bytes(), 5)]);
+    assert_eq!(harness.replies(), of_first([5]));
 }
 
 /// Wall clocks may be set arbitrarily: only elapsed time ends retention.
@@ -245,10 +286,11 @@ fn wall_clock_set_ahead_deletes_no_reply() {
 
 #[test]
 fn sweep_deletes_a_bounded_number_of_replies() {
-    let most = limits::REPLIES_REMOVED_PER_ENTRY;
+    let (most, each) = (limits::REPLY_ROWS_DELETED_PER_ENTRY, limits::REPLIES_PER_ROW);
     let mut harness = StateHarness::default();
-    harness.submit(START, (1..=most + 10).map(|sequence| own(1, sequence, 1)).collect());
-    harness.submit(START, (1..=7).map(|sequence| own(2, sequence, 1)).collect());
+    // One command for each row.
+    harness.submit(START, (1..=most + 10).map(|row| own(1, row * each, 1)).collect());
+    harness.submit(START, (1..=7).map(|row| own(2, row * each, 1)).collect());
     let retention = limits::PROPOSER_RETENTION.as_secs();
     harness.submit(after(retention - 1), vec![own(3, 1, 1)]);
     let of_others = |harness: &StateHarness| harness.count(REPLY) - 1;
@@ -257,12 +299,12 @@ fn sweep_deletes_a_bounded_number_of_replies() {
     harness.submit(after(retention), vec![own(3, 2, 2)]);
     assert_eq!(of_others(&harness) as u64, most + 10 + 7);
     let swept = after(retention - 1).plus(limits::PROPOSER_SWEEP_INTERVAL);
-    for (sequence, left) in [(3, 10 + 7), (4, 0)] {
+    for (sequence, left) in [(3, 11 + 7), (4, 0)] {
         harness.submit(swept, vec![own(3, sequence, sequence)]);
         assert_eq!(of_others(&harness), left);
     }
     assert_eq!(harness.count(ORIGIN), 3, "their rows are retained");
-    assert_eq!(harness.submit(swept, vec![own(1, 1, 1), own(2, 8, 1)]), [GIVEN_UP, DONE]);
+    assert_eq!(harness.submit(swept, vec![own(1, each, 1), own(2, 8 * each, 1)]), [GIVEN_UP, DONE]);
 }
 
 #[test]
@@ -301,7 +343,7 @@ fn new_proposer_over_the_limit_is_refused_until_a_sweep() {
         "a known proposer may continue"
     );
     let later = after(2).plus(limits::PROPOSER_RETENTION).plus(limits::PROPOSER_SWEEP_INTERVAL);
-    for _ in 0..limits::PROPOSERS_MAX / limits::REPLIES_REMOVED_PER_ENTRY {
+    for _ in 0..limits::PROPOSERS_MAX / limits::REPLY_ROWS_DELETED_PER_ENTRY {
         harness.submit(later, vec![own(1, 3, 3)]);
     }
     assert_eq!(harness.submit(later, vec![own(new, 1, 1)]), [DONE]);
@@ -428,15 +470,18 @@ proptest! {
         let spent: BTreeSet<_> = spent.map(|((_, _, submission), _)| submission.command.clone()).collect();
         prop_assert_eq!(harness.nonces(), spent.len());
         // The rows of an idle proposer are deleted a little later.
-        let rows: BTreeSet<_> = harness.keys_of(REPLY).into_iter().map(<[u8]>::to_vec).collect();
+        let stored = harness.replies();
         let last = submissions.last().map_or(START, |(_, at, _)| *at);
         let is_here = |of: &ProposerId| {
             let used = submissions.iter().rfind(|(_, _, submission)| submission.proposer == *of);
             used.is_some_and(|(_, at, _)| last.since(*at) < limits::PROPOSER_RETENTION)
         };
-        for (of, sequence) in &kept {
-            prop_assert!(rows.contains(&reply_key(of.as_bytes(), *sequence)) || !is_here(of));
+        for reply in &kept {
+            prop_assert!(stored.contains(reply) || !is_here(&reply.0));
         }
-        prop_assert!(rows.len() <= kept.len());
+        // Beside the rows of these replies, each proposer has at most that of its low watermark.
+        let rows = kept.iter().map(|(of, sequence)| (of, row_and_position(*sequence).0)).collect::<BTreeSet<_>>();
+        let proposers = submissions.iter().map(|(_, _, submission)| submission.proposer).collect::<BTreeSet<_>>();
+        prop_assert!(harness.count(REPLY) <= rows.len() + proposers.len());
     }
 }
