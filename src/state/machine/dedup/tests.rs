@@ -223,12 +223,12 @@ fn deduplication_writes_one_row_for_several_commands() {
 fn deletion_of_replies_is_bounded_per_entry() {
     let mut harness = StateHarness::default();
     let (most, each) = (limits::REPLY_ROWS_DELETED_PER_ENTRY, limits::REPLIES_PER_ROW);
-    // One command for each row.
-    let sent = 2 * most + 10;
+    // One command for each row, as many as the window has.
+    let sent = 2 * most;
     harness.submit(START, (1..=sent).map(|row| own(1, row * each, 1)).collect());
     harness.submit(START, (1..=10).map(|row| own(2, row * each, 1)).collect());
     // Proposers are processed in the order of their ids, within one limit for the entry.
-    for (at, left) in (1..).zip([most + 11 + 10, 12 + 11, 0]) {
+    for (at, left) in (1..).zip([most + 1 + 10, 2 + 11, 0]) {
         let (next, other) = ((sent + at) * each, (10 + at) * each);
         let entry = vec![own(1, next, next), own(2, other, other), own(1, sent * each, 1)];
         assert_eq!(harness.submit(START, entry), [DONE, DONE, GIVEN_UP], "with or without a row");
