@@ -140,14 +140,15 @@ impl Side {
     ) -> Result<Self> {
         let node = start.node(Some(core)).await?;
         drop(node.mint().await?);
-        for number in 0..streams {
-            streams::create_polled(&node, SUBSCRIBERS[number % SUBSCRIBERS.len()], &[EVENT]).await?;
-        }
         eprintln!("{tools} tools are registered");
         registry::register(&node.target("gateway")?, 0, tools).await?;
         if revoked > 0 {
             let (operator, transmitter) = (node.target("operator")?, node.target("transmitter")?);
             revocations::fill((&[operator], &[transmitter]), (FABRIC, ""), revoked).await?;
+        }
+        // Last: streams from before would be far behind the events of the revocations.
+        for number in 0..streams {
+            streams::create_polled(&node, SUBSCRIBERS[number % SUBSCRIBERS.len()], &[EVENT]).await?;
         }
         node.until_quiet().await?;
         Ok(Self { node, tools, draws: Draws::default(), next: 1 })
