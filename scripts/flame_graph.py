@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Draws a flame graph of a recorded profile as an SVG without scripts.
 
-    perf record --freq 499 --call-graph dwarf,16384 --pid <pid> --output FILE -- sleep 10
+    perf record --freq 499 --call-graph dwarf,49152 --pid <pid> --output FILE -- sleep 10
     perf script --input FILE | scripts/flame_graph.py --title TEXT > graph.svg
 
-The width of a frame is its share of the samples. Threads of one name are drawn as one. A frame's tooltip has its whole
+The width of a frame is its share of the samples. Threads of one name are drawn as one. A frame's tooltip has its
 name and share.
 """
 
@@ -16,7 +16,9 @@ import sys
 WIDTH = 1200
 ROW = 16
 # Frames with a smaller share are not drawn.
-LEAST = 0.002
+LEAST = 0.005
+# Characters of a frame's name in its tooltip; names of generic Rust functions have thousands.
+NAME_MAX = 160
 HEADER = re.compile(r"^(\S.*?)\s+\d+(?:/\d+)?\s+(?:\[\d+\]\s+)?[\d.]+:")
 FRAME = re.compile(r"^\s+[0-9a-f]+ (.+?)(?:\+0x[0-9a-f]+)? \(.*\)$")
 HASH = re.compile(r"::h[0-9a-f]{16}$")
@@ -67,7 +69,7 @@ def draw(name, node, left, row, total, rows, out):
     share = f"{100 * node.samples / total:.1f} %"
     shown = name[: max(0, int(width / 6.4))] if width > 20 else ""
     out.append(
-        f'<g><title>{html.escape(name)}: {share}</title>'
+        f'<g><title>{html.escape(name[:NAME_MAX])}: {share}</title>'
         f'<rect x="{left:.1f}" y="{y}" width="{max(width - 0.3, 0.3):.1f}" height="{ROW - 1}" fill="{colour(name)}"/>'
         f'<text x="{left + 2:.1f}" y="{y + 11}">{html.escape(shown)}</text></g>'
     )
