@@ -134,7 +134,9 @@ impl Proposer {
             if row.replies.len() <= at {
                 row.replies.resize(at + 1, Bytes::new());
             }
-            row.replies.get_mut(at).into_iter().for_each(|there| there.clone_from(reply));
+            if let Some(there) = row.replies.get_mut(at) {
+                there.clone_from(reply);
+            }
         }
         for (number, row) in rows {
             tables.put(REPLY, &reply_key(origin, number), row.encode_to_vec());
