@@ -99,9 +99,8 @@ async fn held_log_is_purged_if_there_is_no_space_for_it() {
     old.pretend(ENOUGH);
 
     let (released, ()) = futures::join!(old.handle.until_no_member_lacks(lacked, &mut surplus), async {
-        let others = nodes.iter().find(|node| node.handle.node_id() != old.handle.node_id());
-        let successor = others.expect("another").handle.node_id();
-        assert!(old.handle.step_down(Some(successor)).await, "transferred");
+        // One other voter answered a heartbeat; of a new cluster, perhaps not yet both.
+        assert!(old.handle.step_down(None).await, "transferred");
     });
     assert_eq!(released, lacked, "a follower does not know what others lack");
     assert!(!leads(old));
