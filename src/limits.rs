@@ -1128,9 +1128,8 @@ pub const STREAM_BACKLOG_SLACK: u64 = 1_000;
 pub const STREAM_RETENTION_SLACK: Duration = Duration::from_secs(300);
 /// Interval at which the backlog of the streams is checked.
 pub const STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum streams whose oldest events are dropped at once; the others wait. All of them are polled in one turn of a task,
-/// a step each.
-pub const STREAMS_ENFORCED_AT_ONCE: usize = 4;
+/// Maximum streams beyond their retention that are written to the log at once; the others wait.
+pub const STREAMS_ENFORCED_AT_ONCE: usize = 16;
 /// Maximum outbox events read per step, so that other tasks proceed.
 pub const OUTBOX_ROWS_PER_STEP: usize = 128;
 /// Maximum matches of events and streams per step.

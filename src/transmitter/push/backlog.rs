@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::state::{EventId, StreamCursor};
+use crate::state::{EventId, OutboxEvent, StreamCursor};
 
 /// Retention of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,38 +110,69 @@ pub struct Dropping {
     cursor: StreamCursor,
     excess: Excess,
     dropped: u64,
-    /// The oldest event that stays, with its time.
+    /// Log time of the first dropped event.
+    since: Option<Timestamp>,
     oldest: Option<(EventId, Timestamp)>,
 }
 
 impl Dropping {
     /// Begins at the stream's cursor.
     pub const fn new(cursor: StreamCursor, excess: Excess) -> Self {
-        Self { cursor, excess, dropped: 0, oldest: None }
+        Self { cursor, excess, dropped: 0, since: None, oldest: None }
     }
 
-    /// Visits the next event from the cursor on; returns whether to continue.
-    pub fn visit(&mut self, id: EventId, elapsed: Timestamp, matches: bool) -> bool {
-        if matches && !self.cursor.done.contains(&id) {
+    /// The next event to visit; `None` if the oldest event that stays was visited.
+    pub fn next(&self) -> Option<EventId> {
+        self.oldest.is_none().then_some(self.cursor.next)
+    }
+
+    /// Visits an event of the outbox. Events come in order; one before the cursor changes nothing.
+    pub fn visit(&mut self, event: &OutboxEvent, matches: impl FnOnce(&OutboxEvent) -> bool) {
+        if self.next().is_none_or(|next| event.id < next) {
+            return;
+        }
+        if matches(event) && !self.cursor.done.contains(&event.id) {
             let is_dropped = match self.excess {
                 Excess::Events(events) => self.dropped < events,
-                Excess::Age(before) => elapsed < before,
+                Excess::Age(before) => event.elapsed < before,
             };
             if !is_dropped {
-                self.oldest = Some((id, elapsed));
-                return false;
+                self.oldest = Some((event.id, event.elapsed));
+                return;
             }
+            self.since.get_or_insert(event.at);
             self.dropped = self.dropped.saturating_add(1);
         }
-        self.cursor.next = id.next();
-        true
+        self.cursor.next = event.id.next();
     }
 
-    /// The new cursor, the number of dropped events, and the oldest event that stays if it was visited.
-    pub fn finish(mut self) -> (StreamCursor, u64, Option<(EventId, Timestamp)>) {
+    /// The oldest event that stays with its elapsed time, if it was visited.
+    pub const fn oldest(&self) -> Option<(EventId, Timestamp)> {
+        self.oldest
+    }
+
+    /// Number of dropped events.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Why events are dropped; `None` if there are none.
+    pub fn reason(&self, retention: &Retention) -> Option<String> {
+        let since = self.since?.to_rfc3339();
+        let excess = match self.excess {
+            Excess::Events(_) => format!("more than {} events wait", retention.events_max),
+            Excess::Age(_) => {
+                format!("events wait for more than {}", humantime::format_duration(retention.age_max))
+            }
+        };
+        Some(format!("{excess}, the oldest since {since}; the oldest are dropped"))
+    }
+
+    /// The cursor after the dropped events.
+    pub fn into_cursor(mut self) -> StreamCursor {
         self.cursor.done = self.cursor.done.split_off(&self.cursor.next);
         self.cursor.dropped = self.cursor.dropped.saturating_add(self.dropped);
-        (self.cursor, self.dropped, self.oldest)
+        self.cursor
     }
 }
 
@@ -149,7 +180,10 @@ impl Dropping {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::Map;
+
     use super::*;
+    use crate::state::SecurityEvent;
 
     const RETENTION: Retention = Retention {
         events_max: 10,
@@ -247,15 +281,20 @@ mod tests {
         assert!(!Backlog::new(cursor(0, &[])).is_truncated(id(5)), "nothing was counted");
     }
 
-    /// Drops from one event per second from 0 on, of which the odd ones match.
+    fn event(second: u64) -> OutboxEvent {
+        let event = SecurityEvent::of_stream("urn:event", "stream", Map::new());
+        OutboxEvent { id: id(second), event, at: at(1000 + second), elapsed: at(second), stream_id: None }
+    }
+
+    /// Drops from one event per second up to 20, of which the odd ones match.
     fn drop_odd(from: &StreamCursor, excess: Excess) -> (StreamCursor, u64, Option<(EventId, Timestamp)>) {
         let mut dropping = Dropping::new(from.clone(), excess);
-        for second in from.next.index..20 {
-            if !dropping.visit(id(second), at(second), second % 2 == 1) {
-                break;
-            }
+        for second in 0..20 {
+            dropping.visit(&event(second), |event| event.id.index % 2 == 1);
         }
-        dropping.finish()
+        let (dropped, oldest) = (dropping.dropped(), dropping.oldest());
+        assert_eq!(dropping.next().is_none(), oldest.is_some());
+        (dropping.into_cursor(), dropped, oldest)
     }
 
     #[test]
@@ -263,13 +302,28 @@ mod tests {
         let (cursor_now, dropped, oldest) = drop_odd(&cursor(0, &[]), Excess::Events(3));
         assert_eq!((cursor_now.next, cursor_now.dropped, dropped), (id(6).next(), 6, 3));
         assert_eq!(oldest, Some((id(7), at(7))));
-        // Events that are done already do not count.
+        // Events that are done already do not count, nor those before the cursor.
         let (cursor_now, dropped, _) = drop_odd(&cursor(0, &[3, 7, 17]), Excess::Events(3));
         assert_eq!((cursor_now.next, dropped), (id(10).next(), 3), "1, 5 and 9 go");
         assert_eq!(cursor_now.done, BTreeSet::from([id(17)]));
+        let (cursor_now, dropped, oldest) = drop_odd(&cursor(8, &[]), Excess::Events(1));
+        assert_eq!((cursor_now.next, dropped, oldest), (id(10).next(), 1, Some((id(11), at(11)))));
         let (cursor_now, dropped, oldest) = drop_odd(&cursor(0, &[]), Excess::Age(at(9)));
         assert_eq!((cursor_now.next, dropped, oldest), (id(8).next(), 4, Some((id(9), at(9)))));
         let (cursor_now, dropped, oldest) = drop_odd(&cursor(0, &[]), Excess::Events(100));
         assert_eq!((cursor_now.next, dropped, oldest), (id(19).next(), 10, None));
+    }
+
+    #[test]
+    fn reason_names_the_excess_and_its_first_event() {
+        let reason = |excess| {
+            let mut dropping = Dropping::new(cursor(2, &[3]), excess);
+            (1..9).for_each(|second| dropping.visit(&event(second), |_| true));
+            dropping.reason(&RETENTION)
+        };
+        let since = "the oldest since 1970-01-01T00:16:42Z; the oldest are dropped";
+        assert_eq!(reason(Excess::Events(2)), Some(format!("more than 10 events wait, {since}")));
+        assert_eq!(reason(Excess::Age(at(5))), Some(format!("events wait for more than 1m 40s, {since}")));
+        assert_eq!(reason(Excess::Age(at(2))), None, "nothing is dropped");
     }
 }

@@ -1,12 +1,10 @@
 //! Reads each event once and dispatches it to the streams that it matches, runs a worker per pushed stream, and sweeps
 //! the retention of all streams.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -14,8 +12,9 @@ use super::backlog::Backlog;
 use super::backoff::Jitter;
 use super::catch_up::CatchUp;
 use super::inbox::Inbox;
-use super::retention::{Enforced, Enforcement};
+use super::retention::{self, Enforced, StreamInExcess};
 use super::subscriptions::{Change, Subscription, Subscriptions, change};
+use super::timers::finished;
 use super::worker::Worker;
 use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
@@ -39,9 +38,8 @@ pub struct Dispatcher {
     rows: usize,
     workers: JoinSet<()>,
     stream_ids: HashMap<Id, String>,
-    /// Streams beyond their retention that wait to be enforced, each once.
-    in_excess: VecDeque<String>,
-    enforcing: FuturesUnordered<Work<Enforced>>,
+    /// The pass that enforces the retention.
+    enforcing: Option<Work<Vec<Enforced>>>,
     elapsed_time: ElapsedTime,
 }
 
@@ -69,8 +67,7 @@ impl Dispatcher {
             rows: 0,
             workers: JoinSet::new(),
             stream_ids: HashMap::new(),
-            in_excess: VecDeque::new(),
-            enforcing: FuturesUnordered::new(),
+            enforcing: None,
             elapsed_time,
             shared,
         }
@@ -97,7 +94,7 @@ impl Dispatcher {
                 Ok(()) = end.changed() => {}
                 Ok(()) = changes.changed() => {}
                 _ = sweep.tick() => self.sweep(),
-                Some(enforced) = self.enforcing.next() => self.enforced(&enforced),
+                enforced = finished(&mut self.enforcing) => self.enforced(enforced),
                 Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
             }
         }
@@ -139,7 +136,6 @@ impl Dispatcher {
     fn unsubscribe(&mut self, stream_id: &str) {
         self.subscriptions.remove(stream_id);
         self.catch_up.remove(stream_id);
-        self.in_excess.retain(|waiting| waiting != stream_id);
     }
 
     /// Counts the backlog of a stream from its cursor on, and starts a worker if it is pushed.
@@ -186,8 +182,7 @@ impl Dispatcher {
         let Self { shared, subscriptions, position, catch_up, .. } = self;
         let mut turn = Turn::default();
         shared.state.outbox(*position, &mut |event| {
-            let dispatched =
-                dispatch(shared, subscriptions, &event, |stream_id| !catch_up.contains(stream_id));
+            let dispatched = dispatch(subscriptions, &event, |stream_id| !catch_up.contains(stream_id));
             *position = event.id.next();
             turn.has_capacity(dispatched)
         })?;
@@ -200,8 +195,7 @@ impl Dispatcher {
                 if event.id >= *position {
                     return false;
                 }
-                let dispatched =
-                    dispatch(shared, subscriptions, &event, |stream_id| catch_up.is_reading(stream_id));
+                let dispatched = dispatch(subscriptions, &event, |stream_id| catch_up.is_reading(stream_id));
                 let has_capacity = turn.has_capacity(dispatched);
                 if !has_capacity {
                     read_up_to = event.id.next();
@@ -232,85 +226,58 @@ impl Dispatcher {
         }
     }
 
-    /// Sweeps the retention of all streams and restarts failed workers.
+    /// Compares the backlog of each stream with its retention, and restarts failed workers.
     fn sweep(&mut self) {
         let elapsed = self.elapsed();
+        // Without the begin, counts are not doubted.
+        let begin = self.shared.state.outbox_begin().unwrap_or_default();
+        let retention = &self.shared.limits.retention;
         let (mut sum, mut most) = (0_u64, 0_u64);
-        let mut without_worker = Vec::new();
+        let (mut without_worker, mut in_excess) = (Vec::new(), Vec::new());
         for (stream_id, subscription) in self.subscriptions.iter_mut() {
             let Some(cursor) = self.shared.state.stream_cursor(stream_id) else { continue };
             let undelivered = subscription.backlog.undelivered(&cursor);
+            if undelivered == 0 {
+                subscription.backlog.reset(&cursor);
+            }
             sum = sum.saturating_add(undelivered);
             most = most.max(undelivered);
             if subscription.worker.is_none() && subscription.stream.config.endpoint_url.is_some() {
                 without_worker.push(Arc::clone(&subscription.stream));
             }
-            if subscription.is_enforced || self.catch_up.contains(stream_id) {
+            if self.enforcing.is_some() || self.catch_up.contains(stream_id) {
                 continue;
             }
-            let retention = &self.shared.limits.retention;
-            if subscription.backlog.excess(retention, undelivered, elapsed).is_none() {
+            let Some(excess) = subscription.backlog.excess(retention, undelivered, elapsed) else {
                 subscription.is_recounted = false;
                 continue;
+            };
+            if subscription.is_doubtful(begin) {
+                // An event that was counted but is no longer undelivered must not cause a drop.
+                subscription.backlog = Backlog::new(cursor.as_ref().clone());
+                self.catch_up.start(stream_id, subscription.backlog.begin());
+            } else {
+                in_excess.push(StreamInExcess { stream: Arc::clone(&subscription.stream), excess });
             }
-            subscription.is_enforced = true;
-            self.in_excess.push_back(stream_id.clone());
         }
-        self.enforce_next();
+        if !in_excess.is_empty() {
+            self.enforcing = Some(Box::pin(retention::enforce(Arc::clone(&self.shared), in_excess)));
+        }
         self.shared.metrics.set_stream_backlog(sum, most);
         for stream in without_worker {
             self.subscribe(&stream);
         }
     }
 
-    /// Begins to enforce the retention of waiting streams, of as many as the limit allows.
-    fn enforce_next(&mut self) {
-        let elapsed = self.elapsed();
-        // Without the begin, counts are not doubted.
-        let begin = self.shared.state.outbox_begin().unwrap_or_default();
-        while self.enforcing.len() < limits::STREAMS_ENFORCED_AT_ONCE
-            && let Some(stream_id) = self.in_excess.pop_front()
-        {
-            if let Some(enforcement) = self.enforcement(&stream_id, begin, elapsed) {
-                self.enforcing.push(Box::pin(enforcement.enforce()));
+    fn enforced(&mut self, enforced: Vec<Enforced>) {
+        self.enforcing = None;
+        for Enforced { stream_id, oldest } in enforced {
+            let Some(subscription) = self.subscriptions.get_mut(&stream_id) else { continue };
+            if let Some(oldest) = oldest {
+                subscription.backlog.set_oldest(oldest);
             }
+            subscription.inbox.wake();
         }
-    }
-
-    /// The enforcement of a stream that has waited for it, unless its consumer has advanced enough since. A doubtful count is
-    /// repeated first.
-    fn enforcement(&mut self, stream_id: &str, begin: EventId, elapsed: Timestamp) -> Option<Enforcement> {
-        let subscription = self.subscriptions.get_mut(stream_id)?;
-        subscription.is_enforced = false;
-        if self.catch_up.contains(stream_id) {
-            return None;
-        }
-        let was_recounted = std::mem::take(&mut subscription.is_recounted);
-        let cursor = self.shared.state.stream_cursor(stream_id)?;
-        let undelivered = subscription.backlog.undelivered(&cursor);
-        let excess = subscription.backlog.excess(&self.shared.limits.retention, undelivered, elapsed)?;
-        let is_doubtful =
-            std::mem::take(&mut subscription.is_suspect) || subscription.backlog.is_truncated(begin);
-        if is_doubtful && !was_recounted {
-            // An event that was counted but is no longer undelivered must not cause a drop.
-            subscription.is_recounted = true;
-            subscription.backlog = Backlog::new(cursor.as_ref().clone());
-            self.catch_up.start(stream_id, subscription.backlog.begin());
-            return None;
-        }
-        subscription.is_enforced = true;
-        let (shared, stream) = (Arc::clone(&self.shared), Arc::clone(&subscription.stream));
-        Some(Enforcement { shared, stream, excess })
-    }
-
-    fn enforced(&mut self, enforced: &Enforced) {
-        self.enforce_next();
-        let Some(subscription) = self.subscriptions.get_mut(&enforced.stream_id) else { return };
-        subscription.is_enforced = false;
-        if let Some(oldest) = enforced.oldest {
-            subscription.backlog.set_oldest(oldest);
-        }
-        subscription.inbox.wake();
     }
 
     fn elapsed(&mut self) -> Timestamp {
@@ -344,7 +311,6 @@ impl Turn {
 
 /// Dispatches an event to the matching streams for which `is_selected`; returns how many match.
 fn dispatch(
-    shared: &Shared,
     subscriptions: &mut Subscriptions,
     event: &OutboxEvent,
     mut is_selected: impl FnMut(&str) -> bool,
@@ -353,11 +319,6 @@ fn dispatch(
     subscriptions.visit(event, |stream_id, subscription| {
         if !is_selected(stream_id) {
             return;
-        }
-        if let Some(cursor) = shared.state.stream_cursor(stream_id)
-            && subscription.backlog.undelivered(&cursor) == 0
-        {
-            subscription.backlog.reset(&cursor);
         }
         if subscription.backlog.count(event.id, event.elapsed) && subscription.worker.is_some() {
             let subject = subject.get_or_insert_with(|| subject_of(event));

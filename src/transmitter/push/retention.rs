@@ -1,109 +1,136 @@
-//! Retention of one stream: pauses it, so that its receiver sees the reason, and drops its oldest events.
+//! Retention of the streams: one pass over the outbox finds the excess of all of them. Each of them is paused, so that
+//! its receiver sees the reason, and its oldest events are dropped.
 
 use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream;
 
 use super::Shared;
 use super::backlog::{Dropping, Excess};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{self, EventId, Stream, StreamCursor, StreamStatus};
+use crate::state::{self, EventId, State, Stream, StreamStatus};
 use crate::transmitter::matching;
 
-/// An enforcement.
-pub struct Enforcement {
-    pub shared: Arc<Shared>,
+/// A stream beyond its retention.
+pub struct StreamInExcess {
     pub stream: Arc<Stream>,
     pub excess: Excess,
 }
 
-/// Result of an enforcement.
+/// A stream whose retention was enforced.
 pub struct Enforced {
     pub stream_id: String,
-    /// The oldest undelivered event with its time, if it was visited.
+    /// The oldest undelivered event with its elapsed time, if it was visited.
     pub oldest: Option<(EventId, Timestamp)>,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    State(#[from] state::Error),
-    #[error(transparent)]
-    Corrupt(#[from] Corrupt),
+/// Enforces the retention of these streams. After a failure the next sweep retries.
+pub async fn enforce(shared: Arc<Shared>, in_excess: Vec<StreamInExcess>) -> Vec<Enforced> {
+    let begin = |StreamInExcess { stream, excess }| {
+        let cursor = shared.state.stream_cursor(&stream.config.stream_id)?;
+        Some((stream, Dropping::new(cursor.as_ref().clone(), excess)))
+    };
+    let mut streams: Vec<_> = in_excess.into_iter().filter_map(begin).collect();
+    if let Err(error) = find_oldest(&shared.state, &mut streams).await {
+        tracing::error!(%error, "failed to read the outbox");
+        return Vec::new();
+    }
+    let enforced = streams.into_iter().map(async |(stream, dropping)| {
+        let (oldest, stream_id) = (dropping.oldest(), stream.config.stream_id.clone());
+        match shared.drop_events(&stream, dropping).await {
+            Ok(()) => Some(Enforced { stream_id, oldest }),
+            // A worker, the receiver or a poll moved the cursor concurrently.
+            Err(state::Error::StreamChanged | state::Error::UnknownStream) => None,
+            Err(error) => {
+                tracing::warn!(%error, stream_id, "failed to drop events beyond the retention of a stream");
+                None
+            }
+        }
+    });
+    let enforced = stream::iter(enforced).buffer_unordered(limits::STREAMS_ENFORCED_AT_ONCE);
+    enforced.filter_map(std::future::ready).collect().await
 }
 
-impl Enforcement {
-    /// Enforces the retention. After a failure the next sweep retries.
-    pub async fn enforce(self) -> Enforced {
-        let stream_id = self.stream.config.stream_id.clone();
-        let oldest = self.drop_oldest().await.unwrap_or_else(|error| {
-            // A worker, the receiver or a poll moved the cursor concurrently.
-            if !matches!(error, Error::State(state::Error::StreamChanged | state::Error::UnknownStream)) {
-                tracing::warn!(%error, stream_id, "failed to drop events beyond the retention of a stream");
+/// Visits events of the outbox from the earliest cursor on, until each stream has found its oldest event that stays.
+async fn find_oldest(state: &State, streams: &mut [(Arc<Stream>, Dropping)]) -> Result<(), Corrupt> {
+    loop {
+        let searching = streams.iter().filter_map(|(_, dropping)| dropping.next());
+        let Some(from) = searching.clone().min() else { return Ok(()) };
+        let rows_max = limits::OUTBOX_MATCHES_PER_STEP / searching.count();
+        let (rows_max, mut rows) = (rows_max.clamp(1, limits::OUTBOX_ROWS_PER_STEP), 0);
+        state.outbox(from, &mut |event| {
+            for (stream, dropping) in &mut *streams {
+                dropping.visit(&event, |event| matching::matches(stream, event));
             }
-            None
-        });
-        Enforced { stream_id, oldest }
+            rows += 1;
+            rows < rows_max
+        })?;
+        if rows < rows_max {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
     }
+}
 
-    async fn drop_oldest(&self) -> Result<Option<(EventId, Timestamp)>, Error> {
-        let state = &self.shared.state;
-        let stream_id = &self.stream.config.stream_id;
-        let Some(cursor) = state.stream_cursor(stream_id) else { return Ok(None) };
-        let (dropping, first) = self.scan_oldest(cursor.as_ref().clone()).await?;
-        let (cursor, dropped, oldest) = dropping.finish();
-        let Some(since) = first.filter(|_| dropped > 0) else { return Ok(oldest) };
+impl Shared {
+    /// Pauses a stream and moves its cursor past its dropped events, if there are any.
+    async fn drop_events(&self, stream: &Arc<Stream>, dropping: Dropping) -> Result<(), state::Error> {
+        let Some(reason) = dropping.reason(&self.limits.retention) else { return Ok(()) };
+        let stream_id = &stream.config.stream_id;
         // The receiver sees the reason, even if it had paused the stream itself.
-        if let Some(stream) = state.stream(stream_id)
-            && (stream.status == StreamStatus::Enabled
-                || (stream.status == StreamStatus::Paused && !stream.owes_update))
+        if let Some(now) = self.state.stream(stream_id)
+            && (now.status == StreamStatus::Enabled
+                || (now.status == StreamStatus::Paused && !now.owes_update))
         {
-            self.pause(&stream, since).await?;
+            tracing::warn!(stream_id, reason, "stream paused");
+            match self.state.pause_stream(&now, &reason).await {
+                // Disabled concurrently.
+                Ok(()) | Err(state::Error::StreamNotEnabled) => {}
+                Err(error) => return Err(error),
+            }
         }
         // With the filter of the scan: events of a filter that was added since are not dropped.
-        state.as_node().advance_stream(&self.stream, cursor, Vec::new()).await?;
+        let dropped = dropping.dropped();
+        self.state.as_node().advance_stream(stream, dropping.into_cursor(), Vec::new()).await?;
         tracing::warn!(stream_id, dropped, "dropped events beyond the retention of a stream");
-        self.shared.metrics.stream_events("dropped", dropped);
-        Ok(oldest)
+        self.metrics.stream_events("dropped", dropped);
+        Ok(())
     }
+}
 
-    /// Visits the oldest events until one stays; returns the log time of the first too.
-    async fn scan_oldest(&self, cursor: StreamCursor) -> Result<(Dropping, Option<Timestamp>), Corrupt> {
-        let mut from = cursor.next;
-        let mut dropping = Dropping::new(cursor, self.excess);
-        let (mut first, mut is_done) = (None, false);
-        while !is_done {
-            let mut rows = 0;
-            self.shared.state.outbox(from, &mut |event| {
-                let matches = matching::matches(&self.stream, &event);
-                if matches {
-                    first.get_or_insert(event.at);
-                }
-                is_done = !dropping.visit(event.id, event.elapsed, matches);
-                from = event.id.next();
-                rows += 1;
-                !is_done && rows < limits::OUTBOX_ROWS_PER_STEP
-            })?;
-            is_done |= rows < limits::OUTBOX_ROWS_PER_STEP;
-            tokio::task::yield_now().await;
-        }
-        Ok((dropping, first))
-    }
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
 
-    async fn pause(&self, stream: &Stream, since: Timestamp) -> Result<(), Error> {
-        let retention = &self.shared.limits.retention;
-        let excess = match self.excess {
-            Excess::Events(_) => format!("more than {} events wait", retention.events_max),
-            Excess::Age(_) => {
-                format!("events wait for more than {}", humantime::format_duration(retention.age_max))
-            }
-        };
-        let reason = format!("{excess}, the oldest since {}; the oldest are dropped", since.to_rfc3339());
-        tracing::warn!(stream_id = self.stream.config.stream_id, reason, "stream paused");
-        match self.shared.state.pause_stream(stream, &reason).await {
-            // Disabled concurrently.
-            Ok(()) | Err(state::Error::StreamNotEnabled) => Ok(()),
-            Err(error) => Err(error.into()),
+    use super::*;
+    use crate::transmitter::push::tests::Harness;
+
+    /// Regression: a turn of the dispatcher read a step of the outbox for each stream, half a second with a thousand.
+    #[tokio::test]
+    async fn pass_over_the_outbox_yields_after_a_few_matches() {
+        let mut harness = Harness::still().await;
+        let streams = usize::try_from(limits::STREAMS_PER_CALLER_MAX).expect("small");
+        let mut in_excess = Vec::new();
+        for _ in 0..streams {
+            let stream_id = harness.stream(None).await;
+            let stream = harness.node.state.stream(&stream_id).expect("the stream");
+            let cursor = harness.node.state.stream_cursor(&stream_id).expect("its cursor");
+            in_excess.push((stream, Dropping::new(cursor.as_ref().clone(), Excess::Events(59))));
         }
+        harness.append(&["a"; 60]).await;
+        let mut turns = 1;
+        let mut pass = Box::pin(find_oldest(&harness.node.state, &mut in_excess));
+        while pass.as_mut().now_or_never().is_none() {
+            turns += 1;
+        }
+        drop(pass);
+        assert_eq!(turns, 60_usize.div_ceil(limits::OUTBOX_MATCHES_PER_STEP / streams));
+        for (_, dropping) in in_excess {
+            assert_eq!((dropping.dropped(), dropping.next()), (59, None), "the last one stays");
+        }
+        harness.end().await;
     }
 }

@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 
 use super::backlog::Backlog;
 use super::inbox::Inbox;
-use crate::state::{OutboxEvent, Stream, StreamStatus};
+use crate::state::{EventId, OutboxEvent, Stream, StreamStatus};
 use crate::transmitter::matching;
 
 /// A stream with a backlog.
@@ -19,8 +19,6 @@ pub struct Subscription {
     pub inbox: Arc<Inbox>,
     /// Its worker, if it is pushed.
     pub worker: Option<AbortHandle>,
-    /// Whether its retention is being enforced, or waits for that.
-    pub is_enforced: bool,
     /// Whether the backlog may be counted too high: the stream may have been disabled in between.
     pub is_suspect: bool,
     /// Whether it was recounted because of that.
@@ -34,8 +32,15 @@ impl Subscription {
         inbox: Arc<Inbox>,
         worker: Option<AbortHandle>,
     ) -> Self {
-        let (is_enforced, is_suspect, is_recounted) = (false, false, false);
-        Self { stream, backlog, inbox, worker, is_enforced, is_suspect, is_recounted }
+        Self { stream, backlog, inbox, worker, is_suspect: false, is_recounted: false }
+    }
+
+    /// Whether the count of the backlog must be repeated before it causes a drop; not twice in a row. `begin` is that of
+    /// the outbox.
+    pub fn is_doubtful(&mut self, begin: EventId) -> bool {
+        let is_doubtful = std::mem::take(&mut self.is_suspect) || self.backlog.is_truncated(begin);
+        self.is_recounted = is_doubtful && !self.is_recounted;
+        self.is_recounted
     }
 }
 

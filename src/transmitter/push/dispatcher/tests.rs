@@ -35,11 +35,11 @@ async fn wrong_count_is_doubted_the_next_time_too() {
         harness.append(&["b"; 5]).await;
         read_all(&mut dispatcher);
         dispatcher.sweep();
-        assert!(dispatcher.enforcing.is_empty(), "five events are within the retention");
+        assert!(dispatcher.enforcing.is_none(), "five events are within the retention");
         assert!(dispatcher.catch_up.contains(&stream_id), "it is recounted");
         read_all(&mut dispatcher);
         dispatcher.sweep();
-        assert!(dispatcher.enforcing.is_empty());
+        assert!(dispatcher.enforcing.is_none());
     }
     drop(dispatcher);
     harness.end().await;
@@ -71,41 +71,34 @@ async fn dispatch_to_many_streams_yields_after_a_few_events() {
     harness.end().await;
 }
 
-/// With a thousand streams behind, a turn of the dispatcher took half a second, and every request waited for it.
 #[tokio::test]
-async fn streams_in_excess_are_enforced_a_few_at_a_time() {
+async fn excess_of_all_streams_is_dropped_in_one_pass() {
     let mut harness = Harness::still().await;
     harness.limits.retention = Retention { events_max: 10, events_slack: 2, ..harness.limits.retention };
     let mut stream_ids = Vec::new();
     for _ in 0..limits::STREAMS_ENFORCED_AT_ONCE + 2 {
         stream_ids.push(harness.stream(None).await);
     }
-    stream_ids.sort();
     let mut dispatcher = dispatcher(&harness);
     read_all(&mut dispatcher);
     harness.append(&["a"; 20]).await;
     read_all(&mut dispatcher);
     dispatcher.sweep();
-    assert_eq!(dispatcher.enforcing.len(), limits::STREAMS_ENFORCED_AT_ONCE);
-    dispatcher.sweep();
-    assert_eq!(dispatcher.in_excess.len(), 2, "none waits twice");
-    let [.., gone, last] = &stream_ids[..] else { panic!("several streams") };
-    dispatcher.unsubscribe(gone);
-    assert!(dispatcher.in_excess.iter().eq([last]), "a stream that is gone does not wait");
-    // The consumer of one that waits takes its events meanwhile: none of them is dropped.
-    let state = &harness.node.state;
-    let stream = state.stream(last).expect("the stream");
-    let cursor = state.stream_cursor(last).expect("its cursor").as_ref().clone();
+    // The consumer of one of them takes its events before the pass reads its cursor: none of them is dropped.
+    let (state, taken) = (&harness.node.state, &stream_ids[0]);
+    let stream = state.stream(taken).expect("the stream");
+    let cursor = state.stream_cursor(taken).expect("its cursor").as_ref().clone();
     let cursor = StreamCursor { next: *state.outbox_end().borrow(), delivered: 20, ..cursor };
     state.as_node().advance_stream(&stream, cursor, Vec::new()).await.expect("advanced");
-    while let Some(enforced) = dispatcher.enforcing.next().await {
-        dispatcher.enforced(&enforced);
-    }
-    assert!(dispatcher.in_excess.is_empty());
+    let enforced = finished(&mut dispatcher.enforcing).await;
+    assert_eq!(enforced.len(), stream_ids.len());
+    dispatcher.enforced(enforced);
     for stream_id in &stream_ids {
         let dropped = state.stream_cursor(stream_id).expect("its cursor").dropped;
-        assert_eq!(dropped, if [gone, last].contains(&stream_id) { 0 } else { 10 }, "{stream_id}");
+        assert_eq!(dropped, if stream_id == taken { 0 } else { 10 }, "{stream_id}");
     }
+    dispatcher.sweep();
+    assert!(dispatcher.enforcing.is_none(), "all are within their retention");
     drop(dispatcher);
     harness.end().await;
 }
