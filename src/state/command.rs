@@ -25,13 +25,13 @@ pub use proto::{
     DeadLetterRow, DeleteStream, DeregisterTool, Effect, EncryptionKeyRegistered, EncryptionKeyRow, EventId,
     Fact, FeedRow, FloorRow, Idempotency, IdempotencyRow, ImportLedger, IssueAgent, JoinNode,
     KeptDeadLetters, LedgerEpochRow, LedgerRow, LedgerSum, LiftBlock, MintedToken, NewAuditBlock, Node,
-    NodeRole, NodeStage, NodeWritten, OriginRow, OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow,
-    PolicyHistoryRow, PolicyRow, PolicySource, PublishSigningKey, PutPolicy, PutTool, RaiseFeatureLevel,
-    RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey, ReplyRow, Restore,
-    RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked, SecurityEvent,
-    SetPeer, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow, StreamRow,
-    StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten, UpdateStream,
-    VerifyStream, WantRole,
+    NodeRole, NodeStage, NodeWritten, OutboxRow, PeerAct, PeerEntry, PeerFault, PeerKeys, PeerRow,
+    PolicyHistoryRow, PolicyRow, PolicySource, ProposerRow, PublishSigningKey, PutPolicy, PutTool,
+    RaiseFeatureLevel, RecordExchange, Refusal, RegisterEncryptionKey, Registrar, RemoveEncryptionKey,
+    ReplyRow, Restore, RetireSigningKey, RevocationQuotaRow, RevocationRow, Revoke, RevokeAgent, Revoked,
+    SecurityEvent, SetPeer, SetStreamStatus, SigningKeyRow, Since, SpendToken, Stream, StreamCursorRow,
+    StreamRow, StreamStatus, StreamWritten, TaintSigningKey, Tool, ToolRow, ToolVersion, ToolWritten,
+    UpdateStream, VerifyStream, WantRole,
 };
 #[cfg(not(feature = "level-0"))]
 pub use proto::{MemberVersion, RecordVersion};
@@ -160,25 +160,27 @@ pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
         version: VERSION,
         time_millis: stamp.time.millis(),
         latest_millis: stamp.latest.millis(),
-        passed_millis: stamp.elapsed.millis(),
+        elapsed_millis: stamp.elapsed.millis(),
         ..proto::Batch::default()
     };
     for Submission { proposer, sequence, low_watermark, command } in submissions {
         batch.commands.push(command);
-        let index = batch.origins.iter().position(|known| known[..] == proposer.as_bytes()[..]);
+        let index = batch.proposers.iter().position(|known| known[..] == proposer.as_bytes()[..]);
         let index = index.unwrap_or_else(|| {
-            batch.origins.push(Bytes::copy_from_slice(proposer.as_bytes()));
-            batch.origins.len() - 1
+            batch.proposers.push(Bytes::copy_from_slice(proposer.as_bytes()));
+            batch.proposers.len() - 1
         });
-        let origin = u32::try_from(index).unwrap_or(u32::MAX);
+        let proposer = u32::try_from(index).unwrap_or(u32::MAX);
         match batch.runs.last_mut() {
             Some(run)
-                if (run.origin, run.low_watermark, end_of(run))
-                    == (origin, low_watermark, Some(sequence)) =>
+                if (run.proposer, run.low_watermark, end_of(run))
+                    == (proposer, low_watermark, Some(sequence)) =>
             {
                 run.commands += 1;
             }
-            _ => batch.runs.push(proto::Run { origin, first_sequence: sequence, low_watermark, commands: 1 }),
+            _ => {
+                batch.runs.push(proto::Run { proposer, first_sequence: sequence, low_watermark, commands: 1 })
+            }
         }
     }
     batch.encode_to_vec().into()
@@ -206,7 +208,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, Corrupt> {
     let stamp = Stamp {
         time: Timestamp::from_millis(batch.time_millis),
         latest: Timestamp::from_millis(batch.latest_millis),
-        elapsed: Timestamp::from_millis(batch.passed_millis),
+        elapsed: Timestamp::from_millis(batch.elapsed_millis),
     };
     Ok(Batch { stamp, commands })
 }
@@ -244,17 +246,17 @@ fn ids_of(batch: &proto::Batch) -> Result<Vec<CommandId>, Corrupt> {
         let version = batch.version;
         return Err(Corrupt::newer(format_args!("the log holds commands of version {version}")));
     }
-    let origin = |bytes: &Bytes| bytes.as_ref().try_into().map(ProposerId::from_bytes);
-    let origins: Vec<ProposerId> = batch
-        .origins
+    let id = |bytes: &Bytes| bytes.as_ref().try_into().map(ProposerId::from_bytes);
+    let proposers: Vec<ProposerId> = batch
+        .proposers
         .iter()
-        .map(origin)
+        .map(id)
         .collect::<Result<_, _>>()
-        .map_err(|_| contradiction("an origin is not 16 bytes"))?;
+        .map_err(|_| contradiction("a proposer id is not 16 bytes"))?;
     let mut ids = Vec::with_capacity(commands);
     for run in &batch.runs {
-        let proposer = usize::try_from(run.origin).ok().and_then(|index| origins.get(index));
-        let proposer = *proposer.ok_or_else(|| contradiction("a run of commands is of no origin"))?;
+        let proposer = usize::try_from(run.proposer).ok().and_then(|index| proposers.get(index));
+        let proposer = *proposer.ok_or_else(|| contradiction("a run of commands has no proposer"))?;
         // The last sequence does not overflow, and no count alone exhausts memory.
         let is_whole = run.first_sequence.checked_add(u64::from(run.commands.saturating_sub(1))).is_some()
             && usize::try_from(run.commands).is_ok_and(|more| more <= commands - ids.len());
@@ -379,8 +381,8 @@ mod tests {
     }
 
     /// A submission with a low watermark a little below its sequence.
-    fn submission(origin: u8, sequence: u64, command: Bytes) -> Submission {
-        let proposer = ProposerId::from_bytes([origin; 16]);
+    fn submission(id: u8, sequence: u64, command: Bytes) -> Submission {
+        let proposer = ProposerId::from_bytes([id; 16]);
         Submission { proposer, sequence, low_watermark: sequence.saturating_sub(5), command }
     }
 
@@ -398,8 +400,8 @@ mod tests {
             &[(1, 5, 1), (1, 5, 1), (1, 4, 1), (1, 7, 1), (1, 8, 9)],
             &[(1, last - 1, last), (1, last, last), (1, 0, last), (1, last, last), (1, last, last)],
         ] {
-            let submission = |&(origin, sequence, low_watermark)| {
-                let proposer = ProposerId::from_bytes([origin; 16]);
+            let submission = |&(id, sequence, low_watermark)| {
+                let proposer = ProposerId::from_bytes([id; 16]);
                 Submission { proposer, sequence, low_watermark, command: retire() }
             };
             let batch = encode_batch(Stamp::default(), ids.iter().map(submission).collect());
@@ -427,16 +429,16 @@ mod tests {
 
     #[test]
     fn contradictory_batch_is_corrupt() {
-        let run = |origin, first_sequence, commands| proto::Run {
-            origin,
+        let run = |proposer, first_sequence, commands| proto::Run {
+            proposer,
             first_sequence,
             low_watermark: 1,
             commands,
         };
-        let batch = |version, origins: &[&'static [u8]], runs: &[proto::Run]| proto::Batch {
+        let batch = |version, proposers: &[&'static [u8]], runs: &[proto::Run]| proto::Batch {
             version,
             commands: vec![retire(), retire()],
-            origins: origins.iter().map(|bytes| Bytes::from_static(bytes)).collect(),
+            proposers: proposers.iter().map(|bytes| Bytes::from_static(bytes)).collect(),
             runs: runs.to_vec(),
             ..proto::Batch::default()
         };

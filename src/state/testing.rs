@@ -16,7 +16,7 @@ use super::command::{
 };
 use super::resources::events::SESSION_REVOKED;
 use super::resources::{feed, outbox};
-use super::tables::{FEED, LEDGER_SUM, META, ORIGIN, OUTBOX, REPLY, REVOCATION_ORDER};
+use super::tables::{FEED, LEDGER_SUM, META, OUTBOX, PROPOSER, REPLY, REVOCATION_ORDER};
 use super::{Replicated, State, feature_level};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{self, Corrupt, Machine as _, MemberEntry, ProposerId, Stamp, Submission, View, Write};
@@ -29,7 +29,7 @@ use crate::token::signing_key::SetSigningKey;
 pub const ISS: &str = "https://idp.example";
 
 /// Proposer id of commands for which a test states none.
-const ORIGIN_OF_TESTS: ProposerId = ProposerId::from_bytes([8; 16]);
+const TEST_PROPOSER: ProposerId = ProposerId::from_bytes([8; 16]);
 
 /// Number of commands in batches that belong to no harness.
 static PROPOSED: AtomicU64 = AtomicU64::new(0);
@@ -118,7 +118,7 @@ impl TestNode {
             node_id: 1,
             drawn_disk_id: [7; 16],
             drawn_cluster_id: [1; 16],
-            drawn_proposer_id: ORIGIN_OF_TESTS,
+            drawn_proposer_id: TEST_PROPOSER,
             heartbeat: Duration::from_millis(20),
             clock: clock.clone(),
             freshness: cluster::FreshnessMode::default(),
@@ -223,7 +223,7 @@ impl Rows {
     #[must_use]
     pub fn without_deduplication(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let mut rows = self.0.clone();
-        rows.retain(|(table, _), _| table != ORIGIN && table != REPLY);
+        rows.retain(|(table, _), _| table != PROPOSER && table != REPLY);
         rows
     }
 
@@ -233,7 +233,7 @@ impl Rows {
     pub fn without_events(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let is_span = |key: &[u8]| key == outbox::SPAN || key == feed::SPAN;
         let mut rows = self.0.clone();
-        let differs = [OUTBOX, FEED, REVOCATION_ORDER, LEDGER_SUM, ORIGIN, REPLY];
+        let differs = [OUTBOX, FEED, REVOCATION_ORDER, LEDGER_SUM, PROPOSER, REPLY];
         rows.retain(|(table, key), _| !(differs.contains(&&table[..]) || table == META && is_span(key)));
         rows
     }
@@ -272,7 +272,7 @@ impl StateHarness {
     pub fn stamped_as(&mut self, stamp: Stamp, commands: Vec<Bytes>) -> Vec<Replied<Reply>> {
         let earlier = self.proposed;
         self.proposed += commands.len() as u64;
-        self.entry(&batch_after(stamp, commands, ORIGIN_OF_TESTS, earlier))
+        self.entry(&batch_after(stamp, commands, TEST_PROPOSER, earlier))
     }
 
     /// Applies an encoded batch.

@@ -21,8 +21,8 @@ use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, ProposerId};
 use crate::limits;
 use crate::state::command;
-use crate::state::command::{CommandId, OriginRow, Refusal, Replied, Reply, ReplyRow};
-use crate::state::tables::{ORIGIN, ORIGINS, ORIGINS_SWEPT, REPLY, Tables};
+use crate::state::command::{CommandId, ProposerRow, Refusal, Replied, Reply, ReplyRow};
+use crate::state::tables::{PROPOSER, PROPOSERS, PROPOSERS_SWEPT, REPLY, Tables};
 
 /// Proposers of the commands of one entry.
 pub struct Dedup {
@@ -32,7 +32,7 @@ pub struct Dedup {
 
 /// A proposer with a command in the entry.
 struct Proposer {
-    row: OriginRow,
+    row: ProposerRow,
     /// Before the entry, no reply had this sequence or a larger one.
     next_before: u64,
     /// Replies of this entry, by sequence.
@@ -84,12 +84,12 @@ impl Dedup {
     /// again.
     pub fn end(self, tables: &mut Tables<'_>) -> Result<(), Corrupt> {
         let mut left = limits::REPLY_ROWS_DELETED_PER_ENTRY;
-        for (origin, mut proposer) in self.proposers {
+        for (id, mut proposer) in self.proposers {
             let row = &mut proposer.row;
-            left -= delete_replies(tables, origin.as_bytes(), row, proposer.next_before, left);
+            left -= delete_replies(tables, id.as_bytes(), row, proposer.next_before, left);
             row.used_at_millis = self.elapsed.millis();
-            tables.put(ORIGIN, origin.as_bytes(), row.encode_to_vec());
-            proposer.put_replies(tables, origin.as_bytes())?;
+            tables.put(PROPOSER, id.as_bytes(), row.encode_to_vec());
+            proposer.put_replies(tables, id.as_bytes())?;
         }
         Ok(())
     }
@@ -104,17 +104,17 @@ impl Dedup {
             Entry::Occupied(proposer) => return Ok(Some(proposer.into_mut())),
             Entry::Vacant(vacant) => vacant,
         };
-        let row = if let Some(mut row) = tables.message::<OriginRow>(ORIGIN, proposer.as_bytes())? {
+        let row = if let Some(mut row) = tables.message::<ProposerRow>(PROPOSER, proposer.as_bytes())? {
             if is_idle(&row, self.elapsed) {
                 give_up(&mut row);
             }
             row
         } else {
-            if tables.number(ORIGINS)? >= limits::PROPOSERS_MAX {
+            if tables.number(PROPOSERS)? >= limits::PROPOSERS_MAX {
                 return Ok(None);
             }
-            tables.add(ORIGINS, 1)?;
-            OriginRow { low_watermark: 1, next: 1, forgotten_to: 1, used_at_millis: 0 }
+            tables.add(PROPOSERS, 1)?;
+            ProposerRow { low_watermark: 1, next: 1, first_retained: 1, used_at_millis: 0 }
         };
         let next_before = row.next;
         Ok(Some(vacant.insert(Proposer { row, next_before, replies: BTreeMap::new() })))
@@ -123,13 +123,13 @@ impl Dedup {
 
 impl Proposer {
     /// Adds the replies of this entry to the rows.
-    fn put_replies(&self, tables: &mut Tables<'_>, origin: &[u8]) -> Result<(), Corrupt> {
+    fn put_replies(&self, tables: &mut Tables<'_>, id: &[u8]) -> Result<(), Corrupt> {
         let mut rows = BTreeMap::new();
         for (sequence, reply) in self.replies.range(self.row.low_watermark..) {
             let (number, at) = row_and_position(*sequence);
             let row = match rows.entry(number) {
                 Entry::Occupied(row) => row.into_mut(),
-                Entry::Vacant(vacant) => vacant.insert(self.retained(tables, origin, number)?),
+                Entry::Vacant(vacant) => vacant.insert(self.retained(tables, id, number)?),
             };
             if row.replies.len() <= at {
                 row.replies.resize(at + 1, Bytes::new());
@@ -139,19 +139,19 @@ impl Proposer {
             }
         }
         for (number, row) in rows {
-            tables.put(REPLY, &reply_key(origin, number), row.encode_to_vec());
+            tables.put(REPLY, &reply_key(id, number), row.encode_to_vec());
         }
         Ok(())
     }
 
     /// A row of replies as it was before this entry, without those below the low watermark.
-    fn retained(&self, tables: &Tables<'_>, origin: &[u8], number: u64) -> Result<ReplyRow, Corrupt> {
+    fn retained(&self, tables: &Tables<'_>, id: &[u8], number: u64) -> Result<ReplyRow, Corrupt> {
         let (first, low_watermark) = (number * limits::REPLIES_PER_ROW, self.row.low_watermark);
         // Commands mostly arrive in order and are received soon, and then no row is read.
         if self.next_before <= first.max(low_watermark) {
             return Ok(ReplyRow::default());
         }
-        let mut row = tables.message::<ReplyRow>(REPLY, &reply_key(origin, number))?.unwrap_or_default();
+        let mut row = tables.message::<ReplyRow>(REPLY, &reply_key(id, number))?.unwrap_or_default();
         let received = (first..low_watermark).zip(&mut row.replies);
         received.for_each(|(_, reply)| reply.clear());
         Ok(row)
@@ -162,19 +162,19 @@ fn refused(refusal: Refusal) -> Bytes {
     command::encode_reply(Replied::first(Reply::Refused(refusal)))
 }
 
-fn is_idle(row: &OriginRow, elapsed: Timestamp) -> bool {
+fn is_idle(row: &ProposerRow, elapsed: Timestamp) -> bool {
     elapsed.since(Timestamp::from_millis(row.used_at_millis)) >= limits::PROPOSER_RETENTION
 }
 
 /// Raises the low watermark above every sequence so far.
-fn give_up(row: &mut OriginRow) {
+fn give_up(row: &mut ProposerRow) {
     row.low_watermark = row.low_watermark.max(row.next);
 }
 
 /// Deletes up to `most` of the rows with replies below the low watermark only, one by one, oldest first: a range deletion
 /// would slow down every later lookup. There are no replies from `next` on. Returns the number of deleted rows.
-fn delete_replies(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, next: u64, most: u64) -> u64 {
-    let from = row.forgotten_to / limits::REPLIES_PER_ROW;
+fn delete_replies(tables: &mut Tables<'_>, id: &[u8], row: &mut ProposerRow, next: u64, most: u64) -> u64 {
+    let from = row.first_retained / limits::REPLIES_PER_ROW;
     let end = if row.low_watermark < next {
         row.low_watermark / limits::REPLIES_PER_ROW
     } else {
@@ -182,48 +182,48 @@ fn delete_replies(tables: &mut Tables<'_>, origin: &[u8], row: &mut OriginRow, n
     };
     let until = end.min(from.saturating_add(most));
     for number in from..until {
-        tables.delete(REPLY, &reply_key(origin, number));
+        tables.delete(REPLY, &reply_key(id, number));
     }
-    row.forgotten_to = if until < end { until * limits::REPLIES_PER_ROW } else { row.low_watermark };
+    row.first_retained = if until < end { until * limits::REPLIES_PER_ROW } else { row.low_watermark };
     until.saturating_sub(from)
 }
 
 /// At intervals, deletes the replies to idle proposers, a bounded number at a time, and the oldest idle proposers beyond
 /// their limit.
 fn sweep(tables: &mut Tables<'_>, elapsed: Timestamp) -> Result<(), Corrupt> {
-    let millis = i64::try_from(tables.number(ORIGINS_SWEPT)?).unwrap_or(i64::MAX);
+    let millis = i64::try_from(tables.number(PROPOSERS_SWEPT)?).unwrap_or(i64::MAX);
     if elapsed.since(Timestamp::from_millis(millis)) < limits::PROPOSER_SWEEP_INTERVAL {
         return Ok(());
     }
     let mut left = limits::REPLY_ROWS_DELETED_PER_ENTRY;
     let mut is_done = true;
     let mut without_replies = Vec::new();
-    for (origin, mut row) in tables.messages::<OriginRow>(ORIGIN)? {
+    for (id, mut row) in tables.messages::<ProposerRow>(PROPOSER)? {
         if !is_idle(&row, elapsed) {
             continue;
         }
-        if row.forgotten_to < row.next && left > 0 {
+        if row.first_retained < row.next && left > 0 {
             give_up(&mut row);
             let next = row.next;
-            left -= delete_replies(tables, &origin, &mut row, next, left);
-            tables.put(ORIGIN, &origin, row.encode_to_vec());
+            left -= delete_replies(tables, &id, &mut row, next, left);
+            tables.put(PROPOSER, &id, row.encode_to_vec());
         }
-        if row.forgotten_to < row.next {
+        if row.first_retained < row.next {
             is_done = false;
         } else {
-            without_replies.push((row.used_at_millis, origin));
+            without_replies.push((row.used_at_millis, id));
         }
     }
     without_replies.sort_unstable();
     without_replies.truncate(without_replies.len().saturating_sub(limits::PROPOSERS_UNUSED_MAX));
-    for (_, origin) in &without_replies {
-        tables.delete(ORIGIN, origin);
+    for (_, id) in &without_replies {
+        tables.delete(PROPOSER, id);
     }
     if !without_replies.is_empty() {
-        tables.subtract(ORIGINS, without_replies.len() as u64)?;
+        tables.subtract(PROPOSERS, without_replies.len() as u64)?;
     }
     if is_done {
-        tables.set_number(ORIGINS_SWEPT, u64::try_from(elapsed.millis()).unwrap_or(0));
+        tables.set_number(PROPOSERS_SWEPT, u64::try_from(elapsed.millis()).unwrap_or(0));
     }
     Ok(())
 }
@@ -234,8 +234,8 @@ fn row_and_position(sequence: u64) -> (u64, usize) {
     (sequence / limits::REPLIES_PER_ROW, usize::try_from(at).unwrap_or_default())
 }
 
-fn reply_key(origin: &[u8], number: u64) -> Vec<u8> {
-    [origin, &number.to_be_bytes()].concat()
+fn reply_key(id: &[u8], number: u64) -> Vec<u8> {
+    [id, &number.to_be_bytes()].concat()
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use crate::state::resources::signing_keys::SigningKeyRecord;
 use crate::state::resources::streams::{Stream, StreamCursor};
 use crate::state::resources::{feature_levels, nodes, restore};
 use crate::state::tables::{
-    self, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, FEATURE_LEVEL, FLOOR, INCARNATION,
-    META, NODES, PASSED, POLICY_HISTORY, REVOCATIONS, SIGNING_KEY, STREAM, STREAM_CURSOR, TIME, TOOLS,
+    self, CLUSTER_ID, CURRENT_POLICY, DROPPED_BY_AGE, DROPPED_BY_BYTES, ELAPSED, FEATURE_LEVEL, FLOOR,
+    INCARNATION, META, NODES, POLICY_HISTORY, REVOCATIONS, SIGNING_KEY, STREAM, STREAM_CURSOR, TIME, TOOLS,
 };
 
 /// Small tables in memory. Replaced as a whole.
@@ -68,7 +68,7 @@ impl Index {
             (META, FLOOR) => self.floor = Some(restore::floor_from_row(row)?),
             (META, FEATURE_LEVEL) => self.feature_level = feature_levels::from_row(row)?,
             (META, TIME) => self.time = read_time(row)?,
-            (META, PASSED) => self.elapsed = read_time(row)?,
+            (META, ELAPSED) => self.elapsed = read_time(row)?,
             (META, CURRENT_POLICY) => {
                 let digest = String::from_utf8(row.to_vec());
                 self.policy = digest.map_err(|_| Corrupt::row("a policy digest is not UTF-8"))?;

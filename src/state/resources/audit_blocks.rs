@@ -144,7 +144,7 @@ pub fn append(
             node_id,
             header: Some(header),
             appended_at_millis: time.now.millis(),
-            appended_passed_millis: time.elapsed.millis(),
+            appended_elapsed_millis: time.elapsed.millis(),
             segment_first: first,
         };
         tables.put(AUDIT_BLOCK, &number.to_be_bytes(), row.encode_to_vec());
@@ -221,7 +221,7 @@ impl Retained {
         while oldest < first && dropped < most {
             let row = block_row(tables, oldest)?;
             let are_too_many = newest - oldest >= limits::AUDIT_HEADERS_MAX;
-            if row.appended_passed_millis >= kept_from && !are_too_many {
+            if row.appended_elapsed_millis >= kept_from && !are_too_many {
                 break;
             }
             let freed = self.drop_content(tables, oldest, &row)?;

@@ -44,7 +44,7 @@ impl OutboxEvent {
             id: EventId::from_key(key)?,
             event: event.try_into()?,
             at: Timestamp::from_millis(row.at_millis),
-            elapsed: Timestamp::from_millis(row.passed_millis),
+            elapsed: Timestamp::from_millis(row.elapsed_millis),
             stream_id: stated(row.stream_id),
         })
     }
@@ -80,7 +80,7 @@ pub fn append_for(
     let row = OutboxRow {
         event: Some(event),
         at_millis: time.now.millis(),
-        passed_millis: time.elapsed.millis(),
+        elapsed_millis: time.elapsed.millis(),
         stream_id: stream_id.to_owned(),
     };
     let bytes = if has_streams { bytes_of(&row) } else { 0 };
@@ -113,7 +113,7 @@ fn drop_oldest(tables: &mut Tables<'_>, time: EntryTime, span: &mut Span, bytes:
         }
         let row = decode::<OutboxRow>(OUTBOX, row)?;
         let left = span.bytes.saturating_sub(freed);
-        let is_old = events::is_expired(Timestamp::from_millis(row.passed_millis), time.elapsed);
+        let is_old = events::is_expired(Timestamp::from_millis(row.elapsed_millis), time.elapsed);
         let is_dropped = is_old || left.saturating_add(bytes) > limits::OUTBOX_BYTES_MAX;
         if is_dropped {
             freed = freed.saturating_add(bytes_of(&row));

@@ -145,9 +145,9 @@ impl SigningKeyRecord {
             published_at: Timestamp::from_millis(row.published_at_millis),
             retired_at: instant(row.retired_at_millis),
             tainted_at: instant(row.tainted_at_millis),
-            published_passed: Timestamp::from_millis(row.published_passed_millis),
+            published_passed: Timestamp::from_millis(row.published_elapsed_millis),
             usable_from: Timestamp::from_millis(row.usable_from_millis),
-            ended_passed: instant(row.ended_passed_millis),
+            ended_passed: instant(row.ended_elapsed_millis),
         })
     }
 
@@ -161,8 +161,8 @@ impl SigningKeyRecord {
             retired_at_millis: millis(self.retired_at),
             tainted_at_millis: millis(self.tainted_at),
             algorithm: write_algorithm(self.algorithm),
-            published_passed_millis: self.published_passed.millis(),
-            ended_passed_millis: millis(self.ended_passed),
+            published_elapsed_millis: self.published_passed.millis(),
+            ended_elapsed_millis: millis(self.ended_passed),
         }
         .encode_to_vec()
     }

@@ -117,7 +117,7 @@ tables! {
     FEED = "feed";
 
     /// Proposers, by proposer id.
-    ORIGIN = "origin";
+    PROPOSER = "proposer";
     /// Replies to commands that may be resent, by (proposer id, sequence / [`limits::REPLIES_PER_ROW`]).
     REPLY = "reply";
 }
@@ -135,7 +135,7 @@ pub const FLOOR: &[u8] = b"floor";
 /// Row of [`META`]: log time, milliseconds, 8 bytes.
 pub const TIME: &[u8] = b"time";
 /// Row of [`META`]: elapsed time, milliseconds, 8 bytes ([`EntryTime::elapsed`]).
-pub const PASSED: &[u8] = b"elapsed";
+pub const ELAPSED: &[u8] = b"elapsed";
 /// Row of [`META`]: the digest of the current policy.
 pub const CURRENT_POLICY: &[u8] = b"current_policy";
 /// Row of [`META`]: number of tools, 8 bytes.
@@ -154,10 +154,10 @@ pub const DROPPED_BY_BYTES: &[u8] = b"audit_blocks_dropped_by_bytes";
 /// Row of [`META`]: number of streams, 8 bytes.
 pub const STREAMS: &[u8] = b"streams";
 
-/// Row of [`META`]: number of rows of [`ORIGIN`], 8 bytes.
-pub const ORIGINS: &[u8] = b"origins";
+/// Row of [`META`]: number of rows of [`PROPOSER`], 8 bytes.
+pub const PROPOSERS: &[u8] = b"proposers";
 /// Row of [`META`]: elapsed time of the last sweep of unused proposers, milliseconds, 8 bytes.
-pub const ORIGINS_SWEPT: &[u8] = b"origins_swept";
+pub const PROPOSERS_SWEPT: &[u8] = b"proposers_swept";
 
 /// Times of an entry, equal on all nodes.
 #[derive(Clone, Copy, Debug)]
@@ -423,12 +423,12 @@ impl<'v> Tables<'v> {
         let millis = self.number(TIME)?.max(u64::try_from(time.millis()).unwrap_or(0));
         let now = timestamp(millis);
         self.set_number(TIME, millis);
-        let known = match self.row(META, PASSED)? {
-            Some(row) => timestamp(eight_bytes(PASSED, row)?),
+        let known = match self.row(META, ELAPSED)? {
+            Some(row) => timestamp(eight_bytes(ELAPSED, row)?),
             None => now,
         };
         let elapsed = known.max(stamp.elapsed);
-        self.set_number(PASSED, u64::try_from(elapsed.millis()).unwrap_or(0));
+        self.set_number(ELAPSED, u64::try_from(elapsed.millis()).unwrap_or(0));
         Ok(EntryTime { now, latest: now.max(stamp.latest), elapsed })
     }
 
@@ -439,7 +439,7 @@ impl<'v> Tables<'v> {
 
     /// Elapsed time of the last entry ([`EntryTime::elapsed`]).
     pub fn elapsed(&self) -> Result<Timestamp, Corrupt> {
-        Ok(timestamp(self.number(PASSED)?))
+        Ok(timestamp(self.number(ELAPSED)?))
     }
 }
 

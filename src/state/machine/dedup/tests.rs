@@ -28,7 +28,7 @@ const _: () = assert!(
         <= limits::SUBMISSIONS_AHEAD_MAX
 );
 
-fn origin(number: u64) -> ProposerId {
+fn proposer(number: u64) -> ProposerId {
     ProposerId::from_bytes([[0; 8], number.to_be_bytes()].concat().try_into().expect("16 bytes"))
 }
 
@@ -40,7 +40,7 @@ fn spend(nonce: u64) -> Bytes {
 }
 
 fn submission(of: u64, sequence: u64, low_watermark: u64, command: Bytes) -> Submission {
-    Submission { proposer: origin(of), sequence, low_watermark, command }
+    Submission { proposer: proposer(of), sequence, low_watermark, command }
 }
 
 /// Uses a nonce that no other command uses.
@@ -54,7 +54,7 @@ fn after(secs: u64) -> Timestamp {
 
 /// Sequences of the first proposer.
 fn of_first(sequences: impl IntoIterator<Item = u64>) -> BTreeSet<(ProposerId, u64)> {
-    sequences.into_iter().map(|sequence| (origin(1), sequence)).collect()
+    sequences.into_iter().map(|sequence| (proposer(1), sequence)).collect()
 }
 
 impl StateHarness {
@@ -79,19 +79,19 @@ impl StateHarness {
     fn replies(&self) -> BTreeSet<(ProposerId, u64)> {
         let rows = self.rows.0.iter().filter(|((of, _), _)| of == REPLY);
         let replies = rows.flat_map(|((_, key), row)| {
-            let (origin, number) = key.split_at(16);
-            let origin = ProposerId::from_bytes(origin.try_into().expect("16 bytes"));
+            let (proposer, number) = key.split_at(16);
+            let proposer = ProposerId::from_bytes(proposer.try_into().expect("16 bytes"));
             let number = u64::from_be_bytes(number.try_into().expect("8 bytes"));
             let replies = ReplyRow::decode(&row[..]).expect("a row").replies;
             let stored =
                 (number * limits::REPLIES_PER_ROW..).zip(replies).filter(|(_, reply)| !reply.is_empty());
-            stored.map(move |(sequence, _)| (origin, sequence))
+            stored.map(move |(sequence, _)| (proposer, sequence))
         });
         replies.collect()
     }
 
-    fn origin_row(&self, of: u64) -> OriginRow {
-        let row = Tables::new(&self.rows).message(ORIGIN, origin(of).as_bytes());
+    fn proposer_row(&self, of: u64) -> ProposerRow {
+        let row = Tables::new(&self.rows).message(PROPOSER, proposer(of).as_bytes());
         row.expect("readable").unwrap_or_default()
     }
 }
@@ -145,7 +145,7 @@ fn command_below_the_low_watermark_is_refused() {
     );
     assert_eq!(harness.nonces(), 3);
     // A late command does not lower the watermark.
-    assert_eq!(harness.origin_row(1).low_watermark, 3);
+    assert_eq!(harness.proposer_row(1).low_watermark, 3);
     // A command below its own watermark, and sequences that no proposer allocates.
     assert_eq!(harness.submit(START, vec![own(2, 1, 2), own(3, 0, 0)]), [GIVEN_UP, GIVEN_UP]);
     let last = submission(4, u64::MAX, u64::MAX, spend(1));
@@ -172,7 +172,7 @@ fn only_replies_above_the_low_watermark_are_stored() {
     // A reply that is already below the watermark at the end of its entry is never written.
     assert_eq!(harness.submit(START, vec![own(1, 1001, 1001), own(1, 1002, 1002)]), [DONE, DONE]);
     assert_eq!(harness.replies(), of_first([1002]));
-    assert_eq!((harness.count(REPLY), harness.count(ORIGIN)), (1, 1));
+    assert_eq!((harness.count(REPLY), harness.count(PROPOSER)), (1, 1));
 }
 
 /// The rows of replies of two entries overlap, and each row is of several entries.
@@ -214,7 +214,7 @@ fn deduplication_writes_one_row_for_several_commands() {
         let deletes = of.iter().filter(|write| matches!(write, Write::Delete { .. })).count();
         (puts, deletes, of.len() - puts - deletes)
     };
-    assert_eq!((of(REPLY), of(ORIGIN)), ((8, 8, 0), (1, 0, 0)));
+    assert_eq!((of(REPLY), of(PROPOSER)), ((8, 8, 0), (1, 0, 0)));
     // Both times, and no other row.
     assert_eq!(of(META), (2, 0, 0));
 }
@@ -253,8 +253,8 @@ fn leap_of_the_low_watermark_takes_effect_at_once() {
     let far = 1 << 60;
     assert_eq!(harness.submit(START, vec![own(1, 3, far), own(1, far, far)]), [GIVEN_UP, DONE]);
     assert_eq!(harness.replies(), of_first([far]));
-    let row = harness.origin_row(1);
-    assert_eq!((row.low_watermark, row.next, row.forgotten_to), (far, far + 1, far));
+    let row = harness.proposer_row(1);
+    assert_eq!((row.low_watermark, row.next, row.first_retained), (far, far + 1, far));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn sweep_deletes_a_bounded_number_of_replies() {
         harness.submit(swept, vec![own(3, sequence, sequence)]);
         assert_eq!(of_others(&harness), left);
     }
-    assert_eq!(harness.count(ORIGIN), 3, "their rows are retained");
+    assert_eq!(harness.count(PROPOSER), 3, "their rows are retained");
     assert_eq!(harness.submit(swept, vec![own(1, each, 1), own(2, 8 * each, 1)]), [GIVEN_UP, DONE]);
 }
 
@@ -320,9 +320,10 @@ fn idle_proposers_over_the_limit_are_deleted_oldest_first() {
     for sequence in 1..=2 {
         harness.submit(all_unused, vec![own(1, sequence, sequence)]);
     }
-    assert_eq!(harness.count(ORIGIN) as u64, most + 1);
-    assert_eq!(Tables::new(&harness.rows).number(ORIGINS).expect("a number"), most + 1);
-    let known: Vec<bool> = (0..4).map(|at| harness.origin_row(10_000 - at) != OriginRow::default()).collect();
+    assert_eq!(harness.count(PROPOSER) as u64, most + 1);
+    assert_eq!(Tables::new(&harness.rows).number(PROPOSERS).expect("a number"), most + 1);
+    let known: Vec<bool> =
+        (0..4).map(|at| harness.proposer_row(10_000 - at) != ProposerRow::default()).collect();
     assert_eq!(known, [false, false, false, true]);
     assert_eq!(
         (harness.count(REPLY), harness.submit(all_unused, vec![own(9_997, 1, 1)])),
@@ -425,11 +426,11 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
         replies: BTreeMap<u64, Reply>,
     }
     let mut spent = BTreeSet::new();
-    let mut origins: BTreeMap<ProposerId, Known> = BTreeMap::new();
+    let mut proposers: BTreeMap<ProposerId, Known> = BTreeMap::new();
     let mut replied = Vec::new();
     for (_, at, submission) in submissions {
         let new = || Known { low_watermark: 1, at: *at, replies: BTreeMap::new() };
-        let known = origins.entry(submission.proposer).or_insert_with(new);
+        let known = proposers.entry(submission.proposer).or_insert_with(new);
         if at.since(known.at) >= limits::PROPOSER_RETENTION {
             let behind = known.replies.last_key_value().map_or(0, |(last, _)| last + 1);
             known.low_watermark = known.low_watermark.max(behind);
@@ -443,9 +444,9 @@ fn promised(submissions: &[(u64, Timestamp, Submission)]) -> (Vec<Reply>, BTreeS
             known.replies.entry(submission.sequence).or_insert_with(is_first).clone()
         });
     }
-    let kept = origins.into_iter().flat_map(|(origin, known)| {
+    let kept = proposers.into_iter().flat_map(|(proposer, known)| {
         let kept: Vec<_> =
-            known.replies.range(known.low_watermark..).map(|(sequence, _)| (origin, *sequence)).collect();
+            known.replies.range(known.low_watermark..).map(|(sequence, _)| (proposer, *sequence)).collect();
         kept
     });
     (replied, kept.collect())

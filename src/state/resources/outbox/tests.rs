@@ -69,7 +69,7 @@ fn weight() -> u64 {
     let row = OutboxRow {
         event: Some(about("x")),
         at_millis: START.millis(),
-        passed_millis: START.millis(),
+        elapsed_millis: START.millis(),
         stream_id: String::new(),
     };
     bytes_of(&row)
