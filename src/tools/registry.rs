@@ -3,6 +3,7 @@
 //! Two route sets share one registry; [`RegistryView`] names the one of a request.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::audit::{self, Action, Audit, Decision, Draft, PendingEntry};
 use super::entry::Entry;
@@ -218,7 +219,7 @@ impl Registry {
         _current: &LinearizableRead,
         tool_id: &str,
         view: RegistryView,
-    ) -> Result<ToolRow, Error> {
+    ) -> Result<Arc<ToolRow>, Error> {
         let row = self.state.tool(tool_id)?;
         let takes = |row: &ToolRow, wanted: &str| {
             row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)
