@@ -381,9 +381,9 @@ mod tests {
             published_at: usable_from,
             retired_at: None,
             tainted_at: None,
-            published_passed: usable_from,
+            published_elapsed: usable_from,
             usable_from,
-            ended_passed: None,
+            ended_elapsed: None,
         }
     }
 

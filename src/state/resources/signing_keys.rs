@@ -36,11 +36,11 @@ pub struct SigningKeyRecord {
     /// Log time of the taint: none of its signatures is accepted.
     pub tainted_at: Option<Timestamp>,
     /// Elapsed time of publication.
-    pub published_passed: Timestamp,
+    pub published_elapsed: Timestamp,
     /// Elapsed time from which it may sign.
     pub usable_from: Timestamp,
     /// Elapsed time of retirement, or of a later taint.
-    pub ended_passed: Option<Timestamp>,
+    pub ended_elapsed: Option<Timestamp>,
 }
 
 /// State of a key at a time.
@@ -111,12 +111,12 @@ impl SigningKeyRecord {
     /// Log time from which it can sign, for display.
     #[must_use]
     pub fn usable_at(&self) -> Timestamp {
-        self.published_at.plus(self.usable_from.since(self.published_passed))
+        self.published_at.plus(self.usable_from.since(self.published_elapsed))
     }
 
     /// Whether it ended so long ago that no signature of a key of this algorithm from before is accepted.
     fn has_outlived(&self, algorithm: SigningAlgorithm, elapsed: Timestamp) -> bool {
-        self.ended_passed.is_some_and(|ended| elapsed >= ended.plus(outlived_by(algorithm)))
+        self.ended_elapsed.is_some_and(|ended| elapsed >= ended.plus(outlived_by(algorithm)))
     }
 
     /// Whether it signs or will sign.
@@ -145,9 +145,9 @@ impl SigningKeyRecord {
             published_at: Timestamp::from_millis(row.published_at_millis),
             retired_at: instant(row.retired_at_millis),
             tainted_at: instant(row.tainted_at_millis),
-            published_passed: Timestamp::from_millis(row.published_elapsed_millis),
+            published_elapsed: Timestamp::from_millis(row.published_elapsed_millis),
             usable_from: Timestamp::from_millis(row.usable_from_millis),
-            ended_passed: instant(row.ended_elapsed_millis),
+            ended_elapsed: instant(row.ended_elapsed_millis),
         })
     }
 
@@ -161,8 +161,8 @@ impl SigningKeyRecord {
             retired_at_millis: millis(self.retired_at),
             tainted_at_millis: millis(self.tainted_at),
             algorithm: write_algorithm(self.algorithm),
-            published_elapsed_millis: self.published_passed.millis(),
-            ended_elapsed_millis: millis(self.ended_passed),
+            published_elapsed_millis: self.published_elapsed.millis(),
+            ended_elapsed_millis: millis(self.ended_elapsed),
         }
         .encode_to_vec()
     }
@@ -233,9 +233,9 @@ pub fn publish(
         published_at: now,
         retired_at: None,
         tainted_at: None,
-        published_passed: elapsed,
+        published_elapsed: elapsed,
         usable_from: if signs_at_once { elapsed } else { elapsed.plus(limits::KEY_PUBLISH_AHEAD) },
-        ended_passed: None,
+        ended_elapsed: None,
     };
     tables.put(SIGNING_KEY, facts.kid.as_bytes(), facts.to_row());
     append_feed_event(tables, now, &facts.kid, "published")?;
@@ -292,7 +292,7 @@ fn put_retired(
     (now, elapsed): (Timestamp, Timestamp),
     key: SigningKeyRecord,
 ) -> Result<(), Corrupt> {
-    let retired = SigningKeyRecord { retired_at: Some(now), ended_passed: Some(elapsed), ..key };
+    let retired = SigningKeyRecord { retired_at: Some(now), ended_elapsed: Some(elapsed), ..key };
     tables.put(SIGNING_KEY, retired.kid.as_bytes(), retired.to_row());
     append_feed_event(tables, now, &retired.kid, "retired")
 }
@@ -316,8 +316,8 @@ pub fn taint(
     if key.tainted_at.is_none() {
         append_feed_event(tables, time.now, &command.kid, "tainted")?;
     }
-    let (tainted_at, ended_passed) = (Some(time.now), Some(time.elapsed));
-    let tainted = SigningKeyRecord { tainted_at, ended_passed, ..key.clone() };
+    let (tainted_at, ended_elapsed) = (Some(time.now), Some(time.elapsed));
+    let tainted = SigningKeyRecord { tainted_at, ended_elapsed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     let details = RevocationDetails { is_own_key: true, ..RevocationDetails::default() };
     revocations::revoke(tables, time, index, digest.as_bytes(), details)?;
@@ -344,9 +344,9 @@ mod tests {
             published_at: Timestamp::from_secs(1),
             retired_at: Some(Timestamp::from_secs(2)),
             tainted_at: None,
-            published_passed: Timestamp::from_secs(1),
+            published_elapsed: Timestamp::from_secs(1),
             usable_from: Timestamp::from_secs(1),
-            ended_passed: Some(ENDED),
+            ended_elapsed: Some(ENDED),
         }
     }
 

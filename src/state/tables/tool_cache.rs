@@ -7,12 +7,12 @@ use prost::Message as _;
 
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command::ToolRow;
+use crate::state::command::{Tool, ToolRow};
 
 /// Memory of an entry, beside its key and its decoded row.
 const ENTRY_BYTES: usize = 512;
-/// Memory of a decoded row, compared with its encoding.
-const DECODED_FACTOR: usize = 2;
+/// Memory of an entry of a list in a decoded row, beside its text.
+const LIST_ENTRY_BYTES: usize = 48;
 
 /// Decoded rows, bounded by [`limits::TOOL_CACHE_BYTES_MAX`].
 pub struct ToolCache {
@@ -24,8 +24,7 @@ pub struct ToolCache {
 impl Default for ToolCache {
     fn default() -> Self {
         let bytes = |key: &Box<[u8]>, row: &Arc<ToolRow>| {
-            let bytes = ENTRY_BYTES + key.len() + DECODED_FACTOR * row.encoded_len();
-            u32::try_from(bytes).unwrap_or(u32::MAX)
+            u32::try_from(ENTRY_BYTES + key.len() + decoded_bytes(row)).unwrap_or(u32::MAX)
         };
         let rows = Cache::builder().max_capacity(limits::TOOL_CACHE_BYTES_MAX).weigher(bytes).build();
         Self { rows, changes: Mutex::default() }
@@ -74,6 +73,15 @@ impl ToolCache {
     fn changes(&self) -> MutexGuard<'_, u64> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Estimated memory of a decoded row.
+fn decoded_bytes(row: &ToolRow) -> usize {
+    let entries = row.tool.as_ref().map_or(0, |tool| {
+        let Tool { required_capabilities, allowed_operations, allowed_targets, protocols, .. } = tool;
+        required_capabilities.len() + allowed_operations.len() + allowed_targets.len() + protocols.len()
+    });
+    row.encoded_len() + LIST_ENTRY_BYTES * entries
 }
 
 impl std::fmt::Debug for ToolCache {

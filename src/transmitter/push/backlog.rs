@@ -121,6 +121,11 @@ impl Dropping {
         Self { cursor, excess, dropped: 0, since: None, oldest: None }
     }
 
+    /// Version of the cursor at which it began.
+    pub const fn version(&self) -> u64 {
+        self.cursor.version
+    }
+
     /// The next event to visit; `None` if the oldest event that stays was visited.
     pub fn next(&self) -> Option<EventId> {
         self.oldest.is_none().then_some(self.cursor.next)

@@ -257,7 +257,7 @@ impl Dispatcher {
                 subscription.backlog = Backlog::new(cursor.as_ref().clone());
                 self.catch_up.start(stream_id, subscription.backlog.begin());
             } else {
-                in_excess.push(StreamInExcess { stream: Arc::clone(&subscription.stream), excess });
+                in_excess.push(StreamInExcess { stream: Arc::clone(&subscription.stream), cursor, excess });
             }
         }
         if !in_excess.is_empty() {
@@ -291,25 +291,26 @@ impl Dispatcher {
 
 /// Work done before yielding.
 #[derive(Default)]
-struct Turn {
+pub struct Turn {
     rows: usize,
     dispatched: usize,
 }
 
 impl Turn {
     /// Counts a row that was dispatched to `dispatched` streams; returns whether to continue.
-    const fn has_capacity(&mut self, dispatched: usize) -> bool {
+    pub const fn has_capacity(&mut self, dispatched: usize) -> bool {
         self.rows += 1;
         self.dispatched = self.dispatched.saturating_add(dispatched);
         !self.is_exhausted()
     }
 
-    const fn is_exhausted(&self) -> bool {
+    /// Whether to yield.
+    pub const fn is_exhausted(&self) -> bool {
         self.rows >= limits::OUTBOX_ROWS_PER_STEP || self.dispatched >= limits::OUTBOX_MATCHES_PER_STEP
     }
 }
 
-/// Dispatches an event to the matching streams for which `is_selected`; returns how many match.
+/// Dispatches an event to the matching streams for which `is_selected`; returns how many deliver its type.
 fn dispatch(
     subscriptions: &mut Subscriptions,
     event: &OutboxEvent,

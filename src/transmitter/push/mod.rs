@@ -1,8 +1,8 @@
 //! Push delivery (RFC 8935), and the retention of all streams.
 //!
-//! [`PushWorkers::run`] works only while this node leads. One [`engine`] reads each event once and dispatches it to
+//! [`PushWorkers::run`] works only while this node leads. One [`dispatcher`] reads each event once and passes it to
 //! the streams that it matches; one [`worker`] per pushed stream delivers. Decisions are in files without I/O:
-//! [`window`], [`verdict`], [`backoff`], [`backlog`], [`uncommitted`].
+//! [`window`], [`response`], [`backoff`], [`backlog`], [`uncommitted`].
 
 mod attempt;
 mod backlog;
@@ -119,7 +119,7 @@ impl PushWorkers {
         let cluster = shared.state.cluster();
         loop {
             cluster.until_leads(true).await;
-            // Dropping the engine aborts everything that it started.
+            // Dropping the dispatcher aborts everything that it started.
             tokio::select! {
                 () = cluster.until_leads(false) => {}
                 () = Dispatcher::new(Arc::clone(&shared), seed).run() => {}

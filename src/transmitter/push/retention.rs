@@ -8,15 +8,18 @@ use futures::stream;
 
 use super::Shared;
 use super::backlog::{Dropping, Excess};
+use super::dispatcher::Turn;
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{self, EventId, State, Stream, StreamStatus};
+use crate::state::{self, EventId, State, Stream, StreamCursor, StreamStatus};
 use crate::transmitter::matching;
 
 /// A stream beyond its retention.
 pub struct StreamInExcess {
     pub stream: Arc<Stream>,
+    /// The cursor at which it was. If it has moved since, nothing is dropped.
+    pub cursor: Arc<StreamCursor>,
     pub excess: Excess,
 }
 
@@ -29,11 +32,10 @@ pub struct Enforced {
 
 /// Enforces the retention of these streams. After a failure the next sweep retries.
 pub async fn enforce(shared: Arc<Shared>, in_excess: Vec<StreamInExcess>) -> Vec<Enforced> {
-    let begin = |StreamInExcess { stream, excess }| {
-        let cursor = shared.state.stream_cursor(&stream.config.stream_id)?;
-        Some((stream, Dropping::new(cursor.as_ref().clone(), excess)))
+    let begin = |StreamInExcess { stream, cursor, excess }| {
+        (stream, Dropping::new(Arc::unwrap_or_clone(cursor), excess))
     };
-    let mut streams: Vec<_> = in_excess.into_iter().filter_map(begin).collect();
+    let mut streams: Vec<_> = in_excess.into_iter().map(begin).collect();
     if let Err(error) = find_oldest(&shared.state, &mut streams).await {
         tracing::error!(%error, "failed to read the outbox");
         return Vec::new();
@@ -57,18 +59,20 @@ pub async fn enforce(shared: Arc<Shared>, in_excess: Vec<StreamInExcess>) -> Vec
 /// Visits events of the outbox from the earliest cursor on, until each stream has found its oldest event that stays.
 async fn find_oldest(state: &State, streams: &mut [(Arc<Stream>, Dropping)]) -> Result<(), Corrupt> {
     loop {
-        let searching = streams.iter().filter_map(|(_, dropping)| dropping.next());
-        let Some(from) = searching.clone().min() else { return Ok(()) };
-        let rows_max = limits::OUTBOX_MATCHES_PER_STEP / searching.count();
-        let (rows_max, mut rows) = (rows_max.clamp(1, limits::OUTBOX_ROWS_PER_STEP), 0);
+        let next = streams.iter().filter_map(|(_, dropping)| dropping.next()).min();
+        let Some(from) = next else { return Ok(()) };
+        let mut turn = Turn::default();
         state.outbox(from, &mut |event| {
+            let mut tested = 0;
             for (stream, dropping) in &mut *streams {
-                dropping.visit(&event, |event| matching::matches(stream, event));
+                dropping.visit(&event, |event| {
+                    tested += 1;
+                    matching::matches(stream, event)
+                });
             }
-            rows += 1;
-            rows < rows_max
+            turn.has_capacity(tested)
         })?;
-        if rows < rows_max {
+        if !turn.is_exhausted() {
             return Ok(());
         }
         tokio::task::yield_now().await;
@@ -80,6 +84,9 @@ impl Shared {
     async fn drop_events(&self, stream: &Arc<Stream>, dropping: Dropping) -> Result<(), state::Error> {
         let Some(reason) = dropping.reason(&self.limits.retention) else { return Ok(()) };
         let stream_id = &stream.config.stream_id;
+        if self.state.stream_cursor(stream_id).is_none_or(|now| now.version != dropping.version()) {
+            return Err(state::Error::StreamChanged);
+        }
         // The receiver sees the reason, even if it had paused the stream itself.
         if let Some(now) = self.state.stream(stream_id)
             && (now.status == StreamStatus::Enabled
@@ -127,7 +134,7 @@ mod tests {
             turns += 1;
         }
         drop(pass);
-        assert_eq!(turns, 60_usize.div_ceil(limits::OUTBOX_MATCHES_PER_STEP / streams));
+        assert_eq!(turns, 60_usize.div_ceil(limits::OUTBOX_MATCHES_PER_STEP.div_ceil(streams)));
         for (_, dropping) in in_excess {
             assert_eq!((dropping.dropped(), dropping.next()), (59, None), "the last one stays");
         }
