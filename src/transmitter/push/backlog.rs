@@ -326,7 +326,7 @@ mod tests {
             (1..9).for_each(|second| dropping.visit(&event(second), |_| true));
             dropping.reason(&RETENTION)
         };
-        let since = "the oldest since 1970-01-01T00:16:42Z; the oldest are dropped";
+        let since = "the oldest since 1970-01-01T00:16:42.000Z; the oldest are dropped";
         assert_eq!(reason(Excess::Events(2)), Some(format!("more than 10 events wait, {since}")));
         assert_eq!(reason(Excess::Age(at(5))), Some(format!("events wait for more than 1m 40s, {since}")));
         assert_eq!(reason(Excess::Age(at(2))), None, "nothing is dropped");
