@@ -179,7 +179,12 @@ pub fn encode_batch(stamp: Stamp, submissions: Vec<Submission>) -> Bytes {
                 run.commands += 1;
             }
             _ => {
-                batch.runs.push(proto::Run { proposer, first_sequence: sequence, low_watermark, commands: 1 })
+                batch.runs.push(proto::Run {
+                    proposer,
+                    first_sequence: sequence,
+                    low_watermark,
+                    commands: 1,
+                });
             }
         }
     }

@@ -16,14 +16,14 @@ const LIST_ENTRY_BYTES: usize = 48;
 
 /// Decoded rows, bounded by [`limits::TOOL_CACHE_BYTES_MAX`].
 pub struct ToolCache {
-    rows: Cache<Box<[u8]>, Arc<ToolRow>>,
+    rows: Cache<Arc<[u8]>, Arc<ToolRow>>,
     /// Number of changes of the table. Locked while a row is added or removed.
     changes: Mutex<u64>,
 }
 
 impl Default for ToolCache {
     fn default() -> Self {
-        let bytes = |key: &Box<[u8]>, row: &Arc<ToolRow>| {
+        let bytes = |key: &Arc<[u8]>, row: &Arc<ToolRow>| {
             u32::try_from(ENTRY_BYTES + key.len() + decoded_bytes(row)).unwrap_or(u32::MAX)
         };
         let rows = Cache::builder().max_capacity(limits::TOOL_CACHE_BYTES_MAX).weigher(bytes).build();
