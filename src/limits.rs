@@ -1087,8 +1087,6 @@ pub const CLIENT_INTERMEDIATES_MAX: usize = 6;
 /// Maximum bytes of cached verified signatures, with their claims; beyond it: verified again. An entry of a short credential
 /// takes 3 KiB.
 pub const SIGNATURE_CACHE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Maximum bytes of decoded rows of tools; beyond it: unpacked and decoded again.
-pub const TOOL_CACHE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 // --- push delivery -----------------------------------------------------------------------------
 

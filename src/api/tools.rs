@@ -2,8 +2,6 @@
 //!
 //! Both route sets differ only in their path and in [`RegistryView`].
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -219,7 +217,7 @@ fn answer_one(
     if is_known {
         return Ok((StatusCode::NOT_MODIFIED, common).into_response());
     }
-    Ok((common, Json(ToolRecord::try_from(Arc::unwrap_or_clone(row))?)).into_response())
+    Ok((common, Json(ToolRecord::try_from(row)?)).into_response())
 }
 
 /// Deregisters a tool. Its audit stays.

@@ -3,7 +3,6 @@
 //! Two route sets share one registry; [`RegistryView`] names the one of a request.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::audit::{self, Action, Audit, Decision, Draft, PendingEntry};
 use super::entry::Entry;
@@ -219,7 +218,7 @@ impl Registry {
         _current: &LinearizableRead,
         tool_id: &str,
         view: RegistryView,
-    ) -> Result<Arc<ToolRow>, Error> {
+    ) -> Result<ToolRow, Error> {
         let row = self.state.tool(tool_id)?;
         let takes = |row: &ToolRow, wanted: &str| {
             row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)

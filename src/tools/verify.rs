@@ -13,7 +13,7 @@ use crate::limits;
 use crate::own_tokens::OwnTokens;
 use crate::peer_tokens::Refused;
 use crate::policy::blast_radius::Containment;
-use crate::state::command::Tool;
+use crate::state::command::{Tool, ToolRow};
 use crate::state::{self, CallContext, LeaseProof, State};
 use crate::telemetry::Metrics;
 use crate::text::values::Protocol;
@@ -180,8 +180,7 @@ impl ToolCallVerifier {
             authentic = self.authenticate(&fresh, &request, now);
         }
         // An unknown tool is confirmed by a linearizable read before 404.
-        let row = self.state.confirmed(|| self.state.tool(&request.tool_id)).await?;
-        let tool = row.as_deref().and_then(|row| row.tool.as_ref()).ok_or(Error::UnknownTool)?;
+        let tool = self.state.confirmed(|| self.tool(&request.tool_id)).await?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
             record_subject(&mut draft, authentic.credential());
@@ -190,7 +189,7 @@ impl ToolCallVerifier {
         // Begun before the token is spent: nothing is done that cannot be audited.
         let open = self.audit.begin(draft)?;
         let outcome = match caught_up {
-            Ok(_) => self.run_checks(&fresh, authentic, tool, &request, caller).await,
+            Ok(_) => self.run_checks(&fresh, authentic, &tool, &request, caller).await,
             Err(error) => Err(error),
         };
         if breaks::active(Break::LeaseAfterLookup) {
@@ -226,6 +225,10 @@ impl ToolCallVerifier {
         let applied = self.state.cluster().until_applied(position.index);
         let caught_up = tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await;
         caught_up.map(|()| true).map_err(|_| Error::Behind)
+    }
+
+    fn tool(&self, tool_id: &str) -> Result<Option<Tool>, Error> {
+        Ok(self.state.tool(tool_id)?.and_then(|row: ToolRow| row.tool))
     }
 
     async fn run_checks(

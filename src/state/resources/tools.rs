@@ -3,8 +3,6 @@
 //! The content of a tool was validated before; here `apply` decides ownership and preconditions. A caller that registers
 //! tools must not determine how much memory a node needs: reads use [`crate::state::tables::row_cache`], which is bounded, or the database.
 
-use std::sync::Arc;
-
 use prost::Message as _;
 
 use super::feed::{self, NewFeedEvent};
@@ -244,8 +242,9 @@ impl PageBuilder<'_> {
 
 impl State {
     /// A registered tool.
-    pub fn tool(&self, tool_id: &str) -> Result<Option<Arc<ToolRow>>, Error> {
-        Ok(self.cluster.machine().row_cache().tool(self.cluster.view(), tool_id)?)
+    pub fn tool(&self, tool_id: &str) -> Result<Option<ToolRow>, Error> {
+        let view = self.cluster.machine().row_cache().over(self.cluster.view());
+        Ok(row_of(&Tables::new(&view), tool_id)?)
     }
 
     /// Number of tools of a caller.

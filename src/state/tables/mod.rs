@@ -4,7 +4,6 @@ pub(crate) mod packed_rows;
 pub(crate) mod packed_table;
 pub(crate) mod quotas;
 pub(crate) mod row_cache;
-mod tool_cache;
 pub(crate) mod ttl_buckets;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,21 +3,16 @@
 //!
 //! Callers write these rows, so the bound is in bytes, not in rows. Rows that do not fit are read from the database.
 
-use std::sync::Arc;
-
 use super::packed_rows::Packing;
 use super::packed_table::{Lookup, PackedTable};
-use super::tool_cache::ToolCache;
-use super::{AUDIT_HEAD, TOOL, Tables, try_scan};
+use super::{AUDIT_HEAD, TOOL, try_scan};
 use crate::cluster::{Corrupt, View, Write};
 use crate::limits;
-use crate::state::command::ToolRow;
 
 /// Tables in memory, as far as they fit.
 #[derive(Debug)]
 pub struct RowCache {
     tools: PackedTable,
-    decoded_tools: ToolCache,
     audit_heads: PackedTable,
 }
 
@@ -25,7 +20,6 @@ impl Default for RowCache {
     fn default() -> Self {
         Self {
             tools: PackedTable::new(Packing::Compressed, limits::TOOLS_PACKED_BYTES_MAX),
-            decoded_tools: ToolCache::default(),
             // Hashes have nothing in common.
             audit_heads: PackedTable::new(Packing::Plain, limits::AUDIT_HEADS_PACKED_BYTES_MAX),
         }
@@ -45,25 +39,16 @@ impl RowCache {
     pub fn project(&self, write: &Write) -> Result<(), Corrupt> {
         match write {
             Write::Put { table, key, value } => {
-                self.packed(table).map_or(Ok(()), |packed| packed.put(key, value))?;
+                self.packed(table).map_or(Ok(()), |packed| packed.put(key, value))
             }
-            Write::Delete { table, key } => {
-                self.packed(table).map_or(Ok(()), |packed| packed.remove(key))?;
-            }
+            Write::Delete { table, key } => self.packed(table).map_or(Ok(()), |packed| packed.remove(key)),
             Write::DeleteRange { table, .. } => {
                 if let Some(packed) = self.packed(table) {
                     packed.evict_all();
                 }
+                Ok(())
             }
         }
-        match write {
-            Write::Put { table: TOOL, key, .. } | Write::Delete { table: TOOL, key } => {
-                self.decoded_tools.changed(key);
-            }
-            Write::DeleteRange { table: TOOL, .. } => self.decoded_tools.clear(),
-            Write::Put { .. } | Write::Delete { .. } | Write::DeleteRange { .. } => {}
-        }
-        Ok(())
     }
 
     /// Rebuilds the tables. Every row is read, also of spans that do not fit.
@@ -75,14 +60,7 @@ impl RowCache {
             try_scan(view, table, &[], |key, row| builder.push(key, row).map(|()| true))?;
             packed.replace(builder)?;
         }
-        self.decoded_tools.clear();
         Ok(())
-    }
-
-    /// The row of a tool, from memory where possible, and otherwise from `below`.
-    pub fn tool(&self, below: &dyn View, tool_id: &str) -> Result<Option<Arc<ToolRow>>, Corrupt> {
-        let key = tool_id.as_bytes();
-        self.decoded_tools.get(key, || Tables::new(&self.over(below)).message(TOOL, key))
     }
 
     /// A view that reads from memory where possible, and otherwise from `below`.
