@@ -15,6 +15,7 @@ use super::inbox::Inbox;
 use super::retention::{self, Enforced, StreamInExcess};
 use super::subscriptions::{Change, Subscription, Subscriptions, change};
 use super::timers::finished;
+use super::turn::Turn;
 use super::worker::Worker;
 use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
@@ -286,27 +287,6 @@ impl Dispatcher {
             self.elapsed_time = ElapsedTime { at_last_entry, seen_at: now };
         }
         self.elapsed_time.at_last_entry.plus(now.saturating_sub(self.elapsed_time.seen_at))
-    }
-}
-
-/// Work done before yielding.
-#[derive(Default)]
-pub struct Turn {
-    rows: usize,
-    dispatched: usize,
-}
-
-impl Turn {
-    /// Counts a row that was dispatched to `dispatched` streams; returns whether to continue.
-    pub const fn has_capacity(&mut self, dispatched: usize) -> bool {
-        self.rows += 1;
-        self.dispatched = self.dispatched.saturating_add(dispatched);
-        !self.is_exhausted()
-    }
-
-    /// Whether to yield.
-    pub const fn is_exhausted(&self) -> bool {
-        self.rows >= limits::OUTBOX_ROWS_PER_STEP || self.dispatched >= limits::OUTBOX_MATCHES_PER_STEP
     }
 }
 

@@ -14,6 +14,7 @@ mod response;
 mod retention;
 mod subscriptions;
 mod timers;
+mod turn;
 mod uncommitted;
 mod window;
 mod worker;

@@ -8,7 +8,7 @@ use futures::stream;
 
 use super::Shared;
 use super::backlog::{Dropping, Excess};
-use super::dispatcher::Turn;
+use super::turn::Turn;
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
