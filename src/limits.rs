@@ -458,6 +458,8 @@ pub const BUNDLE_REFRESH_HINT: Duration = Duration::from_secs(60);
 pub const SYNC_BODY_BYTES_MAX: usize = 4 * 1024;
 /// Maximum entries in a response to a call between fabrics.
 pub const SYNC_ENTRIES_MAX: usize = 5000;
+/// The same after calls that were not answered in time: half as many after each, but at least this.
+pub const SYNC_ENTRIES_MIN: usize = 100;
 /// Maximum size of a response to a call between fabrics; a larger one is refused, and none is written.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
 pub const SYNC_ANSWER_BYTES_MAX: usize = 1024 * 1024;
@@ -490,9 +492,10 @@ pub const SYNC_ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// import of one without entries.
 pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
 /// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure. Also the wait after a new
-/// set of keys.
+/// set of keys, unless the lease of the peer is so short that a quarter of it is less.
 pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
-/// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end; and after the second
+/// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end, once each endpoint of the
+/// peer has failed; and after the second
 /// response within this time for which a ledger is read again from its beginning.
 /// Metric: `svc_federation_calls_total`.
 pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);

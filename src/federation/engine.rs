@@ -152,8 +152,12 @@ struct Page {
 pub struct Engine {
     issuer: String,
     endpoints: usize,
+    /// Time for which a peer may hold a call, and maximum wait after a response: its lease is renewed several times before
+    /// it ends.
     hold: Duration,
     endpoint: usize,
+    /// Maximum entries of a response until the copy is up to date again.
+    entries_max: usize,
     /// Whether the last call was answered: the next one may be held. Until then, the lease runs out.
     is_answered: bool,
     failures: u32,
@@ -174,9 +178,9 @@ impl Engine {
         Self {
             issuer,
             endpoints: endpoints.max(1),
-            // A lease is renewed several times before it ends.
             hold: (lease / 4).min(limits::SYNC_HOLD_MAX),
             endpoint: 0,
+            entries_max: limits::SYNC_ENTRIES_MAX,
             is_answered: false,
             failures: 0,
             page: None,
@@ -214,14 +218,13 @@ impl Engine {
             since: since.map(|since| since.to_string()),
             floor: since.map(|_| known.complete_from),
             hold_ms: u64::try_from(self.next_hold().as_millis()).unwrap_or_default(),
-            limit: Some(limits::SYNC_ENTRIES_MAX as u64),
+            limit: Some(self.entries_max as u64),
             keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
             cursor: cursor.clone(),
             honours_lease: false,
             enforced: None,
         };
-        let expected =
-            Expected { issuer: self.issuer.clone(), since, cursor, limit: limits::SYNC_ENTRIES_MAX };
+        let expected = Expected { issuer: self.issuer.clone(), since, cursor, limit: self.entries_max };
         Call { endpoint: self.endpoint, request, expected, known }
     }
 
@@ -262,7 +265,7 @@ impl Engine {
             }
         }
         if answer.keys.is_some() && !known.keys_etag.is_empty() {
-            limits::PEER_RETRY_MAX
+            limits::PEER_RETRY_MAX.min(self.hold)
         } else if answer.entries.is_empty() {
             limits::PEER_RETRY_MIN
         } else {
@@ -316,6 +319,9 @@ impl Engine {
     pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
         let hold = self.next_hold();
         (self.failures, self.is_answered) = (0, true);
+        if outcome == Outcome::NothingNew {
+            self.entries_max = limits::SYNC_ENTRIES_MAX;
+        }
         match outcome {
             Outcome::Held => {
                 // Not all of the page is imported.
@@ -328,13 +334,18 @@ impl Engine {
         }
     }
 
-    /// Time until the next call, to the next endpoint, after a failure. A page is then read again from the position.
+    /// Time until the next call, to the next endpoint, after a failure. A page is then read again from the position. After a
+    /// failure that would repeat, the wait is long once every endpoint has failed: one of them alone must not end the lease.
     pub fn failed(&mut self, failure: &Failure, random: u64) -> Duration {
         self.page = None;
         self.endpoint = (self.endpoint + 1) % self.endpoints;
         self.failures = self.failures.saturating_add(1);
         self.is_answered = false;
-        if failure.is_lasting() {
+        if matches!(failure, Failure::Unanswered(_)) {
+            // The connection may be too slow for so many in time.
+            self.entries_max = (self.entries_max / 2).max(limits::SYNC_ENTRIES_MIN);
+        }
+        if failure.is_lasting() && self.failures as usize >= self.endpoints {
             return limits::PEER_RETRY_LASTING;
         }
         let doubled = 2_u32.checked_pow(self.failures.saturating_sub(1));

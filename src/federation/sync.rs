@@ -96,6 +96,8 @@ pub(super) struct Call {
     keys: Option<String>,
     honours_lease: bool,
     enforced: Option<LogPosition>,
+    /// Boot time of its arrival.
+    at: Duration,
 }
 
 impl Call {
@@ -141,8 +143,8 @@ impl Federation {
         call: &Call,
     ) -> Result<SyncResponse, Error> {
         self.check_not_ahead(peer, call)?;
-        let at = self.parts.clock.boot();
-        self.calls.record(&peer.issuer, LastCall { since: call.position, enforced: call.enforced, at });
+        let last = LastCall { since: call.position, enforced: call.enforced, at: call.at };
+        self.calls.record(&peer.issuer, last);
         let mut held = pin!(tokio::time::sleep(call.hold));
         let mut changes = self.parts.state.ledger_changes();
         let mut is_over = call.hold.is_zero();
@@ -204,7 +206,8 @@ impl Federation {
         // runs while this fabric is down.
         let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
         let cursor = cursor.map(|text| self.read_cursor(&text)).transpose()?;
-        Ok(Call { since, position, cursor, floor, hold, limit, keys, honours_lease, enforced })
+        let at = self.parts.clock.boot();
+        Ok(Call { since, position, cursor, floor, hold, limit, keys, honours_lease, enforced, at })
     }
 
     /// Refuses a position in a part of our log that does not exist. Logged once until the peer calls validly.

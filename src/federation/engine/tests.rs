@@ -10,8 +10,10 @@ const HERE: Incarnation = Incarnation::from_bytes([0x0f; 16]);
 const OTHER: Incarnation = Incarnation::from_bytes([0x10; 16]);
 const START: Duration = Duration::from_secs(1000);
 
+const ENDPOINTS: usize = 3;
+
 fn engine() -> Engine {
-    Engine::new(PEER.to_owned(), 3, Duration::from_secs(60), START)
+    Engine::new(PEER.to_owned(), ENDPOINTS, Duration::from_secs(60), START)
 }
 
 /// A copy that is up to date at log index 100.
@@ -245,12 +247,43 @@ fn wait_after_failures_doubles_with_jitter() {
     );
 }
 
-/// Attack: nonsense, or more than the quota, in every response.
+/// Attack: nonsense, or more than the quota, in every response. One endpoint that answers so does not end the lease: the
+/// next one is called first.
 #[test]
 fn response_that_has_no_effect_costs_one_call_a_minute() {
     let rule = Malformed { field: "through".to_owned(), rule: "must be less".to_owned() };
     for failure in [Failure::Malformed(rule), Failure::OverQuota, Failure::RolledBack] {
-        assert_eq!(engine().failed(&failure, 0), limits::PEER_RETRY_LASTING, "{failure}");
+        let mut engine = engine();
+        for _ in 1..ENDPOINTS {
+            assert!(engine.failed(&failure, 0) < limits::PEER_RETRY_MAX, "{failure}");
+        }
+        for _ in 0..2 {
+            assert_eq!(engine.failed(&failure, 0), limits::PEER_RETRY_LASTING, "{failure}");
+        }
+    }
+}
+
+/// A response that does not arrive in time over a slow connection was requested again in full, for ever.
+#[test]
+fn call_that_was_not_answered_requests_fewer_entries() {
+    let mut engine = engine();
+    let requested = |engine: &mut Engine| {
+        let call = engine.call(known());
+        assert_eq!(call.request.limit, Some(call.expected.limit as u64));
+        call.expected.limit
+    };
+    engine.failed(&Failure::Status(503), 0);
+    assert_eq!(requested(&mut engine), limits::SYNC_ENTRIES_MAX);
+    engine.failed(&Failure::Unanswered("timeout".to_owned()), 0);
+    assert_eq!(requested(&mut engine), limits::SYNC_ENTRIES_MAX / 2);
+    for _ in 0..10 {
+        engine.failed(&Failure::Unanswered("timeout".to_owned()), 0);
+    }
+    for (outcome, limit) in
+        [(Outcome::Imported, limits::SYNC_ENTRIES_MIN), (Outcome::NothingNew, limits::SYNC_ENTRIES_MAX)]
+    {
+        engine.succeeded(outcome, Duration::ZERO);
+        assert_eq!(requested(&mut engine), limit, "{outcome:?}");
     }
 }
 
@@ -291,6 +324,19 @@ fn import_without_entries_is_not_followed_at_once() {
     assert_eq!(pause_after(&mut engine, known(), keys, START), limits::PEER_RETRY_MAX);
     // The first copy has a first set of keys.
     assert_eq!(pause_after(&mut engine, Known::default(), keys, START), Duration::ZERO);
+}
+
+/// Regression: with a lease as short as the wait after a new set of keys, each change of the keys ended it.
+#[test]
+fn wait_after_new_keys_is_shorter_than_the_lease() {
+    for lease in [limits::PEER_STALE_AFTER_MIN, limits::PEER_LEASE] {
+        let mut engine = Engine::new(PEER.to_owned(), 1, lease, START);
+        let keys = |answer: &mut Answer| {
+            (answer.keys, answer.entries) = (Some(new_keys()), vec![entry(110)]);
+        };
+        let pause = pause_after(&mut engine, known(), keys, START);
+        assert!(pause > Duration::ZERO && pause <= lease / 4, "{lease:?}: {pause:?}");
+    }
 }
 
 /// Attack: a fresh incarnation, or a reset, in every response, whole or not.
