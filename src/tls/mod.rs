@@ -307,5 +307,5 @@ pub fn peer_certificate(connection: &rustls::ServerConnection) -> Result<Option<
 /// The certificate of the node that answered, after the handshake.
 pub fn server_certificate(connection: &rustls::ClientConnection) -> Result<Option<PeerCertificate>, Error> {
     let sent = connection.peer_certificates().and_then(<[_]>::first);
-    Ok(sent.map(|certificate| svid::peer_certificate(certificate)).transpose()?)
+    Ok(sent.map(|certificate| svid::server_certificate(certificate)).transpose()?)
 }
