@@ -14,15 +14,17 @@ use super::Error;
 use crate::clock::Timestamp;
 use crate::id::{Incarnation, LogPosition};
 use crate::limits;
-use crate::state::{EventId, FeedEvent};
+use crate::state::{EventId, FeedEvent, FeedKind};
 
 /// Every event type (contract §7).
-pub const KINDS: [&str; 10] =
-    ["exchange", "denial", "caep", "signal", "tool", "agent", "stream", "revocation", "key", "cluster"];
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    let activities = [ActivityKind::Exchange, ActivityKind::Denial].map(ActivityKind::as_str);
+    activities.into_iter().chain(FeedKind::ALL.iter().copied().map(FeedKind::as_str))
+}
 
 /// The static name of a type.
 fn static_name(kind: &str) -> Option<&'static str> {
-    KINDS.into_iter().find(|name| *name == kind)
+    kinds().find(|name| *name == kind)
 }
 
 /// Requested event types.
@@ -419,10 +421,12 @@ mod tests {
 
     #[test]
     fn kinds_match_named_types_or_all() {
-        let kinds = Kinds::parse(["tool", "key", "tool"]).expect("kinds");
-        assert_eq!(KINDS.map(|kind| kinds.contains(kind)).iter().filter(|has| **has).count(), 2);
-        assert!(kinds.contains("tool") && kinds.contains("key"));
-        assert!(KINDS.iter().all(|kind| Kinds::default().contains(kind)));
+        let requested = Kinds::parse(["tool", "federation", "tool"]).expect("kinds");
+        assert_eq!(
+            kinds().filter(|kind| requested.contains(kind)).collect::<Vec<_>>(),
+            ["tool", "federation"]
+        );
+        assert!(kinds().all(|kind| Kinds::default().contains(kind)));
         for bad in ["", "Tool", "reset", "tool "] {
             assert!(matches!(Kinds::parse(["tool", bad]), Err(Error::UnknownType)), "{bad}");
         }

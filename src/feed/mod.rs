@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use frame::{Activity, ActivityKind, ActivityResult, FeedId, KINDS, Kinds};
+use frame::kinds;
+pub(crate) use frame::{Activity, ActivityKind, ActivityResult, FeedId, Kinds};
 pub(crate) use gathering::{FeedPeers, Gatherer};
 pub(crate) use subscriber::Subscriber;
 
@@ -38,7 +39,7 @@ pub enum Error {
     #[error("must be <incarnation>-<index>-<number>, as an id: of this feed")]
     MalformedId,
     /// Unknown event type.
-    #[error("types: each must be one of {}", KINDS.join(", "))]
+    #[error("types: each must be one of {}", kinds().collect::<Vec<_>>().join(", "))]
     UnknownType,
     /// The limit per node is reached.
     #[error("limit of feed subscribers of this node reached")]

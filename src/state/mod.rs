@@ -34,7 +34,7 @@ pub use resources::events::{
     EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,
 };
 pub use resources::feature_levels::recorded_version;
-pub(crate) use resources::feed::FeedEvent;
+pub(crate) use resources::feed::{FeedEvent, FeedKind};
 pub use resources::join_token::{InvalidJoinToken, JoinToken};
 pub(crate) use resources::ledger::{
     LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerState, LedgerSums, Sum,

@@ -223,7 +223,11 @@ async fn ledger_is_synced_and_peers_are_set() {
         let path = format!("{PEERS}/eu/{verb}");
         node.call_over(&operator, "POST", &path, &[], "").await
     };
+    let mut feed = node.feed(&operator, "?types=federation", &[]).await;
+    assert_eq!(feed.status, 200);
     assert_eq!(set("pause").await.json()["state"], "paused");
+    let event = feed.next().await.expect("an event");
+    assert_eq!(event.words(), ("federation", "https://eu.example", "peer is paused"));
     sync().await.is_refused(403, "access_denied", "paused");
     for path in [HASH, "/v1/federation/revocation-export"] {
         node.call_over(&peer, "GET", path, &[], "").await.is_refused(403, "access_denied", "paused");

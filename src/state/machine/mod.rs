@@ -19,7 +19,7 @@ use super::command::{
 };
 use super::feature_level;
 use super::resources::events::{EventId, Span};
-use super::resources::feed::NewFeedEvent;
+use super::resources::feed::{FeedKind, NewFeedEvent};
 use super::resources::peers::index::PeerIndex;
 use super::resources::revocation_index::RevocationIndex;
 use super::resources::{
@@ -408,12 +408,8 @@ fn bootstrap(tables: &mut Tables<'_>, time: EntryTime, command: &Bootstrap) -> R
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
     tables.put(META, BOOTSTRAPPED_AT, time.elapsed.millis().to_be_bytes().to_vec());
-    let feed_event = NewFeedEvent {
-        kind: "cluster",
-        subject: &cluster_id,
-        detail: "bootstrapped",
-        ..NewFeedEvent::default()
-    };
+    let feed_event =
+        NewFeedEvent { kind: FeedKind::Cluster, subject: &cluster_id, target: "", detail: "bootstrapped" };
     feed::append(tables, time.now, feed_event)?;
     Ok(Reply::Done { changed: true })
 }

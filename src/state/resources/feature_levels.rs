@@ -2,7 +2,7 @@
 //!
 //! The level is raised to one that every member has reported to support. It is never lowered.
 
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use super::nodes;
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, Status};
@@ -54,7 +54,8 @@ pub fn raise(tables: &mut Tables<'_>, now: Timestamp, command: &RaiseFeatureLeve
     check(command.level, &SUPPORTED)?;
     tables.set_number(FEATURE_LEVEL, command.level.into());
     let detail = &format!("raised to {}", command.level);
-    let event = NewFeedEvent { kind: "cluster", subject: "feature level", target: &command.caller, detail };
+    let event =
+        NewFeedEvent { kind: FeedKind::Cluster, subject: "feature level", target: &command.caller, detail };
     feed::append(tables, now, event)?;
     Ok(Reply::Done { changed: true })
 }

@@ -16,11 +16,39 @@ use crate::state::tables::{FEED, Tables, decode};
 /// Row of the meta table: the [`Span`] of the feed.
 pub const SPAN: &[u8] = b"feed";
 
+macro_rules! kinds {
+    ($($name:ident = $text:literal),+) => {
+        /// Type of an event of the live feed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum FeedKind {
+            $($name),+
+        }
+
+        impl FeedKind {
+            /// Every type.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// Wire value.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text),+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Caep = "caep", Signal = "signal", Tool = "tool", Agent = "agent", Stream = "stream", Revocation = "revocation",
+    Key = "key", Cluster = "cluster", Federation = "federation"
+}
+
 /// An event of the live feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedEvent {
     pub id: EventId,
-    /// `signal`, `caep`, `revocation`, `tool`, `agent`, `stream`, `key`, `cluster` or `federation`.
+    /// The text of a [`FeedKind`].
     pub kind: String,
     /// Log time of its entry.
     pub at: Timestamp,
@@ -35,9 +63,9 @@ pub struct FeedEvent {
 }
 
 /// An event to be appended to the feed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct NewFeedEvent<'e> {
-    pub kind: &'e str,
+    pub kind: FeedKind,
     pub subject: &'e str,
     /// Related object; empty if there is none.
     pub target: &'e str,
@@ -49,7 +77,7 @@ impl<'e> NewFeedEvent<'e> {
     /// An event about an agent: the caller, and what it did.
     #[must_use]
     pub fn of_agent(agent_id: &'e str, by: &'e str, detail: &'e str) -> Self {
-        Self { kind: "agent", subject: agent_id, target: by, detail }
+        Self { kind: FeedKind::Agent, subject: agent_id, target: by, detail }
     }
 }
 
@@ -68,7 +96,7 @@ pub fn append_with_id(
 ) -> Result<(), Corrupt> {
     let text = |text: &str| truncate(text, limits::FEED_TEXT_BYTES_MAX).to_owned();
     let row = FeedRow {
-        kind: event.kind.to_owned(),
+        kind: event.kind.as_str().to_owned(),
         at_millis: now.millis(),
         subject: text(event.subject),
         target: text(event.target),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use super::{feature_levels, signing_keys};
 use crate::breaks::{self, Break};
 use crate::clock::Timestamp;
@@ -447,7 +447,7 @@ fn append_feed_event(
     detail: &str,
 ) -> Result<(), Corrupt> {
     let subject = &format!("node {node_id}");
-    feed::append(tables, now, NewFeedEvent { kind: "cluster", subject, target, detail })
+    feed::append(tables, now, NewFeedEvent { kind: FeedKind::Cluster, subject, target, detail })
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub fn by_operator(
     let issuer_revoked_before = agents::issuer_revoked(tables, &fact.value)?.unwrap_or_default();
     let digest = fact.digest.clone();
     let event = feed::NewFeedEvent {
-        kind: "revocation",
+        kind: feed::FeedKind::Revocation,
         subject: &fact.value,
         target: &fact.issuer,
         detail: &command.reason,

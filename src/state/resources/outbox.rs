@@ -8,7 +8,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::events::{self, EventId, SecurityEvent, Span};
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
@@ -69,12 +69,8 @@ pub fn append_for(
     let id = tables.take_event();
     let read = SecurityEvent::try_from(event.clone())?;
     let subject = read.subject();
-    let feed_event = NewFeedEvent {
-        kind: "caep",
-        subject: &subject,
-        target: &event.event_type,
-        ..NewFeedEvent::default()
-    };
+    let feed_event =
+        NewFeedEvent { kind: FeedKind::Caep, subject: &subject, target: &event.event_type, detail: "" };
     feed::append_with_id(tables, time.now, id, feed_event)?;
     let has_streams = tables.number(STREAMS)? > 0;
     let row = OutboxRow {

@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
@@ -51,7 +51,11 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Resu
     tables.put(POLICY_HISTORY, &number.to_be_bytes(), change.encode_to_vec());
     delete_oldest(tables)?;
     let (subject, target) = (command.digest.as_str(), command.applied_by.as_str());
-    feed::append(tables, now, NewFeedEvent { kind: "cluster", subject, target, detail: "policy applied" })?;
+    feed::append(
+        tables,
+        now,
+        NewFeedEvent { kind: FeedKind::Cluster, subject, target, detail: "policy applied" },
+    )?;
     Ok(Reply::Done { changed: true })
 }
 

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use super::revocation_index::EpochFloor;
 use super::{encryption_keys, nodes, signing_keys};
 use crate::clock::Timestamp;
@@ -52,7 +52,7 @@ pub fn begin_incarnation(
     feed::append(
         tables,
         time.now,
-        NewFeedEvent { kind: "cluster", subject, detail: "restored", ..NewFeedEvent::default() },
+        NewFeedEvent { kind: FeedKind::Cluster, subject, target: "", detail: "restored" },
     )?;
     Ok(DONE)
 }

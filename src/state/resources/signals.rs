@@ -160,14 +160,15 @@ fn publish(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> R
         effects => format!("{effects} effects"),
     };
     let feed_event = feed::NewFeedEvent {
-        kind: "signal",
+        kind: feed::FeedKind::Signal,
         subject: &command.subject,
         target: &command.issuer,
         detail: &detail,
     };
     feed::append(tables, time.now, feed_event)?;
     if !command.effects.is_empty() {
-        let feed_event = feed::NewFeedEvent { kind: "revocation", detail: &command.reason, ..feed_event };
+        let feed_event =
+            feed::NewFeedEvent { kind: feed::FeedKind::Revocation, detail: &command.reason, ..feed_event };
         feed::append(tables, time.now, feed_event)?;
     }
     command.events.into_iter().try_for_each(|event| outbox::append(tables, time, event))

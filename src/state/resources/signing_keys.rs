@@ -174,7 +174,11 @@ fn append_feed_event(
     kid: &str,
     detail: &str,
 ) -> Result<(), Corrupt> {
-    feed::append(tables, now, feed::NewFeedEvent { kind: "key", subject: kid, target: "", detail })
+    feed::append(
+        tables,
+        now,
+        feed::NewFeedEvent { kind: feed::FeedKind::Key, subject: kid, target: "", detail },
+    )
 }
 
 /// Algorithm in the log: ES256 is the empty text.

@@ -172,7 +172,7 @@ pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Repl
     tables.put(REVOCATION_END, &time_key(kept_until_millis, key), Vec::new());
     let fact = row.fact.unwrap_or_default();
     let feed_event = feed::NewFeedEvent {
-        kind: "revocation",
+        kind: feed::FeedKind::Revocation,
         subject: &fact.value,
         target: &fact.issuer,
         detail: "block lifted",

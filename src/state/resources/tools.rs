@@ -5,7 +5,7 @@
 
 use prost::Message as _;
 
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::limits;
@@ -128,7 +128,7 @@ fn append_feed_event(
 ) -> Result<(), Corrupt> {
     let Some(tool) = &row.tool else { return Ok(()) };
     let target = tool.resource_uri.as_deref().unwrap_or_default();
-    feed::append(tables, now, NewFeedEvent { kind: "tool", subject: &tool.tool_id, target, detail })
+    feed::append(tables, now, NewFeedEvent { kind: FeedKind::Tool, subject: &tool.tool_id, target, detail })
 }
 
 fn put_row(tables: &mut Tables<'_>, row: &ToolRow) {

@@ -25,7 +25,7 @@ pub use crate::state::command::PeerAct;
 
 use self::rows::copy_key;
 #[cfg(not(feature = "level-0"))]
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use super::ledger::sums_of;
 #[cfg(not(feature = "level-0"))]
 use crate::clock::Timestamp;
@@ -170,7 +170,7 @@ pub fn entries_of(command: &Command) -> usize {
 /// Tells those who watch what happened to a peer, by whom.
 #[cfg(not(feature = "level-0"))]
 fn note(tables: &mut Tables<'_>, now: Timestamp, peer: &str, by: &str, detail: &str) -> Result<(), Corrupt> {
-    let event = NewFeedEvent { kind: "federation", subject: peer, target: by, detail };
+    let event = NewFeedEvent { kind: FeedKind::Federation, subject: peer, target: by, detail };
     feed::append(tables, now, event)
 }
 

@@ -18,7 +18,7 @@ pub use self::filter::{Added, change_subject};
 pub use self::status::{InvalidStreamStatus, StreamStatus, set_status};
 
 use super::events::{SecurityEvent, VERIFICATION};
-use super::feed::{self, NewFeedEvent};
+use super::feed::{self, FeedKind, NewFeedEvent};
 use super::outbox;
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
@@ -165,7 +165,7 @@ fn put(tables: &mut Tables<'_>, now: Timestamp, row: StreamRow, detail: &str) ->
     feed::append(
         tables,
         now,
-        NewFeedEvent { kind: "stream", subject: &stream_id, detail, ..NewFeedEvent::default() },
+        NewFeedEvent { kind: FeedKind::Stream, subject: &stream_id, target: "", detail },
     )?;
     Ok(written(row))
 }
@@ -252,7 +252,7 @@ pub fn delete(tables: &mut Tables<'_>, now: Timestamp, command: &DeleteStream) -
     tables.subtract(STREAMS, 1)?;
     Quota::Streams.remove(tables, &owner)?;
     let feed_event =
-        NewFeedEvent { kind: "stream", subject: stream_id, detail: "deleted", ..NewFeedEvent::default() };
+        NewFeedEvent { kind: FeedKind::Stream, subject: stream_id, target: "", detail: "deleted" };
     feed::append(tables, now, feed_event)?;
     Ok(Reply::Done { changed: true })
 }
