@@ -59,7 +59,7 @@ breaks! {
     ApplyByWallClock = "apply-by-wall-clock";
     /// The leader takes its own wall clock for the median.
     IgnorePeerClocks = "ignore-peer-clocks";
-    /// Credentials of before a restore are accepted.
+    /// Credentials from before a restore are accepted.
     ForgetEpochFloor = "forget-epoch-floor";
     /// The id of a removed node is allocated again.
     ReuseNodeId = "reuse-node-id";
@@ -89,7 +89,7 @@ pub fn active(of_rule: Break) -> bool {
     *CHOSEN == Some(of_rule)
 }
 
-/// Says that this build breaks its promises, if it has the feature.
+/// Announces that this build breaks its promises, if it has the feature.
 ///
 /// # Errors
 /// The reason why a build with the feature runs no node.
@@ -98,7 +98,7 @@ pub const fn announce(_: &mut impl std::io::Write) -> Result<(), String> {
     Ok(())
 }
 
-/// Says that this build breaks its promises.
+/// Announces that this build breaks its promises.
 ///
 /// # Errors
 /// The reason why it runs no node.

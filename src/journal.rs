@@ -232,7 +232,7 @@ fn parse(file: &Bytes) -> Contents {
             }
             Read::TornTail => break,
             Read::Corrupt if rest.len() <= zeros => break,
-            // Reading resumes after a damaged record at the next byte where a valid record begins.
+            // Reading resumes after a corrupt record at the next byte where a valid record begins.
             Read::Corrupt => {
                 rest = rest.slice(1..);
                 contents.corrupt_bytes += 1;

@@ -54,8 +54,8 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// Fills `T` with members of an object whose other members are skipped and not checked: a hint, before [`parse`] decides
-/// about the whole document. `None` if it is no object or `T` cannot be filled.
+/// Fills `T` with fields of an object whose other fields are skipped and not checked: a hint, before
+/// [`parse`] decides about the whole document. `None` if it is no object or `T` cannot be filled.
 #[must_use]
 pub fn peek<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     // An array would fill a struct too, by position.

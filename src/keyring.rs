@@ -110,7 +110,7 @@ pub struct Keyring {
     unpublished: Arc<Mutex<Vec<StoredKey>>>,
 }
 
-/// The keys of this node for an algorithm, as of one moment.
+/// The keys of this node for an algorithm, as of one instant.
 struct OwnKeys {
     private: Guard<Arc<BTreeMap<String, StoredKey>>>,
     index: Guard<Arc<Index>>,
@@ -129,8 +129,8 @@ impl OwnKeys {
 
 impl Keyring {
     /// Reads the private halves in `directory`, which is created if it is missing. Keys for security event tokens are
-    /// generated with `generate_set_key`; a node without it does not transmit. The keys of an earlier life as transmitter
-    /// stay published until they are retired or tainted.
+    /// generated with `generate_set_key`; a node without it does not transmit. Keys from a time when the node
+    /// transmitted stay published until they are retired or tainted.
     ///
     /// # Errors
     /// A file is not a key, or other users have access to it.

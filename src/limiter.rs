@@ -51,7 +51,7 @@ impl<K: Eq + Hash + Clone> KeyedLimiter<K> {
         Self { per_key_max, total_max, total: Arc::new(Semaphore::new(total_max)), keys: Arc::default() }
     }
 
-    /// Without a limit in all.
+    /// Limits the permits per key only.
     pub(crate) fn per_key(max: usize) -> Self {
         Self::new(max, Semaphore::MAX_PERMITS)
     }

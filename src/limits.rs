@@ -111,20 +111,20 @@ pub const SUBJECT_BLOCKS_READ_PER_PAGE: usize = 10_000;
 pub const REVOCATIONS_EXPIRED_PER_ENTRY: usize = 256;
 /// Maximum ledger entries read per page of the export, selected or not; beyond it: the page ends early.
 pub const LEDGER_ROWS_READ_PER_PAGE: usize = 10_000;
-/// Maximum ledger entries read per step of the buckets of an epoch, or of a response to a peer, so that other requests
-/// proceed.
+/// Maximum ledger entries read per step of a scan for the buckets of an epoch, or for a response to a peer,
+/// so that other requests proceed.
 pub const LEDGER_ROWS_PER_STEP: usize = 1024;
 /// Maximum concurrent scans of epochs for their buckets per node, for operators, and as many for peers; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const LEDGER_SCANS_MAX: usize = 1;
-/// Maximum scans of an epoch whose entries change meanwhile; beyond it: 503.
+/// Maximum attempts to scan an epoch whose entries change meanwhile; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const LEDGER_SCAN_ATTEMPTS_MAX: usize = 3;
-/// Time for which an entry of a peer's ledger is remembered after its import, in elapsed time: longer than a token lives
-/// that crosses the border. Tokens older than the newest forgotten entry are refused.
+/// Retention of an entry of a peer's ledger after its import, in elapsed time: longer than the lifetime of a
+/// token of a peer fabric. Tokens older than the newest removed entry are refused.
 pub const FEDERATED_RETENTION: Duration = Duration::from_secs(65 * 60);
-/// Epochs for which an entry of a peer's ledger is remembered after it was written there. One that is older when it
-/// arrives is forgotten at once.
+/// Epochs for which an entry of a peer's ledger is retained after it was written there. An entry that is
+/// older when it arrives is removed at once.
 pub const FEDERATED_EPOCHS: u32 = 7;
 /// Maximum epochs with entries per copy of a peer's ledger; beyond it: the import is refused.
 pub const FEDERATED_EPOCHS_MAX: usize = 256;
@@ -139,7 +139,7 @@ pub const FEDERATED_ENTRIES_EXPIRED_PER_ENTRY: usize = 256;
 pub const FEDERATED_KEY_SET_BYTES_MAX: usize = 128 * 1024;
 /// Maximum peers of which something was ever imported or set; beyond it: the first import of another is refused.
 pub const FEDERATED_PEERS_MAX: usize = 1000;
-/// Maximum replaced incarnations remembered per peer: tokens of an older one are not judged.
+/// Maximum replaced incarnations retained per peer: tokens of an older one are not judged.
 pub const RETIRED_INCARNATIONS_MAX: usize = 16;
 /// Maximum length of the `reason` of an operator's revocation.
 /// Metric: `svc_http_requests_total{status="400"}`.
@@ -444,23 +444,23 @@ pub const AWAITED_PEERS_MAX: usize = 16;
 pub const PEER_CHAIN: Duration = Duration::from_secs(900);
 /// Minimum of that time.
 pub const PEER_CHAIN_MIN: Duration = Duration::from_secs(60);
-/// `Retry-After` of a credential that is not judged, because its peer fabric is not heard, in seconds.
+/// `Retry-After` of the refusal of a credential whose peer fabric has not responded lately, in seconds.
 /// Metric: `svc_exchange_total{result="peer_unjudged"}`.
 pub const PEER_UNJUDGED_RETRY_SECS: u32 = 5;
 /// Interval of the pings on a connection to a peer fabric.
 pub const PEER_FABRIC_PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the response to a ping; beyond it: the connection is closed.
 pub const PEER_FABRIC_PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Refresh interval that the bundle of our roots requests from its readers.
+/// Refresh interval that the bundle of our roots requests from its clients.
 pub const BUNDLE_REFRESH_HINT: Duration = Duration::from_secs(60);
 /// Maximum size of the body of a call between fabrics; beyond it: 413.
 /// Metric: `svc_http_requests_total{status="413"}`.
 pub const SYNC_BODY_BYTES_MAX: usize = 4 * 1024;
 /// Maximum entries in a response to a call between fabrics.
 pub const SYNC_ENTRIES_MAX: usize = 5000;
-/// The same after calls that were not answered in time: half as many after each, but at least this.
+/// Minimum of that number after calls that were not answered in time: each of them halves it.
 pub const SYNC_ENTRIES_MIN: usize = 100;
-/// Maximum size of a response to a call between fabrics; a larger one is refused, and none is written.
+/// Maximum size of a response to a call between fabrics; a larger one is neither sent nor accepted.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
 pub const SYNC_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum length of a page cursor in a response of a peer.
@@ -486,10 +486,10 @@ pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time beyond the requested hold within which a peer must have answered a call.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
 pub const SYNC_ANSWER_WAIT: Duration = Duration::from_secs(2);
-/// The same of a peer with a short lease, at least.
+/// Minimum of that time for a peer with a short lease.
 pub const SYNC_ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Minimum wait before a failed call to a peer is repeated, after a response without news that was not held, and after the
-/// import of one without entries.
+/// Minimum wait before a failed call to a peer is repeated; also the wait after a response without entries
+/// that was not held, or that was imported.
 pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
 /// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure. Also the wait after a new
 /// set of keys, unless the lease of the peer is so short that a quarter of it is less.
@@ -499,8 +499,8 @@ pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
 /// response within this time for which a ledger is read again from its beginning.
 /// Metric: `svc_federation_calls_total`.
 pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
-/// Maximum entries of peers in commands that are under way, so that a peer's flood does not delay other writes. A set of
-/// keys counts as all of them.
+/// Maximum entries of peers in commands in flight, so that a peer's flood does not delay other writes. A set
+/// of keys counts as all of them.
 pub const IMPORTS_UNDER_WAY_MAX: usize = 256;
 /// Interval at which the position in an idle peer's log is written to our log.
 pub const PEER_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);
@@ -581,7 +581,8 @@ pub const RSA_MODULUS_BITS_MAX: usize = 8192;
 /// Maximum time to parse and compile a policy bundle; beyond it the compiling process is killed.
 /// Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_LOAD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time to compile a policy bundle that is applied once more and run its tests; beyond it the process is killed.
+/// Maximum time to compile a policy bundle again and run its tests, before it is applied; beyond it the
+/// process is killed.
 /// Metric: `svc_policy_loads_total{result="refused"}`.
 pub const POLICY_TESTS_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum time of one evaluation; beyond it: denied with 503, and the caller may retry.
@@ -624,9 +625,9 @@ pub const POLICY_CHANGES_TRIED_MAX: usize = 2_000;
 pub const POLICY_CHANGES_SHOWN_MAX: usize = 10;
 /// Maximum time of one evaluation of a changed input; beyond it: it does not count as allowed.
 pub const POLICY_CHANGE_TIMEOUT: Duration = Duration::from_millis(5);
-/// Maximum latest denials that a node keeps for explanations; beyond it: the oldest are forgotten.
+/// Maximum recent denials that a node retains for explanations; beyond it: the oldest are removed.
 pub const DENIALS_KEPT_MAX: usize = 10_000;
-/// Maximum size of the kept denials together; beyond it: the oldest are forgotten.
+/// Maximum size of the retained denials together; beyond it: the oldest are removed.
 pub const DENIALS_KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum length of the public reason of a denial; beyond it: truncated.
 pub const POLICY_REASON_BYTES_MAX: usize = 512;
@@ -666,8 +667,8 @@ pub const CLOCK_OFFSET_MAX: Duration = Duration::from_secs(5);
 /// Maximum entries proposed and not yet applied. More would carry fewer commands each, and an entry costs
 /// every member more than a command.
 pub const ENTRIES_IN_FLIGHT_MAX: usize = 2;
-/// Commands of an entry from which on another one is proposed before it is applied: fewer wait for it, and
-/// share the next one.
+/// Minimum commands in the last entry for another entry to be proposed before it is applied; with fewer,
+/// commands wait and share the next entry.
 pub const PIPELINED_COMMANDS_MIN: usize = 128;
 /// Maximum wait for a command to be applied; beyond it: 503, outcome unknown.
 /// Metric: `svc_exchange_total{result="unavailable"}`.
@@ -749,7 +750,7 @@ pub const DISK_RESERVE_PART: u64 = 4;
 pub const DISK_REGAINED_PART: u64 = 4;
 /// Minimum free space to open the data directory; below it: a starting node waits.
 pub const DISK_START_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// Pause before members are asked again for a state hash that decides a dispute.
+/// Pause before the members are polled again for a state hash that decides a dispute.
 pub const DISPUTE_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum time to hand over leadership; beyond it the node continues without.
 /// Metric: `svc_raft_is_leader`.
@@ -820,7 +821,7 @@ pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 /// ends; beyond it: 503, although the revocation is applied.
 /// Metric: `svc_federation_await_seconds`.
 pub const READER_WAIT: Duration = Duration::from_secs(6);
-/// Maximum outside readers whose calls a leader notes; beyond it: the call is answered 503.
+/// Maximum outside readers whose calls a leader records; beyond it: the call is answered 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const READERS_MAX: usize = 300;
 /// Maximum time since the last freshness lease, or since its start, for which a node serves its JWK Set;
@@ -1017,7 +1018,8 @@ pub const OBSERVED_MESSAGES_QUEUED_MAX: usize = 256;
 /// Minimum time between two log lines about failures of the same action with the same peer or disk; in between, they are
 /// counted.
 pub const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum failing peers or disks that are counted per action; beyond it, the one whose last line is oldest is forgotten.
+/// Maximum failing peers or disks that are counted per action; beyond it, the one whose last line is oldest
+/// is removed.
 pub const FAILURE_LOG_KEYS_MAX: usize = 256;
 /// Pause after a connection could not be accepted.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -1155,7 +1157,7 @@ pub const LEARNER_LAG_MAX: u64 = 1_000;
 pub const MEMBERSHIP_CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum wait of a response for a membership change; beyond it: 202 with the reason.
 pub const MEMBERSHIP_ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// Maximum wait of the bootstrap for the reports of all founding members; beyond it the new cluster has the oldest
+/// Maximum wait of the bootstrap for the reports of all its members; beyond it the new cluster has the oldest
 /// feature level.
 pub const FOUNDING_LEVEL_WAIT: Duration = Duration::from_secs(10);
 /// Wait of a node between attempts to record its version.

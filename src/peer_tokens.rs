@@ -32,7 +32,7 @@ pub struct AcceptedPeer {
     pub issuer: String,
     /// Trust domains of its subjects and actors.
     pub trust_domains: Vec<TrustDomain>,
-    /// Time since the last response of the peer for which its credentials are accepted.
+    /// Maximum time since the last response of the peer; beyond it: its credentials are refused.
     pub stale_after: Duration,
     /// Limits of its tokens.
     pub ceiling: Ceiling,
@@ -49,7 +49,7 @@ pub enum Refused {
     Unjudged {
         /// Label of the peer.
         peer: String,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// An operator has paused the peer.
@@ -107,8 +107,9 @@ impl PeerTokens {
         self.0.peers.values().find(|peer| peer.trust_domains.contains(trust_domain))
     }
 
-    /// Whether a fact is one of a peer's credentials: named by the peer, a workload of the peer, or the peer itself. Its
-    /// tokens are of its clock, so a revocation of ours, which compares times, could miss one.
+    /// Whether a fact is one of a peer's credentials: named by the peer, a workload of the peer, or the peer
+    /// itself. The times in its tokens are those of its clock, so a revocation of ours, which compares times,
+    /// could miss one.
     #[must_use]
     pub fn is_of_peer(&self, fact: &Fact) -> bool {
         let workload = || fact.value().parse().ok().filter(|_| fact.issuer().is_empty());
@@ -134,7 +135,8 @@ impl PeerTokens {
         let key = self.key(&lease, peer, token)?;
         let fabric = Fabric { iss: &peer.issuer, trust_domains: &peer.trust_domains };
         let verified = verify_of_peer(token, issuer, fabric, &key, signatures, certificate, now)?;
-        // The peer may not know of our revocations, and mints later tokens from a credential of before.
+        // The peer may not know our revocations, and may mint later tokens from a credential issued before
+        // one.
         if state.revokes(fresh, verified.lineage(), None, verified.root_iat()) {
             return Err(token::Error::Revoked.into());
         }
@@ -143,8 +145,8 @@ impl PeerTokens {
         limited.map_err(|broken| Refused::AboveCeiling { peer: peer.name.clone(), broken })
     }
 
-    /// Judges a token of this fabric by the ledger of each peer through which it came. This fabric's own revocations are
-    /// checked apart.
+    /// Judges a token of this fabric by the ledger of each peer through which it came. This fabric's own
+    /// revocations are checked separately.
     ///
     /// # Errors
     /// [`Refused`]; [`token::Error::PeerNotAccepted`] if one of them is not accepted.
@@ -159,7 +161,7 @@ impl PeerTokens {
     }
 
     /// Whether a token of this fabric may be an actor: a peer whose tokens are not accepted as actors must not get there by a
-    /// second exchange. As a subject, it is that of the first one.
+    /// second exchange. As a subject, it is the subject of the first exchange.
     ///
     /// # Errors
     /// [`Refused::AboveCeiling`].

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn uri_has_a_scheme_and_only_an_absolute_one_no_fragment() {
+    fn uri_needs_a_scheme_and_absolute_uri_has_no_fragment() {
         for text in ["https://a.example/x?y", "urn:x", "a+b-c.1:/"] {
             assert!(is_uri(text) && is_absolute_uri(text), "{text}");
         }

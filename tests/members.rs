@@ -235,7 +235,7 @@ async fn lone_member_reports_why_it_waits() {
     let client = client().build().expect("client");
     let mut member = site.start(2);
     loop {
-        let printed = member.wait_for_log("this node is not ready: it starts");
+        let printed = member.wait_for_log("this node is not ready: it is starting");
         let waits_for = printed["waits_for"].as_str().unwrap_or_default();
         if printed["missing"] == "members" && waits_for.contains("node 1") && waits_for.contains("node 3") {
             break;
@@ -300,7 +300,7 @@ async fn leader_hands_over_before_it_stops() {
     let id = members[0].id;
     drop(members);
     let mut alone = site.start(id);
-    while alone.wait_for_log("this node is not ready: it starts")["missing"] != "leader" {}
+    while alone.wait_for_log("this node is not ready: it is starting")["missing"] != "leader" {}
     assert_waits_for(&alone, &anonymous, "leader").await;
     let jwks = alone.get(&anonymous, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 200);

@@ -1,7 +1,9 @@
-//! Kinds of requests at a node and, in the same rounds, at a floor server with the same bytes.
+//! Measures kinds of requests at a node and, in the same rounds, requests with the same bytes at a floor
+//! server.
 //!
-//! Each round measures each kind at both in closed loop, in turns, and then the latency of both in open loop at the same
-//! rate. Rates of two neighbouring measurements on a shared machine differ; processor time per request does not.
+//! Each round measures each kind at both in closed loop, alternately, and then the latency of both in open
+//! loop at the same rate. Rates of two neighbouring measurements on a shared machine differ; processor time
+//! per request does not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -98,11 +100,11 @@ pub struct Beside<'n> {
     more: Vec<Table>,
 }
 
-/// A kind in one round at both.
+/// One kind of request in one round, at both systems.
 struct Pair {
     kind: &'static str,
     round: usize,
-    /// Since the begin of the run.
+    /// Since the start of the run.
     at: Duration,
     node: Reading,
     floor: Reading,
@@ -162,7 +164,7 @@ impl<'n> Beside<'n> {
         }
     }
 
-    /// Measures a kind in a round, which begins with 1.
+    /// Measures a kind in a round; rounds are numbered from 1.
     pub async fn measure(&mut self, round: usize, kind: &Kind) -> Result<()> {
         let at = self.begun.elapsed();
         let rounds = self.plan.rounds;
@@ -374,7 +376,7 @@ fn at_path(write: &Write, path: &'static str) -> Write {
     })
 }
 
-/// The same requests from a number on.
+/// The same requests, numbered from `first`.
 fn from(write: &Write, first: u64) -> Write {
     let write = Arc::clone(write);
     Arc::new(move |number, request| write(first + number, request))

@@ -82,7 +82,7 @@ impl Axis {
         }
     }
 
-    /// Leaders from and until a time in seconds; a number where it fits.
+    /// A bar for each leader, from and until a time in seconds, with the number of the node where it fits.
     pub fn leaders(
         self,
         drawn: &mut String,

@@ -162,7 +162,7 @@ impl Client {
     }
 }
 
-/// Sends a request to the targets in turn, until one gives one of these statuses.
+/// Sends a request to the targets in turn, until one responds with one of these statuses.
 pub async fn until(targets: &[Target], request: &[u8], good: &[u16]) -> Result<Response> {
     let begun = Instant::now();
     let mut last = String::from("no answer");
@@ -173,7 +173,7 @@ pub async fn until(targets: &[Target], request: &[u8], good: &[u16]) -> Result<R
                 Ok(Ok(answer)) => {
                     last = format!("{} {}", answer.status, String::from_utf8_lossy(answer.body()));
                     if !matches!(answer.status, 429 | 503) {
-                        bail!("a good request is answered {last}");
+                        bail!("a valid request is answered {last}");
                     }
                 }
                 _ => {}
@@ -181,7 +181,7 @@ pub async fn until(targets: &[Target], request: &[u8], good: &[u16]) -> Result<R
         }
         sleep(PAUSE).await;
     }
-    bail!("no node answers well in {PATIENCE:?}; the last answer: {last}")
+    bail!("no node succeeded in {PATIENCE:?}; the last answer: {last}")
 }
 
 /// The token of an exchange.

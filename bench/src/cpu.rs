@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use crate::node::cpu_secs;
 
-/// Differences of less than this are those of the ticks.
+/// Smaller differences come from the resolution of the ticks.
 const TICKS_SECS: f64 = 0.025;
 
 /// Kinds of threads of a node.
@@ -120,7 +120,8 @@ impl Usage {
     }
 }
 
-/// The first number: nanoseconds on a processor. Then those waiting for one, and the number of turns.
+/// The first number: nanoseconds on a processor. Then come the nanoseconds of waiting for one, and the number
+/// of time slices.
 fn run_nanos(schedstat: &str) -> Option<u64> {
     let numbers = schedstat.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
     match numbers.ok()?.as_slice() {
@@ -161,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A thread of this process that works until it has used this much processor time, and lives on if asked to.
+    /// A thread of this process that works for `most`, and then lives until the returned sender is dropped.
     fn work(name: &str, most: Duration) -> (std::sync::mpsc::Sender<()>, thread::JoinHandle<()>) {
         let (end, ended) = channel();
         let (worked, has_worked) = channel();

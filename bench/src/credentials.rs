@@ -45,14 +45,15 @@ enum Key {
 impl Issuer {
     /// Generates a P-256 key.
     pub fn new(kid: &'static str) -> Result<Self> {
-        let key =
-            EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map_err(|_| anyhow!("make a key"))?;
+        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)
+            .map_err(|_| anyhow!("failed to generate a key"))?;
         Self::of(Key::P256(key), kid)
     }
 
     /// Generates an RSA key of 2048 bits, for RS256.
     pub fn rsa(kid: &'static str) -> Result<Self> {
-        Self::of(Key::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).map_err(|_| anyhow!("make a key"))?), kid)
+        let key = RsaKeyPair::generate(KeySize::Rsa2048).map_err(|_| anyhow!("failed to generate a key"))?;
+        Self::of(Key::Rsa(key), kid)
     }
 
     fn of(key: Key, kid: &'static str) -> Result<Self> {
@@ -204,7 +205,7 @@ impl PreparedRequests {
         Self::of(host, (first..first + count as u64).map(|number| issuer.credential(number)))
     }
 
-    /// The same of these credentials, which have the same length.
+    /// The same for these credentials, all of which have the same length.
     pub fn of(host: &str, credentials: impl IntoIterator<Item = Result<String>>) -> Result<Self> {
         let mut credentials = credentials.into_iter();
         let first = credentials.next().context("no credential")??;

@@ -131,7 +131,7 @@ impl Etcd {
                     }
                 }
                 if begun.elapsed() > READY_MAX {
-                    bail!("etcd takes no write after {READY_MAX:?}");
+                    bail!("etcd accepts no write after {READY_MAX:?}");
                 }
                 sleep(Duration::from_millis(100)).await;
             }
@@ -139,7 +139,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Connections for so many clients, `share` of which have one, spread over all members.
+    /// Connections for so many clients, one for each `share` of them, spread over all members.
     pub async fn connections(&self, clients: usize, share: usize) -> Result<Vec<Channel>> {
         let mut channels = Vec::new();
         for number in 0..clients.div_ceil(share).max(self.clients.len().min(clients)) {

@@ -18,7 +18,6 @@ const CONNECTIONS: usize = 32;
 const PER_SEC_MAX: u32 = 12_000;
 /// RS256 signatures take the generator a quarter of a millisecond.
 const RSA_PER_SEC_MAX: u32 = 8_000;
-/// The caller.
 const CALLER: &str = "workload";
 const PATH: &str = "/v1/exchange/token";
 
@@ -84,11 +83,11 @@ fn of_new_credentials<'n>(node: &'n Node, host: &'n str, plan: &Plan, first: u64
     ]
 }
 
-/// The members of a good answer.
+/// The fields of a good answer.
 pub async fn answer(target: &Target, request: &[u8]) -> Result<Map<String, Value>> {
     let answer = target.call(request).await?;
     if answer.status != 200 {
-        bail!("a good request is answered {}: {}", answer.status, String::from_utf8_lossy(answer.body()));
+        bail!("a valid request is answered {}: {}", answer.status, String::from_utf8_lossy(answer.body()));
     }
     let body: Value = serde_json::from_slice(answer.body())?;
     Ok(body.as_object().context("an answer that is no object")?.clone())

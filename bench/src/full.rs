@@ -34,10 +34,10 @@ pub struct Size {
     /// Revocations of the full node
     #[arg(long, default_value_t = 10_000_000)]
     revocations: u64,
-    /// Its tools
+    /// Tools of the full node
     #[arg(long, default_value_t = 1_000_000)]
     tools: u64,
-    /// Its streams
+    /// Streams of the full node
     #[arg(long, default_value_t = 1_000)]
     streams: usize,
     /// Seconds of each measurement
@@ -48,7 +48,7 @@ pub struct Size {
     rounds: u64,
 }
 
-/// A node and what it has.
+/// A node and its content.
 struct Side {
     node: Node,
     tools: u64,
@@ -146,7 +146,7 @@ impl Side {
             let (operator, transmitter) = (node.target("operator")?, node.target("transmitter")?);
             revocations::fill((&[operator], &[transmitter]), (FABRIC, ""), revoked).await?;
         }
-        // Last: streams from before would be far behind the events of the revocations.
+        // Last: streams created earlier would lag far behind the events of the revocations.
         for number in 0..streams {
             streams::create_polled(&node, SUBSCRIBERS[number % SUBSCRIBERS.len()], &[EVENT]).await?;
         }

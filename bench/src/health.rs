@@ -105,7 +105,7 @@ impl Health {
     pub async fn at(members: &Members, nodes: &[usize]) -> Result<Self> {
         let health = Self::watch(members.targets("operator")?);
         let are_ready = |view: &View| view.is_ready_at(nodes);
-        health.until("not all nodes were well", NEW_CLUSTER_TIMEOUT, are_ready).await?;
+        health.until("not all nodes were ready", NEW_CLUSTER_TIMEOUT, are_ready).await?;
         Ok(health)
     }
 
@@ -171,14 +171,14 @@ mod tests {
     #[test]
     fn leader_reports_itself_and_is_named_by_most() {
         assert_eq!(view(&[Some(2), Some(2), None]).leader(), Some(1));
-        assert_eq!(view(&[Some(1), Some(2), None]).leader(), None, "one voice each");
+        assert_eq!(view(&[Some(1), Some(2), None]).leader(), None, "one vote each");
         assert_eq!(view(&[None, Some(1), Some(1)]).leader(), None, "it does not answer");
         assert_eq!(view(&[Some(2), Some(2), Some(2)]).leader(), Some(1));
         assert_eq!(view(&[Some(1)]).leader(), Some(0));
     }
 
     #[test]
-    fn all_is_well_when_all_are_and_agree() {
+    fn view_is_ready_if_all_nodes_are_and_agree() {
         assert!(view(&[Some(2), Some(2), Some(2)]).is_ready());
         assert!(!view(&[Some(2), Some(2), Some(1)]).is_ready());
         assert!(!view(&[Some(2), Some(2), None]).is_ready());
@@ -186,12 +186,12 @@ mod tests {
         ill.0[0] = Some(NodeHealth { leader: Some(2), is_ready: false });
         assert!(!ill.is_ready());
         assert_eq!(ill.leader(), Some(1));
-        assert!(ill.is_ready_at(&[1, 2]), "the ill node does not count");
+        assert!(ill.is_ready_at(&[1, 2]), "the node that is not ready does not count");
         assert!(!ill.is_ready_at(&[0, 2]), "without the leader");
     }
 
     #[test]
-    fn a_node_that_waits_for_its_lease_is_there_and_not_well() {
+    fn node_that_waits_for_its_lease_is_present_and_not_ready() {
         let said = |status, text: &str| said(status, text.as_bytes());
         assert_eq!(
             said(200, r#"{"status":"pass","leader":3}"#),

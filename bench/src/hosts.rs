@@ -33,7 +33,7 @@ impl Hosts {
     pub fn make(count: u8) -> Result<Self> {
         let hosts = Self { count };
         hosts.remove();
-        hosts.build().context("make hosts of their own (needs root and iproute2)")?;
+        hosts.build().context("create the network namespaces (needs root and iproute2)")?;
         Ok(hosts)
     }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_cables_are_as_short_as_the_kernel_wants() {
+    fn cable_names_fit_the_limit_of_the_kernel() {
         for bridge in [CLIENTS, PEERS] {
             assert!(cable(bridge, 9).len() <= 15, "{bridge}");
         }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// Bytes of one read.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Maximum chunks on their way in one direction of a connection.
+/// Maximum chunks in flight in one direction of a connection.
 const CHUNKS_MAX: usize = 1024;
 /// Pause after a connection that could not be accepted, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -72,12 +72,12 @@ fn callers() -> Origin {
     Arc::new(|_, _| None)
 }
 
-/// How bytes go from one end to another.
+/// Faults and delay of the bytes from one end to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
     /// Connections end at once, in both directions.
     pub is_cut: bool,
-    /// Bytes wait until it is silent no more, as if they were lost and sent again: the connection stays open.
+    /// Bytes wait until the silence ends, as if they were lost and retransmitted: the connection stays open.
     pub is_silent: bool,
     pub delay: Duration,
 }
@@ -101,7 +101,7 @@ impl Link {
         Ok(link)
     }
 
-    /// A link between the ends that `origin` tells apart.
+    /// A link between the ends that `origin` distinguishes.
     pub async fn between(nodes: usize, origin: Origin) -> Result<Self> {
         Self::listen(&vec!["127.0.0.1:0".to_owned(); nodes], origin).await
     }
@@ -192,7 +192,7 @@ impl Proxy {
         }
     }
 
-    /// Passes bytes on until either side ends or the link is cut.
+    /// Forwards bytes until either side ends or the link is cut.
     async fn relay(mut self, near: TcpStream, target: String) {
         let (Ok(remote), Ok(local)) = (near.peer_addr(), near.local_addr()) else { return };
         let ends = ((self.origin)(remote, local), Some(self.node));

@@ -184,7 +184,7 @@ pub async fn open_loop(
         });
     }
     let tally = gather(workers, schedule.begun).await;
-    pacemaker.join().map_err(|_| anyhow!("the pacemaker"))?;
+    pacemaker.join().map_err(|_| anyhow!("the pacemaker panicked"))?;
     tally
 }
 

@@ -436,7 +436,7 @@ fn generator_apart() -> Result<(Runtime, usize)> {
     sched_setaffinity(None, &of(&cores)).context("leave the cores of the generator")?;
     let (set, workers) = (of(&own), own.len());
     let pinned = move || {
-        // Of a core that this process may use.
+        // The affinity is that of cores that this process may use.
         let _ = sched_setaffinity(None, &set);
     };
     let runtime =

@@ -317,17 +317,17 @@ impl Members {
         self.signal(node, Signal::KILL, "KILL")
     }
 
-    /// Tells a node to stop (SIGTERM).
+    /// Sends SIGTERM to a node.
     pub fn terminate(&mut self, node: usize) -> Result<()> {
         self.signal(node, Signal::TERM, "TERM")
     }
 
-    /// Waits until the process of a node that was told to stop has exited. Returns its exit code.
+    /// Waits until the process of a node has exited after a signal. Returns its exit code.
     pub async fn until_exited(&mut self, node: usize, longest: Duration) -> Result<Option<i32>> {
         let begun = Instant::now();
         loop {
             let local = self.local(node)?;
-            let child = local.child.as_mut().context("it does not run")?;
+            let child = local.child.as_mut().context("the node does not run")?;
             if let Some(status) = child.try_wait()? {
                 local.child = None;
                 return Ok(status.code());
@@ -490,7 +490,7 @@ impl Local {
     }
 
     fn pid(&self) -> Result<Pid> {
-        let id = self.child.as_ref().context("it does not run")?.id();
+        let id = self.child.as_ref().context("the node does not run")?.id();
         Pid::from_raw(id.try_into()?).ok_or_else(|| anyhow!("process 0"))
     }
 

@@ -27,7 +27,7 @@ const TICKS_PER_SEC: f64 = 100.0;
 /// A node is idle after so many consecutive seconds below this usage.
 const QUIET_SECS: u32 = 3;
 const QUIET_CPU_SECS: f64 = 0.05;
-/// Maximum wait for that.
+/// Maximum wait for an idle node.
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
 /// Options of a node.
@@ -173,7 +173,7 @@ impl Node {
         let answer = target.call(&request).await?;
         let text = String::from_utf8_lossy(answer.body()).into_owned();
         if answer.status != 200 {
-            bail!("a good exchange is answered {}: {text}", answer.status);
+            bail!("a valid exchange is answered {}: {text}", answer.status);
         }
         let answer: serde_json::Value = serde_json::from_str(&text)?;
         Ok(answer["access_token"].as_str().context("no access_token")?.to_owned())

@@ -1,4 +1,4 @@
-//! The same request from oha (<https://github.com/hatoo/oha>), an independent load generator.
+//! Sends the same request with oha (<https://github.com/hatoo/oha>), an independent load generator.
 
 use std::path::Path;
 use std::process::Stdio;

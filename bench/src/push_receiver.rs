@@ -82,7 +82,7 @@ impl Receiver {
     }
 }
 
-/// Takes a token that was pushed. An error closes the connection without an answer.
+/// Accepts a token that was pushed. An error closes the connection without an answer.
 pub type Take = Arc<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
 
 /// Listens until the set is dropped.
@@ -103,7 +103,7 @@ pub fn listen(place: &ReservedAddress, take: Take) -> Result<JoinSet<()>> {
 
 /// The claims of a SET, without verifying its signature, which is left to the tests.
 pub fn claims(token: &[u8]) -> Result<Value> {
-    let payload = token.split(|byte| *byte == b'.').nth(1).context("three parts")?;
+    let payload = token.split(|byte| *byte == b'.').nth(1).context("a token without three parts")?;
     Ok(serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?)
 }
 
@@ -144,7 +144,7 @@ impl ArrivalLog {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let (jti, txn) = (text(&claims["jti"]).context("jti")?, text(&claims["txn"]).unwrap_or_default());
         let event_type = claims["events"].as_object().and_then(|events| events.keys().next());
-        let event_type = event_type.context("an event")?.clone();
+        let event_type = event_type.context("a token without an event")?.clone();
         let subject = claims["sub_id"].to_string();
         let mut parts = jti.rsplit('-').skip(1).map(str::parse::<u64>);
         let (number, index) = (parts.next().context("number")??, parts.next().context("index")??);

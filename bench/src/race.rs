@@ -170,7 +170,7 @@ async fn kill(every_secs: f64, members: &mut Members, health: &Health, kills: &m
         let is_silent = |view: &View| view.0.get(node).is_none_or(Option::is_none);
         health.until("the node still answered", READY_TIMEOUT, is_silent).await?;
         members.start(node)?;
-        health.until("not all nodes were well", READY_TIMEOUT, View::is_ready).await?;
+        health.until("not all nodes were ready", READY_TIMEOUT, View::is_ready).await?;
     }
 }
 

@@ -1,4 +1,4 @@
-//! A region: a fabric with a trust domain, an issuer and a CA of its own, and what clients ask of it.
+//! A region: a fabric with a trust domain, an issuer and a CA of its own, and the requests of its clients.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -45,7 +45,7 @@ pub struct Region {
     pub callers: Callers,
 }
 
-/// Its nodes, for each kind of caller.
+/// The nodes of a region as targets, for each kind of caller.
 #[derive(Clone)]
 pub struct Callers {
     pub operator: Vec<Target>,
@@ -153,7 +153,7 @@ impl Region {
         until(target.as_slice(), &ready, &[200]).await.map(drop)
     }
 
-    /// The node that leads, if one states that it does.
+    /// The index of the leader, if a node reports that it leads.
     pub async fn leader(&self) -> Option<usize> {
         for node in 0..self.callers.operator.len() {
             let health = self.get(node, "/v1/sys/health").await.ok();

@@ -112,7 +112,7 @@ impl Draws {
     }
 }
 
-/// A number below `tools`, which seems random and depends on the place alone.
+/// A number below `tools`, which seems random and depends on `place` and `tools` only.
 pub fn drawn(place: u64, tools: u64) -> u64 {
     split_mix(place ^ 0x5bd1_e995_0000_0000) % tools.max(1)
 }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_lie_below_the_number_of_tools_and_everywhere_there() {
+    fn draws_cover_the_tools_and_nothing_beyond() {
         let draws = Draws::default();
         let drawn: BTreeSet<_> = (0..1000).map(|_| draws.next(10).1).collect();
         assert_eq!(drawn, (0..10).collect());

@@ -65,7 +65,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
         change.add(node).await.with_context(|| format!("add node {}", node + 1))?;
     }
     for _ in 0..GROWTH {
-        // The leader last in the list is removed too, if it leads.
+        // The leader is removed, whichever node it is.
         let leaves = change.cluster.leader()?;
         change.remove(leaves).await.with_context(|| format!("remove node {}", leaves + 1))?;
     }
@@ -90,7 +90,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
 /// A cluster whose members change.
 pub struct Change {
     pub cluster: UnderLoad,
-    /// Places of the voters.
+    /// Indices of the voters.
     pub nodes: Vec<usize>,
     pub steps: Vec<Step>,
     until_ready: bool,

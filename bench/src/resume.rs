@@ -124,7 +124,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
     report.table(&["verifications", "accepted", "refused", "503 or no answer"]);
     for (name, verdicts) in [
         "sent before the 202 of the revocation",
-        "sent after it, before the old leader heard of it",
+        "sent after it, before the old leader applied it",
         "sent to it and to the others afterwards",
     ]
     .iter()
@@ -162,7 +162,7 @@ async fn one(
         client.verification(&token, place, None)
     };
     if !client.eventual_verdict(old, &next()).await? {
-        bail!("the token is refused before anybody has revoked it");
+        bail!("the token is refused before it was revoked");
     }
 
     plan.fault.begin(members, old)?;
@@ -199,7 +199,7 @@ async fn one(
     let mut later = answers(after).await;
     later.add_all(early);
     let round = [answers(before).await, later, awake];
-    health.until("not all nodes were well", LEADER_MAX, View::is_ready).await?;
+    health.until("not all nodes were ready", LEADER_MAX, View::is_ready).await?;
     Ok(round)
 }
 

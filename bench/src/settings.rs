@@ -30,14 +30,14 @@ pub const SUBSCRIBERS: [&str; 10] = [
     "receiver-10",
 ];
 const SUBSCRIBER_CAPABILITIES: &str = r#""streams.manage", "streams.read""#;
-/// A second gateway: the tools of one caller are limited, and those that fill a registry must leave room for those of the
-/// load.
+/// A second gateway: the tools of one caller are limited, and those that fill a registry must leave capacity
+/// for those of the load.
 pub const REGISTRAR: &str = "registrar";
 /// The caller that sends signals as their issuer.
 const TRANSMITTER: &str = "transmitter";
 pub const SIGNAL_ISSUER: &str = "https://events.example";
-/// A second issuer of signals, of the same caller: the revocations of one are limited, and those that fill an index must
-/// leave room for those of the load.
+/// A second issuer of signals, of the same caller: the revocations of one are limited, and those that fill an
+/// index must leave capacity for those of the load.
 pub const BULK_ISSUER: &str = "https://archive.example";
 
 /// Names of the fabric of a node, and more of its configuration.
@@ -78,7 +78,7 @@ pub struct Membership {
     pub id: u64,
     /// Its peer address.
     pub listen: SocketAddr,
-    /// Id and peer address of every founder of the cluster; empty on a node that joins it.
+    /// Id and peer address of every initial member of the cluster; empty on a node that joins it.
     pub founders: Vec<(u64, SocketAddr)>,
     /// Heartbeat interval.
     pub heartbeat_millis: u64,
@@ -163,7 +163,8 @@ trust_domains = ["{domain}"]
             ca = file("ca.pem"),
         );
         if self.member.is_none() && self.names.more.is_empty() {
-            // Its routes are attacked too. There is no peer. A region has its own section.
+            // Federation without a peer, because its routes are attacked too. A region has a section of its
+            // own.
             let (certificate, key) = (file("steady.pem"), file("steady-key.pem"));
             // Writing to a string does not fail.
             let _ = write!(text, "[federation]\ncertificate = \"{certificate}\"\nprivate_key = \"{key}\"\n");

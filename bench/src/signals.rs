@@ -27,7 +27,8 @@ const SYNCS: usize = 200;
 /// Bytes per sync: one page.
 const SYNC_BYTES: usize = 4096;
 
-/// The body of a signal of this issuer to a fabric that revokes every session of these of its subjects.
+/// The body of a signal from an issuer to a fabric, which revokes every session of these subjects of the
+/// issuer.
 pub fn session_revoked(
     (issuer, fabric): (&str, &str),
     jti: &str,

@@ -32,7 +32,7 @@ pub struct Plan {
     /// Seconds of each pause; the log is held for a silent member for 10 seconds
     #[arg(long, default_value_t = 15.0)]
     pause: f64,
-    /// Purges of all nodes that are wanted
+    /// Number of purges, over all nodes, that the run must exceed
     #[arg(long, default_value_t = 1000)]
     purges: usize,
     /// Also write the result to this file
@@ -153,7 +153,7 @@ fn counted(log: &str) -> Counts {
             first = first.or(upto);
             counts.purged = upto.zip(first).map_or(counts.purged, |(upto, first)| upto.saturating_sub(first));
         }
-        counts.needed += usize::from(line.contains("log entries are purged that a member lacks"));
+        counts.needed += usize::from(line.contains("purging log entries that a member lacks"));
         counts.installed += usize::from(line.contains("snapshot installed"));
         counts.panics += usize::from(line.contains("panicked"));
     }
@@ -175,7 +175,7 @@ mod tests {
     fn log_messages_are_counted_by_kind() {
         let found = counted(
             "{\"message\":\"the log exceeded its size limit: purged\",\"upto\":7}\n{\"message\":\"snapshot installed\"}\n\
-             thread 'x' panicked at a.rs\n{\"message\":\"log entries are purged that a member lacks\"}\n\
+             thread 'x' panicked at a.rs\n{\"message\":\"purging log entries that a member lacks\"}\n\
              {\"upto\":50,\"message\":\"the log exceeded its size limit: purged\"}\n",
         );
         let Counts { purges, purged, needed, installed, panics } = found;

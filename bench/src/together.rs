@@ -69,7 +69,7 @@ async fn one(
         client.verification(&token, place, None)
     };
     if !client.eventual_verdict(0, &next()).await? {
-        bail!("the token is refused before anybody has revoked it");
+        bail!("the token is refused before it was revoked");
     }
     // Nodes take turns in acknowledging.
     let first = usize::try_from(number)? % nodes.len();
@@ -89,7 +89,7 @@ async fn one(
     for node in &nodes {
         refusals += usize::from(!client.eventual_verdict(*node, &next()).await?);
     }
-    health.until("not all nodes were well", READY_TIMEOUT, View::is_ready).await?;
+    health.until("not all nodes were ready", READY_TIMEOUT, View::is_ready).await?;
     let mut still = 0;
     for node in &nodes {
         still += usize::from(!client.eventual_verdict(*node, &next()).await?);

@@ -29,7 +29,7 @@ pub struct Size {
     /// Tools of the large registry
     #[arg(long, default_value_t = 1_000_000)]
     tools: u64,
-    /// Tools of the small one
+    /// Tools of the small registry
     #[arg(long, default_value_t = 10_000)]
     small: u64,
     /// Seconds of each measurement

@@ -31,7 +31,6 @@ const PER_SEC_MAX: u32 = 8_000;
 const AUDIT_WRITER: &str = "audit-writer";
 /// The thread that writes the log, which contains only audit blocks here.
 const LOG_WRITER: &str = "log-writer";
-/// The caller.
 const CALLER: &str = "gateway";
 
 pub async fn run(start: &Start, plan: &Plan) -> Result<bool> {
@@ -69,7 +68,7 @@ pub async fn run(start: &Start, plan: &Plan) -> Result<bool> {
         }
     }
     if let Some(program) = &plan.oha {
-        // A token of now: it lives for five minutes.
+        // A newly minted token, because it lives for five minutes.
         write_verification(&mut request, &target.host, &tool_id(0), &node.mint().await?, 0);
         let confirmed =
             oha::Confirmed { program, caller: CALLER, connections: CONNECTIONS, cores: plan.cores };

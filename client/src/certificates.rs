@@ -24,7 +24,6 @@ pub struct Certificates {
 /// PEM, or the file that has it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
-    /// A file.
     File(PathBuf),
     /// The text itself.
     Text {

@@ -12,7 +12,6 @@ use crate::{NodeClient, limits};
 /// A request to the cluster.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// The method.
     pub method: Method,
     /// The segments of the path, not encoded.
     pub path: &'a [&'a str],

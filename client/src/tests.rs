@@ -55,7 +55,7 @@ async fn segment_never_changes_the_path() {
 }
 
 #[tokio::test]
-async fn says_what_the_node_said() {
+async fn refusal_shows_the_description_of_the_node() {
     let server = MockServer::start().await;
     let body = json!({"error": "not_found", "error_description": "there is no such key", "request_id": "1"});
     Mock::given(method("GET"))
@@ -75,7 +75,7 @@ async fn server_that_is_not_a_node_is_detected() {
     assert!(matches!(outcome, Err(Error::Foreign(_))), "{outcome:?}");
 }
 
-/// A list in pages of `rows` rows each, the last of which says that there are no more.
+/// A list in pages of `rows` rows each, the last of which states that there are no more.
 async fn pages(pages: usize, rows: usize) -> MockServer {
     let server = MockServer::start().await;
     for page in 0..pages {
@@ -148,7 +148,7 @@ async fn bearer_query_and_empty_response() {
     assert_eq!(authenticated.post(&["x"], &json!({})).await.expect("response"), 1);
 }
 
-/// A CA, and beside it `<name>.pem` and `<name>-key.pem` of a leaf that it signed.
+/// A CA, and beside it `<name>.pem` and `<name>-key.pem` of an end-entity certificate that it signed.
 struct Signed {
     directory: TempDir,
     ca: CertifiedIssuer<'static, KeyPair>,
@@ -186,7 +186,7 @@ impl Signed {
     }
 }
 
-/// Asks a server of `node`, which wants a certificate of `clients`, once.
+/// Sends one request to a server of `node` that requires a client certificate of `clients`.
 async fn asked(node: &Signed, clients: &Signed, certificates: &Certificates) -> Result<Value, Error> {
     let mut roots = RootCertStore::empty();
     roots.add(clients.ca.der().clone()).expect("root");
@@ -327,7 +327,7 @@ async fn unresponsive_node_times_out() {
     assert!(outcome.is_err_and(|error| error.to_string().ends_with("within 20 s")));
 }
 
-/// A node that answers one request with this text, and then neither says anything nor ends it.
+/// A node that answers one request with this text, and then sends nothing and does not end the connection.
 async fn that_says(text: &'static str) -> (Events, tokio::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = format!("http://{}", listener.local_addr().expect("address"));

@@ -13,7 +13,7 @@ use crate::{Error, crd, schema};
 /// A value that the API server refuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The place, such as `spec.issuers[0].keysUrl`.
+    /// The path, such as `spec.issuers[0].keysUrl`.
     pub path: String,
     pub message: String,
 }
@@ -24,7 +24,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// That which is wrong with `spec`, and with its change from `old` if it replaces one.
+/// Violations of `spec`, and of its change from `old` if it replaces one.
 ///
 /// # Errors
 /// [`Error::Generated`] if the schema cannot be used.
@@ -73,7 +73,7 @@ pub fn set_defaults(schema: &Value, value: &mut Value) {
     }
 }
 
-/// Removes members that are null: to the API server they are absent.
+/// Removes fields that are null: to the API server they are absent.
 pub fn remove_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => {

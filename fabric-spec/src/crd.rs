@@ -17,7 +17,7 @@ const HEAD: &str = "# Generated from fabric-spec/ by `make fix`; a test compares
 /// The definition as YAML.
 ///
 /// # Errors
-/// [`Error::Generated`] if a rule is about a place that the schema does not have.
+/// [`Error::Generated`] if a rule is about a path that the schema does not have.
 pub fn yaml() -> Result<String, Error> {
     let text = yaml_serde::to_string(&definition()?).map_err(|error| Error::Generated(error.to_string()))?;
     Ok(format!("{HEAD}{text}"))

@@ -2,7 +2,7 @@
 //!
 //! They need the object alone. The chart states those of the certificates again, because Helm has no CEL.
 
-/// A rule at a place of the schema of the custom resource.
+/// A rule at a path of the schema of the custom resource.
 pub(crate) struct Rule {
     /// JSON pointer below `openAPIV3Schema`.
     pub at: &'static str,

@@ -1,4 +1,4 @@
-//! The judgement of a plan: every value that a fabric must not have, at its place, and no other.
+//! The judgement of a plan: every value that a fabric must not have, at its path, and no other.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ fn found(spec: &Value, old: Option<&Value>) -> Vec<String> {
 }
 
 #[test]
-fn value_that_the_api_server_refuses_is_found_at_its_place() {
+fn value_that_the_api_server_refuses_is_found_at_its_path() {
     assert_eq!(found(&good(), None), Vec::<String>::new());
     for (place, value, said) in [
         ("/issuer", json!("http://trust.example.com"), "spec.issuer: "),

@@ -34,7 +34,7 @@ pub struct Clients {
     pub issuer: Arc<Issuer>,
     /// Makes names unique.
     pub run: String,
-    /// Unix seconds, of the begin.
+    /// Start of the run in Unix seconds.
     pub issued_at: u64,
     /// Members of the cluster now.
     nodes: Arc<Mutex<Vec<usize>>>,
@@ -58,7 +58,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of an observation that is no request of its own.
+    /// The times of an observation that is no request of its own.
     pub const fn observed(invoke: Nanos, end: Nanos) -> Self {
         Self { invoke, end, was_sent: true, status: None, head: String::new(), body: Value::Null }
     }
@@ -159,7 +159,7 @@ impl Clients {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A node mints nothing from now on.
+    /// Records that a node mints nothing from now on.
     pub fn lose_key(&self, node: usize) {
         self.without_key.lock().unwrap_or_else(PoisonError::into_inner).insert(node);
     }
@@ -175,7 +175,7 @@ impl Clients {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The load shall end.
+    /// Ends the load.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -210,7 +210,7 @@ impl Clients {
     pub async fn call(&self, caller: &'static str, node: usize, request: &[u8]) -> Answer {
         let begun = self.recorder.now();
         let mut answer = Answer { was_sent: false, ..Answer::observed(begun, begun) };
-        // A call that is given up while it connects has not been sent.
+        // A call that is abandoned while it connects has not been sent.
         let asking = async {
             let mut connection = self.connection(caller, node).await?;
             answer.invoke = self.recorder.now();

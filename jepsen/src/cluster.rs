@@ -38,7 +38,7 @@ pub struct ClusterOptions {
     /// The policy of a new cluster
     #[arg(long, default_value = "policies")]
     pub policies: PathBuf,
-    /// The source of the library that shifts clocks
+    /// The source of the preloaded library that makes faults of clocks and disks
     #[arg(long, default_value = "tests/faults/preload.c")]
     pub preload: PathBuf,
     /// Give each node a disk of its own, for power cuts; needs root
@@ -59,7 +59,7 @@ pub struct Cluster {
     /// `None`: each node is in a namespace of its own.
     link: Option<Link>,
     processes: Arc<Mutex<Vec<u32>>>,
-    /// Nodes whose process a fault has ended: the supervisor leaves them alone.
+    /// Nodes whose process a fault has ended: the supervisor does not restart them.
     down: Mutex<BTreeSet<usize>>,
     /// Members of the cluster now.
     current: Arc<Mutex<Vec<usize>>>,
@@ -96,7 +96,7 @@ pub enum Control {
     SpaceError = 6,
 }
 
-/// Of the log in bytes, if it is small: half of it holds some 50 entries.
+/// Maximum size of a small log in bytes; half of it holds some 50 entries.
 const SMALL_LOG: u64 = 128 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -163,12 +163,12 @@ impl Cluster {
         Arc::clone(&self.current)
     }
 
-    /// A node is no member any more.
+    /// Removes a node from the members.
     pub(crate) fn forget(&self, node: usize) {
         lock(&self.current).retain(|one| *one != node);
     }
 
-    /// A node is a member from now on.
+    /// Adds a node to the members.
     pub(crate) fn remember(&self, node: usize) {
         lock(&self.current).push(node);
     }
@@ -195,13 +195,13 @@ impl Cluster {
         self.health.now().leader_of(&self.all())
     }
 
-    /// Waits until these nodes are ready; whether they were in time.
+    /// Waits until these nodes are ready. Returns whether they were in time.
     pub async fn until_ready(&self, nodes: &[usize], longest: Duration) -> bool {
         let is_ready = |view: &View| {
             let health = |node: &usize| view.0.get(*node).copied().flatten();
             nodes.iter().all(|node| health(node).is_some_and(|health| health.is_ready))
         };
-        self.health.until("not all nodes were well", longest, is_ready).await.is_ok()
+        self.health.until("not all nodes were ready", longest, is_ready).await.is_ok()
     }
 
     /// Changes the way from each of `from` to each of `to`.
@@ -214,7 +214,7 @@ impl Cluster {
         }
     }
 
-    /// Every way is without a fault.
+    /// Ends every fault of the network.
     pub fn heal_network(&self) {
         self.ways(&self.all(), &self.all(), |way| *way = Way::default());
     }
@@ -243,7 +243,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The same; the supervisor continues to leave it alone.
+    /// The same; the supervisor still does not restart it.
     pub fn start_down(&self, node: usize) -> Result<()> {
         let mut members = self.members();
         members.start(node)?;
@@ -323,7 +323,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Cuts the power of frozen nodes: what their disks have not synced is lost. They stay down.
+    /// Cuts the power of frozen nodes: data that their disks have not synced is lost. They stay down.
     pub async fn cut_power(&self, nodes: &[usize]) -> Result<()> {
         for node in nodes {
             let disk = self.disks.get(*node).context("power cuts need --disks")?;
@@ -361,7 +361,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Puts the copy in the place of the directory of a stopped node, and the directory in that of the copy.
+    /// Swaps the directory of a stopped node and its copy.
     pub fn swap_data(&self, node: usize) -> Result<()> {
         let directory = self.members().place(node)?;
         let [data, older, aside] = ["data", "older", "aside"].map(|name| directory.join(name));
@@ -395,7 +395,7 @@ impl Cluster {
         }
     }
 
-    /// Ends every fault that can be left: the network, the clocks, paused and stopped processes.
+    /// Ends every fault that can remain: the network, the clocks, paused and stopped processes.
     pub fn heal(&self) -> Result<()> {
         self.heal_network();
         self.resume(&self.all())?;
@@ -418,12 +418,12 @@ fn visitors() -> String {
     VISITORS.map(entry).concat()
 }
 
-/// Compiles the library that shifts clocks.
+/// Compiles the preloaded library.
 fn compiled(source: &Path, dir: &Path) -> Result<PathBuf> {
     let library = dir.canonicalize()?.join("preload.so");
     let mut compile = Command::new("cc");
     compile.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
-    command(&mut compile).context("compile the library that shifts clocks (needs a C compiler)")?;
+    command(&mut compile).context("compile the preloaded library (needs a C compiler)")?;
     Ok(library)
 }
 

@@ -1,7 +1,8 @@
-//! Disks that lose what was not synced: each data directory is a file system of its own in an image file. Needs root.
+//! Disks that lose data that was not synced: each data directory is a file system of its own in an image
+//! file. Needs root.
 //!
-//! The image has what the file system wrote to its device; pages that no sync wrote are in memory only. A power cut puts a
-//! copy of the image of that moment in the place of the image.
+//! The image has what the file system wrote to its device; pages that no sync wrote are in memory only. A
+//! power cut replaces the image with a copy of it from that instant.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +14,7 @@ use trust_fabric_bench::members::command;
 
 /// Maximum tries to copy an image while nothing is written.
 const COPIES_MAX: usize = 20;
-/// Size of an image; it has holes.
+/// Size of an image, which is a sparse file.
 const IMAGE_BYTES: u64 = 2 << 30;
 
 /// The disk of one node, unmounted when it is dropped.
@@ -43,8 +44,8 @@ impl Disk {
         command(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.mount))
     }
 
-    /// The image as the device has it at one moment, for [`Disk::restore`]: the kernel goes on to write for a stopped
-    /// process, so the copy is made again until nothing was written meanwhile.
+    /// Copies the image as the device has it at one instant, for [`Disk::restore`]: the kernel continues to
+    /// write for a stopped process, so the copy is repeated until nothing was written during it.
     pub fn copy(&self) -> Result<()> {
         for _ in 0..COPIES_MAX {
             let before = self.writes()?;
@@ -114,9 +115,9 @@ mod tests {
 
     use super::*;
 
-    /// As another user it shows that root is asked for.
+    /// Without root, this only checks the error.
     #[test]
-    fn power_cut_loses_exactly_what_was_not_synced() {
+    fn power_cut_loses_unsynced_data_only() {
         let directory = tempfile::tempdir().expect("directory");
         let created = Disk::create(&directory.path().join("data"));
         if !rustix::process::geteuid().is_root() {

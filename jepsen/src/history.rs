@@ -1,9 +1,9 @@
 //! Records of a run: operations with their times, faults and leaders, one JSON object in each line of `history.jsonl`.
 //! The first line is the run itself.
 //!
-//! An operation belongs to one process, which does one at a time and gets a new number after an unknown outcome. Times
-//! are nanoseconds of one monotonic clock since the begin of the run, so that "began after" is exact. Nodes are numbered
-//! from 1.
+//! An operation belongs to one process, which does one at a time and gets a new number after an unknown
+//! outcome. Times are nanoseconds of one monotonic clock since the start of the run, so that "began after" is
+//! exact. Nodes are numbered from 1.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Nanoseconds since the begin of the run.
+/// Nanoseconds since the start of the run.
 pub type Nanos = u64;
 
 /// One line of a history.
@@ -73,11 +73,11 @@ pub enum Workload {
 /// | streams | `deliver` | subject | `{"stream"}` | `{"jti", "number"}`; one for each arrival, in order |
 /// | feed | `change` | tool or subject | none | none; `ok`: acknowledged |
 /// | feed | `event` | subscriber | none | `{"id", "subject"}`; one for each event, in order of arrival |
-/// | feed | `resume` | subscriber | `{"last_id"}` | `"reset"` if the node said so |
+/// | feed | `resume` | subscriber | `{"last_id"}` | `"reset"` if the node announced one |
 /// | feed | `all` | node | none | list of `{"id", "subject"}`, read once at the end from the oldest |
 /// | audit | `verify` | `X-Request-Id` | `{"tool"}` | bool: accepted; `ok`: there is a verdict |
 /// | audit | `trail` | node | `{"tool"}` | list of `{"request_id", "decision"}` at the end |
-/// | audit | `chain` | node | none | bool: `trust-fabric audit verify` is content |
+/// | audit | `chain` | node | none | bool: `trust-fabric audit verify` succeeds |
 /// | keys | `mint` | `jti` | none | `{"kid", "exp"}`, Unix seconds |
 /// | keys | `check` | `jti` | `{"at": Unix seconds}` | bool: the JWKS of the node verifies it |
 /// | keys | `use` | `jti` | none | bool: accepted in a verification |
@@ -88,7 +88,7 @@ pub enum Workload {
 /// | federation | `revoke` | agent | `{"by": caller, "stale_after", "freshness": leases in nanoseconds}` | none; `ok`: 202 of the origin |
 /// | federation | `use` | agent | `{"what": "crossing" or "through", "issued": n}` | bool: accepted by the relying region |
 /// | federation | `read` | `ledger` | `{"region"}` | `{"hash", "count"}` of the ledger of the origin at the end |
-/// | liveness | `works` | what | none | bool: within the time |
+/// | liveness | `works` | probe | none | bool: within the time |
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -118,11 +118,12 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The node did it and answered; `value` is its answer. A refusal that is an answer (a token that is revoked) is `ok`.
+    /// The node executed it and answered; `value` is its answer. A refusal that is an answer (a token that is
+    /// revoked) is `ok`.
     Ok,
-    /// It had no effect and never will: 4xx, 429, a 503 that does not say that the outcome is unknown.
+    /// It had no effect and never will: 4xx, 429, a 503 that does not state that the outcome is unknown.
     Fail,
-    /// No answer, or one that says that the outcome is unknown. It may take effect at any later time.
+    /// No answer, or one that states that the outcome is unknown. It may take effect at any later time.
     Unknown,
 }
 
@@ -137,7 +138,7 @@ pub struct Operation {
     pub input: Value,
     /// Just before the first byte was sent.
     pub invoke: Nanos,
-    /// Just after the last byte of the answer was read, or the attempt was given up.
+    /// Just after the last byte of the answer was read, or the attempt was abandoned.
     pub end: Nanos,
     pub outcome: Outcome,
     pub node: u64,
@@ -155,7 +156,7 @@ pub struct Operation {
     pub is_final: bool,
 }
 
-/// Begin or end of a fault.
+/// Start or end of a fault.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Fault {
     pub time: Nanos,
@@ -173,13 +174,13 @@ pub struct Fault {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Leader {
     pub time: Nanos,
-    /// The node that was asked.
+    /// The node that reported it.
     pub seen_by: u64,
     pub leader: Option<u64>,
     pub term: Option<u64>,
 }
 
-/// Everything that a run recorded, operations in the order of their begin.
+/// Everything that a run recorded, operations in the order of their start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     pub run: Run,
@@ -241,7 +242,7 @@ impl Recorder {
         file.write_all(&line).context("write the history")
     }
 
-    /// Records the begin or the end of a fault of these nodes, numbered from 0.
+    /// Records the start or the end of a fault of these nodes, numbered from 0.
     pub fn fault(&self, kind: &str, nodes: &[usize], detail: &str, is_end: bool) -> Result<()> {
         self.write(&Record::Fault(Fault {
             time: self.now(),
@@ -252,7 +253,7 @@ impl Recorder {
         }))
     }
 
-    /// Everything so far is in the file.
+    /// Writes all records so far to the file.
     pub fn flush(&self) -> Result<()> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).flush().context("write the history")
     }

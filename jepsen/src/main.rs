@@ -185,7 +185,7 @@ async fn run_all(options: &Options) -> Result<bool> {
         workloads.retain(|workload| *workload != Workload::Streams);
     }
     if nemeses.iter().any(|nemesis| nemesis.needs_disks() != options.cluster.disks) {
-        bail!("power cuts need --disks (and root), and other faults are not for them");
+        bail!("power cuts need --disks (and root), and other faults do not permit it");
     }
     let runs = (0..options.rounds).flat_map(|_| nemeses.clone());
     let mut results = Vec::new();
@@ -221,7 +221,7 @@ fn first_seed(seed: Option<u64>) -> Result<u64> {
     Ok(seed.unwrap_or(now))
 }
 
-/// Prints the sums of some runs; whether they are without violations.
+/// Prints the sums of some runs. Returns whether they are without violations.
 fn summed(runs: Vec<RunResult>, results: &Path, is_broken: bool) -> Result<bool> {
     let is_good = runs.iter().all(|result| result.violations.is_empty());
     let digest = Results::read(&results.join(FILES))?.digest;
@@ -239,7 +239,7 @@ async fn one(options: &Options, plan: &Plan) -> Result<RunResult> {
     judged(&options.runs.results, &name, &history, options.runs.keep)
 }
 
-/// Tells that a run begins. Returns its directory.
+/// Prints that a run begins. Returns its directory.
 fn begin(results: &Path, name: &str, seed: u64, seconds: u64) -> PathBuf {
     let directory = results.join("runs").join(name);
     eprintln!("{name}: seed {seed}, {seconds} s, in {}", directory.display());

@@ -1,4 +1,4 @@
-//! Applies a schedule of faults to a cluster, and records their begins and ends.
+//! Applies a schedule of faults to a cluster, and records their starts and ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct Nemesis {
     pub cluster: Arc<Cluster>,
     pub clients: Arc<Clients>,
     pub recorder: Arc<Recorder>,
-    /// For what a fault draws while it lasts.
+    /// Seed of the numbers that a fault draws while it lasts.
     pub seed: u64,
 }
 
@@ -75,7 +75,7 @@ impl Nemesis {
             }
             Fault::PowerCut(who) => {
                 let nodes = self.nodes(*who);
-                // All their answers were given before.
+                // A frozen node has sent all its answers before the power is cut.
                 cluster.freeze(&nodes).await?;
                 self.recorder.fault(kind, &nodes, &detail, false)?;
                 cluster.cut_power(&nodes).await?;
@@ -208,7 +208,7 @@ impl Nemesis {
         self.cluster.until_ready(&self.clients.all_with_keys(), READY_MAX).await;
     }
 
-    /// Keeps nodes without the others for a time, or now and then meanwhile.
+    /// Isolates nodes from the others for a time, without a break or in intervals.
     async fn unplug(&self, fault: &Fault, nodes: &[usize], hold: Duration) -> Result<()> {
         let end = Instant::now() + hold;
         let mut is_plugged = true;
@@ -223,7 +223,7 @@ impl Nemesis {
         self.cluster.plug(nodes, true)
     }
 
-    /// Every node in turn is stopped in order and started again; the next one when all are ready.
+    /// Every node in turn is stopped gracefully and started again; the next one when all are ready.
     async fn restart(&self, kind: &str) -> Result<()> {
         for node in self.cluster.all() {
             self.recorder.fault(kind, &[node], "SIGTERM", false)?;
@@ -276,7 +276,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// A node is stopped in order and removed, and the next node joins.
+    /// A node is stopped gracefully and removed, and the next node joins.
     async fn exchange(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
         let cluster = &self.cluster;
         self.recorder.fault(kind, &[node], "SIGTERM, then removed", false)?;
@@ -288,7 +288,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// A follower is down until the others have purged what it lacks: it comes back by a snapshot.
+    /// A follower is down until the others have purged entries that it lacks: it returns by a snapshot.
     async fn purge(&self, kind: &str, node: usize, hold: Duration) -> Result<()> {
         let cluster = &self.cluster;
         self.recorder.fault(kind, &[node], "killed while the log is purged", false)?;

@@ -36,13 +36,13 @@ impl Counts {
     }
 }
 
-/// A violation as a file keeps it.
+/// A violation in a result file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Reported {
     pub checker: String,
     pub rule: String,
     pub detail: String,
-    /// Of the first operation that shows it.
+    /// Workload of the first operation that shows it.
     pub workload: Option<Workload>,
     /// Operations of the history up to and with the last one that shows it.
     pub after_operations: u64,
@@ -62,7 +62,7 @@ pub struct RunResult {
     pub faults: BTreeMap<String, u64>,
     /// Changes of the leader that some node saw.
     pub leaders: u64,
-    /// The occasions that the checkers had.
+    /// Operations that could show a violation, by checker and name.
     pub coverage: BTreeMap<String, u64>,
     pub violations: Vec<Reported>,
 }
@@ -175,7 +175,7 @@ impl Results {
         table
     }
 
-    /// The occasions that the checkers had, summed over all runs.
+    /// The coverage of the checkers, summed over all runs.
     pub fn coverage(&self) -> String {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for (name, count) in self.sound().flat_map(|result| &result.coverage) {
@@ -198,7 +198,7 @@ impl Results {
         broken.sort_by(|one, other| one.0.cmp(other.0));
         for (name, result) in broken {
             let Run { workload, nemesis, seed, .. } = &result.run;
-            // One of the final reads as a whole names no operation.
+            // A violation of the final reads as a whole names no operation.
             let place = |violation: &&Reported| (violation.after_operations == 0, violation.after_operations);
             let first = result.violations.iter().min_by_key(place);
             let (checker, rule, after) = first.map_or_else(
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn break_that_nothing_caught_is_named_so() {
+    fn uncaught_break_is_reported_as_not_caught() {
         let result = RunResult::of(&history(4, "kill", Some("b")), &[]);
         let results = Results { runs: vec![result], digest: String::new() };
         assert!(results.breaks().contains("**not caught**"), "{}", results.breaks());

@@ -1,4 +1,4 @@
-//! One run: a cluster, its load, a schedule of faults, and what is read when they are over.
+//! One run: a cluster, its load, a schedule of faults, and the reads after them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::workloads::Load;
 /// Maximum wait for all nodes after the faults, before liveness counts as lost.
 const HEALED_MAX: Duration = Duration::from_secs(60);
 
-/// Name of no break.
+/// Name for a test build without a break.
 const NO_BREAK: &str = "none";
 
 /// Every workload of the load.
@@ -96,7 +96,8 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     cluster.heal()?;
     liveness::look(&clients).await?;
     load.stop().await?;
-    // A cluster that is not well now has lost its liveness, which is recorded; the reads show what else.
+    // A cluster that is not well now has lost its liveness, which is recorded; the reads show other
+    // violations.
     cluster.until_ready(&clients.all_with_keys(), HEALED_MAX).await;
     clients.begin_final();
     let read = load.read_all().await;
@@ -111,7 +112,7 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
     Ok(history)
 }
 
-/// Records whether the chains of the audit are intact, as the program judges an export of each node.
+/// Records whether the chains of the audit are intact, by the verification of an export of each node.
 async fn verify_chains(cluster: &Cluster, clients: &Arc<Clients>) -> Result<()> {
     let mut process = clients.process(0);
     for node in cluster.all() {
@@ -126,7 +127,7 @@ async fn verify_chains(cluster: &Cluster, clients: &Arc<Clients>) -> Result<()> 
     Ok(())
 }
 
-/// The facts of the program that each run records.
+/// The data about the program that each run records.
 pub(crate) fn recorded(program: &Path, broken: Option<&str>) -> Result<Run> {
     let version = Command::new(program).arg("--version").output()?;
     Ok(Run {
@@ -172,7 +173,7 @@ async fn watch_leaders(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result
     }
 }
 
-/// Starts processes again that no fault has ended, and records it.
+/// Restarts processes that have ended without a fault, and records it.
 async fn supervise(cluster: Arc<Cluster>, recorder: Arc<Recorder>) -> Result<()> {
     let told = |node: usize| {
         recorder.fault("exit", &[node], "the process ended by itself, and is started again", true)

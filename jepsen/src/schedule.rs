@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Milliseconds before the first fault, for a history that begins well.
+/// Milliseconds before the first fault, for a history that begins without faults.
 pub(crate) const FIRST_MILLIS: u64 = 1_500;
 
 /// Milliseconds after which a successor of a signing key may sign: it is published for ten minutes before.
@@ -37,7 +37,7 @@ impl Draw {
         from + self.below(to - from)
     }
 
-    /// One of them; they are not empty.
+    /// One of the values, which are not empty.
     pub fn one_of<T: Clone>(&mut self, of: &[T]) -> T {
         of[usize::try_from(self.below(of.len() as u64)).unwrap_or_default()].clone()
     }
@@ -110,7 +110,7 @@ pub enum Nemesis {
 }
 
 impl Nemesis {
-    /// Of the short table.
+    /// Those of the short table.
     pub const SHORT: [Self; 16] = [
         Self::KillOne,
         Self::KillAll,
@@ -130,8 +130,8 @@ impl Nemesis {
         Self::Mix,
     ];
 
-    /// Every one that is something else than another with so many nodes, in a run that is not as long as a signing key
-    /// takes.
+    /// Every nemesis that differs from the others with so many nodes and needs no run as long as the wait for
+    /// a new signing key.
     pub fn all(nodes: u64, disks: bool) -> Vec<Self> {
         let is_possible = |one: &Self| match one {
             Self::Ring => nodes >= 5,
@@ -265,7 +265,7 @@ impl Fault {
 /// A fault with its time. Faults of processes follow one another, and so do those of the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step<F = Fault> {
-    /// Since the begin of the load.
+    /// Since the start of the load.
     pub at_millis: u64,
     pub hold_millis: u64,
     pub fault: F,
@@ -346,7 +346,7 @@ const JUMPS: [i64; 6] = [-3600, -60, -10, 10, 60, 3600];
 /// Nanoseconds per second by which clocks drift; the last one stands still.
 const DRIFTS: [i64; 5] = [10_000_000, 200_000_000, 1_000_000_000, -200_000_000, -1_000_000_000];
 
-/// A fault of this kind, and its milliseconds.
+/// A fault of this kind, and its duration in milliseconds.
 fn fault_of(draw: &mut Draw, of: Nemesis) -> (Fault, u64) {
     let one = |draw: &mut Draw| match draw.below(3) {
         0 => Who::Follower(draw.below(8)),

@@ -218,7 +218,7 @@ fn processes(
     as_f64(rows.len() as u64) * PROCESS_HEIGHT
 }
 
-/// A row of operations. Those of one kind that cannot be told apart are one bar.
+/// A row of operations. Those of one kind that are too close to distinguish are one bar.
 #[derive(Default)]
 struct Row<'h> {
     until: Nanos,
@@ -269,7 +269,7 @@ fn leaders(history: &History, node: u64, end: Nanos) -> Vec<(f64, f64, Option<us
         .collect()
 }
 
-/// Begun faults with begin and end.
+/// Faults that have begun, with start and end.
 fn fault_spans(history: &History, end: Nanos) -> Vec<(&Fault, Nanos, Nanos)> {
     let mut spans: Vec<(&Fault, Nanos, Nanos)> = Vec::new();
     let mut open: BTreeMap<(&str, &[u64]), usize> = BTreeMap::new();
@@ -281,7 +281,7 @@ fn fault_spans(history: &History, end: Nanos) -> Vec<(&Fault, Nanos, Nanos)> {
         } else if let Some(begun) = open.remove(&key) {
             spans[begun].2 = fault.time;
         } else {
-            // An event without a begin, as the exit of a process.
+            // An event without a start, such as the exit of a process.
             spans.push((fault, fault.time, fault.time));
         }
     }

@@ -97,7 +97,6 @@ pub enum Step {
     Tick,
     /// A wall clock is set.
     Set {
-        /// The voter.
         voter: usize,
         /// Its new error.
         offset: i8,

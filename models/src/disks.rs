@@ -26,7 +26,7 @@ pub enum Rule {
     /// An entry counts as held by a member if the member matched it and it is committed. A follower may truncate an
     /// uncommitted entry, also one that it acknowledged.
     HeldIsCommitted,
-    /// The leader tells the other members what each one holds.
+    /// The leader reports to the other members the entries that each one holds.
     HeldIsSpread,
     /// A member writes its knowledge of others to its own disk.
     KnowledgeIsDurable,
@@ -173,21 +173,11 @@ pub enum Step {
     /// A node becomes a candidate of the second term.
     Stand(usize),
     /// A node votes for a candidate.
-    Vote {
-        /// The candidate.
-        candidate: usize,
-        /// The voter.
-        voter: usize,
-    },
+    Vote { candidate: usize, voter: usize },
     /// A candidate has the votes of a majority.
     Elect(usize),
     /// The new leader has this node truncate its log.
-    Truncate {
-        /// The leader.
-        leader: usize,
-        /// The node.
-        node: usize,
-    },
+    Truncate { leader: usize, node: usize },
 }
 
 impl Disks {

@@ -38,7 +38,8 @@ pub enum Rule {
     CheckedBeforeReading,
     /// The origin fabric proves that it is current after a call has arrived, and responds from a state that is.
     CurrentBeforeResponding,
-    /// Every node of the origin fabric reports a call to its leader, whatever its own configuration says of the peer.
+    /// Every node of the origin fabric reports a call to its leader, whatever its own configuration states
+    /// about the peer.
     EveryCallIsReported,
     /// The origin leader records a call when it arrives, not when it is answered.
     RecordedOnArrival,
@@ -163,7 +164,7 @@ struct Call {
     /// Time since it was sent, by the clock of the relying leader.
     age: u8,
     honours: bool,
-    /// Whether it asks only for entries after the revocation.
+    /// Whether it requests only entries after the revocation.
     is_beyond_it: bool,
     stage: CallStage,
 }
@@ -254,7 +255,7 @@ pub enum Step {
     Apply(usize),
     /// The second node leads the relying fabric.
     Elect,
-    /// A relying node asks its leader for the index.
+    /// A relying node requests the index from its leader.
     RequestIndex(usize),
     /// The leader notes its index, and will read its record later.
     NoteIndex(usize),

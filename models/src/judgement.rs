@@ -134,9 +134,7 @@ pub enum OriginEvent {
 /// A row of the origin fabric's ledger: the latest entry of each fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Revoked.
     Revoked,
-    /// Blocked.
     Blocked,
     /// No longer blocked.
     Lifted,
@@ -153,9 +151,7 @@ impl State {
 pub struct LedgerEntry {
     /// Index in the origin fabric.
     pub n: Index,
-    /// The fact.
     pub fact: Fact,
-    /// Its state.
     pub state: State,
 }
 
@@ -171,7 +167,6 @@ pub struct Request {
 /// The origin fabric's response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Response {
-    /// The request.
     pub request: Request,
     /// The last position that the response covers.
     pub through: Position,
@@ -179,7 +174,6 @@ pub struct Response {
     pub floor: Index,
     /// Whether the response holds all blocks in force.
     pub is_reset: bool,
-    /// The entries.
     pub entries: Vec<LedgerEntry>,
     /// Tainted keys, which are not in the key set.
     pub tainted: BTreeSet<Fact>,
@@ -259,7 +253,6 @@ pub enum Verdict {
 /// The origin fabric's state, by its events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Incarnation.
     pub incarnation: u8,
     /// Last index.
     pub index: Index,

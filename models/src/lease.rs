@@ -229,7 +229,6 @@ pub enum Step {
     Follow {
         /// The node that leads.
         leader: usize,
-        /// The follower.
         follower: usize,
     },
     /// A request or its response is lost, or abandoned.
@@ -255,7 +254,7 @@ impl Lease {
         self.without != Some(rule)
     }
 
-    /// Whether `node` may acknowledge after this wait: the rule of `Barrier::rest` in the product.
+    /// Whether `node` may acknowledge after this wait: the rule of `Barrier::remaining` in the product.
     fn has_waited(self, world: &World, node: usize, waited: u8) -> bool {
         let has_run_out = |since: u8| since >= self.ticks;
         // The newest leader knows of every removal; its predecessor knows of its own.

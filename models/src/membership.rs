@@ -27,7 +27,7 @@ pub enum Rule {
     WaitsForRemoved,
     /// A barrier waits for learners too.
     WaitsForLearners,
-    /// A leader that was elected a moment ago waits, also if it is the only member.
+    /// A leader that was just elected waits, also if it is the only member.
     LastMemberWaits,
     /// A learner reads with a lease only.
     LearnersNeedALease,
@@ -51,7 +51,6 @@ pub enum Rule {
 /// A membership of a [`Change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// The voters.
     pub voters: Nodes,
     /// In a joint membership: the voters before it.
     pub old: Nodes,
@@ -183,7 +182,6 @@ pub const REMOVE_ONE_OR_THE_OTHER_OF_FOUR: Change = Change {
 /// A change of the membership, with all rules or without one.
 #[derive(Clone, Copy, Debug)]
 pub struct Members {
-    /// The change.
     pub change: Change,
     /// The node that reads.
     pub reader: usize,
@@ -211,7 +209,6 @@ enum Content {
     Membership(usize),
 }
 
-/// A log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Log([Option<Entry>; ENTRIES_MAX]);
 
@@ -321,29 +318,18 @@ pub enum Step {
     Allocate(usize),
     /// A leader appends a membership.
     Change {
-        /// The leader.
         leader: usize,
         /// Index of the membership.
         to: usize,
     },
     /// A leader sends its log, and the follower stores and acknowledges it.
-    Replicate {
-        /// The leader.
-        leader: usize,
-        /// The follower.
-        follower: usize,
-    },
+    Replicate { leader: usize, follower: usize },
     /// A leader finds entries on a quorum.
     Commit(usize),
     /// A node becomes a candidate.
     Stand(usize),
     /// A node votes, which may elect the candidate.
-    Vote {
-        /// The candidate.
-        candidate: usize,
-        /// The voter.
-        voter: usize,
-    },
+    Vote { candidate: usize, voter: usize },
     /// The reader's request for a lease arrives at a leader.
     Request(usize),
     /// A quorum has confirmed that leader, and the reader takes the lease.
@@ -418,11 +404,11 @@ impl Members {
         if self.keeps(Rule::OthersCountForARemovedLeader) || contains(membership.all_voters(), id) {
             return membership.is_quorum(nodes);
         }
-        // It counts itself in the place of any other.
+        // It counts itself instead of any other.
         (0..NODES).any(|other| membership.is_quorum(nodes & !bit(id) | bit(other)))
     }
 
-    /// Whether the node may stand: openraft asks the membership in force and the committed one.
+    /// Whether the node may stand: openraft checks the membership in force and the committed one.
     fn may_stand(self, node: &Node, id: usize) -> bool {
         let committed = self.membership(node.applied().membership());
         let voters = self.in_force(node).all_voters() | committed.all_voters();

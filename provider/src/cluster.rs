@@ -72,11 +72,7 @@ pub enum Failure {
     Fabric(Box<client::Error>),
     /// Repeated until the timeout of the operation.
     #[error("{last}, until the timeout of the operation ({after_secs} s) was reached")]
-    OutOfTime {
-        /// The last error.
-        last: Box<client::Error>,
-        after_secs: u64,
-    },
+    OutOfTime { last: Box<client::Error>, after_secs: u64 },
     /// No node responded before the timeout of the operation.
     #[error("no response within the timeout of the operation ({after_secs} s)")]
     NoResponse { after_secs: u64 },

@@ -37,7 +37,7 @@ pub trait Ephemeral: Send + Sync {
 
     async fn open(&self, call: &Call<'_>, config: &Object) -> Result<Opened, Failure>;
 
-    /// Ends that which `open` kept.
+    /// Ends the object that `open` retained.
     async fn close(&self, _call: &Call<'_>, _kept: &str) -> Result<(), Failure> {
         Ok(())
     }

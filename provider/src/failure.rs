@@ -8,7 +8,7 @@ use crate::kubernetes;
 use crate::resource::{Operation, Resource, invalid};
 use crate::schema::Attribute;
 
-/// That which failed, in words.
+/// The failed action, in words.
 #[derive(Clone, Copy, Debug)]
 pub struct Aim {
     /// `create`

@@ -10,7 +10,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const CONNECTIONS_MAX: usize = 16;
 /// Maximum message of Terraform; beyond it: the call fails.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Interval at which the plugin looks whether the process that started it still exists.
+/// Interval at which the plugin checks whether the process that started it still exists.
 pub const PARENT_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum wait for calls in progress at the end.
 pub const SHUTDOWN_MAX: Duration = Duration::from_secs(1);

@@ -33,7 +33,7 @@ pub struct Change<'o> {
     pub after: Option<&'o Object>,
 }
 
-/// That which Terraform stores: the state, `None` if there is no object, and the private state.
+/// The data that Terraform stores: the state, `None` if there is no object, and the private state.
 #[derive(Default)]
 pub struct Kept {
     pub state: Option<Object>,

@@ -36,7 +36,7 @@ pub struct FabricProvider {
 }
 
 impl FabricProvider {
-    /// An unconfigured provider; `environment` is asked for variables.
+    /// An unconfigured provider; `environment` looks up variables.
     pub fn new(environment: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self {
             environment: Box::new(environment),
@@ -355,7 +355,7 @@ impl Provider for FabricProvider {
         }))
     }
 
-    /// No response of an opening asks for it.
+    /// No response to an opening requests a renewal.
     async fn renew_ephemeral_resource(
         &self,
         request: Request<proto::RenewRequest>,

@@ -64,7 +64,7 @@ pub trait Resource: Send + Sync {
     /// The route of an operation. If it needs several, the one with the narrowest credential.
     fn route(&self, operation: Operation) -> Route;
 
-    /// Whether another identity than the creator is told that the object does not exist.
+    /// Whether the fabric answers every identity but the creator that the object does not exist.
     fn is_hidden_from_others(&self) -> bool {
         false
     }

@@ -72,7 +72,6 @@ pub static TABLE: Table = Table {
 pub enum Access {
     /// This attribute becomes known only while other resources are applied.
     NotKnown(&'static str),
-    /// No endpoint.
     NoEndpoint,
     /// Requests can be sent.
     Ready(Cluster),

@@ -30,7 +30,7 @@ impl Media {
     }
 }
 
-/// Reads a body of at most `bytes_max`. The rest of a larger one is left to [`super::leftover`].
+/// Reads a body of at most `bytes_max`. The rest of a larger one is left to [`super::unread_body`].
 ///
 /// # Errors
 /// 413 if it is larger, 400 if it ends early, 408 if it takes longer than [`limits::BODY_TIMEOUT`].

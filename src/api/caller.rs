@@ -432,6 +432,8 @@ async fn decide(
     Ok(Authorized { principal, certificate: digest, facts })
 }
 
+/// Checks the capability that the route requires.
+///
 /// # Errors
 /// 403 if the caller lacks the capability of the route, or is no peer on a route of peers; 501 for a route of peers
 /// without federation.

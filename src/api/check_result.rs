@@ -1,4 +1,4 @@
-//! A check of a tool call, as answers state it.
+//! A check of a tool call, as responses state it.
 
 use serde::Serialize;
 use utoipa::ToSchema;

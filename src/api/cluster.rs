@@ -1,5 +1,5 @@
-//! `/v1/sys/cluster`: the members of the cluster with their reports, and who is about to join or leave. Also served by
-//! `admin.sock`, for a node without a lease.
+//! `/v1/sys/cluster`: the members of the cluster with their reports, and the nodes that are about to join or
+//! leave. Also served by `admin.sock`, for a node without a lease.
 
 use std::collections::BTreeMap;
 
@@ -178,7 +178,7 @@ pub async fn get(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Respo
     status(&app).await
 }
 
-/// The answer, for callers that are authorized.
+/// The response, for authorized callers.
 pub(super) async fn status(app: &App) -> Response {
     let Status { node_id, leader, leader_is_confirmed, members } = app.state.cluster().status().await;
     let members = members.into_iter().map(|member| ClusterMember::of_member(member, leader));

@@ -32,11 +32,11 @@ pub struct DeniedRequest {
     pub subject: Option<String>,
     /// The requested audience, or the tool.
     pub target: Option<String>,
-    /// The question to the policy, if that denied.
+    /// The input of the policy, if the policy denied.
     pub question: Option<Question>,
 }
 
-/// A question to the policy.
+/// The input of a policy decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     pub point: Point,
@@ -67,7 +67,7 @@ struct Kept {
 }
 
 impl Denials {
-    /// Keeps a denial, and forgets the oldest ones beyond [`limits::DENIALS_KEPT_MAX`] and
+    /// Retains a denial, and removes the oldest ones beyond [`limits::DENIALS_KEPT_MAX`] and
     /// [`limits::DENIALS_KEPT_BYTES_MAX`].
     pub fn keep(&self, denied: DeniedRequest) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_denials_are_forgotten_beyond_the_number() {
+    fn oldest_denials_are_removed_beyond_the_number() {
         let denials = Denials::default();
         for number in 0..=limits::DENIALS_KEPT_MAX {
             denials.keep(denied(number, 0));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_denials_are_forgotten_beyond_the_size() {
+    fn oldest_denials_are_removed_beyond_the_size() {
         let denials = Denials::default();
         for number in 0..3 {
             denials.keep(denied(number, limits::DENIALS_KEPT_BYTES_MAX / 2));

@@ -99,7 +99,7 @@ pub enum Refusal {
     NotConfigured,
     /// To be retried after a second.
     Unavailable,
-    /// A peer fabric is not heard, or its ledger is not known well enough; to be retried later.
+    /// A peer fabric has not responded lately, or its ledger is not known well enough; to be retried later.
     PeerUnjudged,
 }
 
@@ -151,7 +151,8 @@ enum Challenge {
     Basic,
 }
 
-/// No challenge: the caller itself is authenticated and authorized.
+/// The check that a token in the request failed. It causes no challenge: the caller itself is authenticated
+/// and authorized.
 #[derive(Debug)]
 pub struct FailedCheck {
     check: &'static str,

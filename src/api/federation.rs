@@ -120,7 +120,7 @@ pub async fn bundle(
     cache_control::answer(&headers, "application/json", app.federation.bundle()?)
 }
 
-/// The hash of this fabric's own revocations, by which two readers compare what they have.
+/// The hash of this fabric's own revocations, by which two copies of the ledger are compared.
 #[utoipa::path(
     get, path = "", operation_id = "revocationHash",
     params(
@@ -178,7 +178,7 @@ fn hash_answer(hash: LedgerHash) -> RevocationHash {
     responses(
         (status = 200, description = "A page, ordered by `seq`, then `id`", body = [RevocationEntry]),
         (status = 404, description = "This node has no ledger of the origin"),
-        (status = 409, description = "A reader that continues from `since` would miss a change"),
+        (status = 409, description = "A client that continues from `since` would miss a change"),
     )
 )]
 pub async fn export(
@@ -215,8 +215,8 @@ pub async fn export(
         (status = 200, description = "The entries after `since`", body = SyncResponse),
         (status = 400, description = "The request is invalid, or its `version` is not supported"),
         (status = 403, description = "The caller is no configured peer with `serve`, or an operator has paused it"),
-        (status = 409, description = "`since` is ahead of the log of this fabric: one of the two has lost its past"),
-        (status = 429, description = "Two calls of this peer, or 512 of all, are open at this node"),
+        (status = 409, description = "`since` is ahead of the log of this fabric: one of them has lost log entries"),
+        (status = 429, description = "Two calls of this peer, or 512 of all, are in flight at this node"),
         (status = 501, description = "Federation is not configured"),
         (status = 503, description = "The node is not current; the caller tries another one"),
     )
@@ -228,7 +228,7 @@ pub async fn sync(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let request: SyncRequest = body::json(&parts.headers, body, limits::SYNC_BODY_BYTES_MAX).await?;
-    let peer = caller.peer().ok_or_else(|| Error::internal("a caller of a route for peers is none"))?;
+    let peer = caller.peer().ok_or_else(|| Error::internal("the caller of a route for peers is no peer"))?;
     let response = app.federation.sync(peer, request).await?;
     Ok((NO_STORE, Json(response)).into_response())
 }

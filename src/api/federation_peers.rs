@@ -24,8 +24,8 @@ pub struct Peer {
     /// The `iss` of its tokens.
     issuer: String,
     /// `not_read`: this fabric does not accept its credentials. `joining`: its ledger was not read to its end yet.
-    /// `live`: the copy of its ledger is recent enough to decide by. `stale`: it was not heard for too long. `held`: an
-    /// operator must decide. `paused`: by an operator.
+    /// `live`: the copy of its ledger is recent enough to decide by. `stale`: it has not responded for too
+    /// long. `held`: an operator must decide. `paused`: by an operator.
     #[schema(value_type = values::PeerState)]
     state: &'static str,
     /// The reason why it is held.
@@ -51,8 +51,8 @@ pub struct Peer {
     /// Milliseconds by which its clock is ahead of this node's, as its last response states. Nothing depends on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_offset_ms: Option<i64>,
-    /// Milliseconds of the last call without news, beyond the time for which the peer held it: the way to the peer and back,
-    /// and its proof that it is current.
+    /// Milliseconds of the last call without new entries, beyond the time for which the peer held it: the
+    /// round trip, and the peer's proof that it is current.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_ms: Option<u64>,
     /// The reason why the last call had no effect.
@@ -63,8 +63,8 @@ pub struct Peer {
     serving: Option<Serving>,
     /// Whether revocations of this fabric wait for it.
     awaited: bool,
-    /// The log position of this fabric, `<incarnation>-<index>`, from before which no node of it serves a request any more,
-    /// as it stated in any call; on the leader only.
+    /// The log position of this fabric, `<incarnation>-<index>`, such that no node of the peer decides by an
+    /// earlier one, as the peer stated in any call; on the leader only.
     #[serde(skip_serializing_if = "Option::is_none")]
     acknowledged: Option<String>,
 }
@@ -75,8 +75,8 @@ pub struct Serving {
     /// The log position up to which it has our ledger; absent: it had none of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<String>,
-    /// The log position from before which no node of it serves a request any more, as it states; only of a peer that honours
-    /// our lease.
+    /// The log position of this fabric such that no node of the peer decides by an earlier one, as it states;
+    /// only of a peer that honours our lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     enforced: Option<String>,
     /// Milliseconds since the call.
@@ -99,10 +99,10 @@ pub async fn list(
 
 /// Pauses, resumes, approves, repairs or forgets a peer fabric.
 ///
-/// `pause`: its calls and its credentials are refused; its ledger is read on. `resume` ends the pause. `approve`: the
-/// fault for which it is held is accepted, and no earlier credential counts. `repair`: the copy of its ledger is read
-/// again from the beginning, because the disk of a node has damaged it; earlier credentials count once it is read.
-/// `forget`: the copy is deleted, and no earlier credential counts.
+/// `pause`: its calls and its credentials are refused; its ledger is still read. `resume` ends the pause.
+/// `approve`: the fault for which it is held is accepted, and no earlier credential counts. `repair`: the
+/// copy of its ledger is read again from the beginning, because the disk of a node has corrupted it; earlier
+/// credentials count once it is read. `forget`: the copy is deleted, and no earlier credential counts.
 #[utoipa::path(
     post, path = "", operation_id = "setPeer",
     params(

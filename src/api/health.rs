@@ -10,8 +10,8 @@
 //! - a wall clock apart from the others': only credentials of other issuers are refused
 //! - no signing key of sufficient age: a node that joined mints nothing until then (contract §3)
 //!
-//! A peer fabric whose credentials are refused, because it was not heard or needs an operator, makes health warn and leaves
-//! the node ready: every other request is served.
+//! A peer fabric whose credentials are refused, because it has not responded or needs an operator, makes
+//! health warn and leaves the node ready: every other request is served.
 //!
 //! Low disk space makes health warn and leaves the node ready: it refuses only writes that add data. A full disk makes
 //! the node not ready while another voter has space. While none has, revocations must still reach a node.
@@ -45,7 +45,7 @@ pub struct Health {
     unit_id: String,
     /// `pass`; `warn`: the node was told to stop, it has no freshness lease and requests wait for it, its signing key is
     /// not old enough to mint, its clock disagrees and credentials of other issuers are refused, its disk is short of
-    /// space and writes that add data are refused, or a peer fabric is not heard or held; `fail`
+    /// space and writes that add data are refused, or a peer fabric does not respond or is held; `fail`
     #[schema(value_type = values::HealthStatus)]
     status: &'static str,
     /// Unmet conditions; absent for anonymous callers, unless the node starts.

@@ -59,8 +59,8 @@ impl LoadShedder {
         }))
     }
 
-    /// Admits a request and waits for its turn behind everything that is runnable now. Requests that arrive during other
-    /// work are thus seen at once, and the excess is refused before it costs anything.
+    /// Admits a request and waits for its turn after everything that is runnable now. Requests that arrive
+    /// during other work are thus seen at once, and the excess is refused before it costs anything.
     ///
     /// # Errors
     /// 503 if too many are in flight or waiting.

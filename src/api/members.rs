@@ -63,7 +63,7 @@ pub struct CreatedJoinToken {
     expires_at: String,
 }
 
-/// A node joins.
+/// A request of a node to join.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
@@ -78,7 +78,7 @@ pub struct JoinRequest {
     feature_level: u32,
 }
 
-/// The node joined.
+/// The result of a join.
 #[derive(Serialize, ToSchema)]
 pub struct Joined {
     /// The id of the cluster: 32 lower-case hexadecimal digits.
@@ -275,14 +275,14 @@ const fn forced_note(is_forced: bool) -> &'static str {
     if is_forced { ", forced" } else { "" }
 }
 
-/// As [`other_minters`], by the members and keys of every change that was answered before.
+/// As [`other_minters`], on the members and keys after every change that was acknowledged before.
 async fn check_minters(app: &App, leaving: u64) -> Result<(), Error> {
     let _current = app.state.current().await?;
     other_minters(&app.state.index(), leaving, app.key_time())
 }
 
-/// Refuses to take the only member away that can mint tokens: exchanges would be answered 503 until the signing key of
-/// another one is old enough.
+/// Refuses to remove the only member that can mint tokens: exchanges would be answered 503 until the signing
+/// key of another one is old enough.
 fn other_minters(index: &Index, leaving: u64, elapsed: Timestamp) -> Result<(), Error> {
     let key_of = |node_id| minting_key(&index.signing_keys, node_id);
     let can_mint = |node_id| key_of(node_id).is_some_and(|key| key.usable_from <= elapsed);

@@ -267,7 +267,8 @@ pub(super) fn min_index(headers: &HeaderMap) -> Result<Option<u64>, Error> {
     index.map(Some).ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))
 }
 
-/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which came in `what`.
+/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which the header `what`
+/// states.
 ///
 /// # Errors
 /// 503 if it has not by then, or too many requests wait.

@@ -171,7 +171,7 @@ pub struct Parts {
     pub load_shedder: LoadShedder,
     /// Cancelled when the node shall stop: it still serves, and is not ready.
     pub stop_requested: CancellationToken,
-    /// The node's name in answers and events.
+    /// The node's name in responses and events.
     pub unit_id: String,
 }
 

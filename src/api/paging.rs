@@ -81,7 +81,7 @@ impl QueryParams {
 /// The requested page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Most rows.
+    /// Maximum rows.
     pub limit: usize,
     /// The page begins after this row; at the first row without it.
     pub after: Option<String>,

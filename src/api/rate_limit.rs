@@ -189,7 +189,7 @@ mod tests {
         let rate_limits = RateLimits::new(limits::REQUESTS_PER_SECOND_MAX, clock);
         let acquire = |text| rate_limits.acquire(address(text)).permit;
         let mut permits: Vec<_> =
-            (0..limits::REQUESTS_PER_CALLER_MAX).map(|_| acquire("192.0.2.1").expect("a place")).collect();
+            (0..limits::REQUESTS_PER_CALLER_MAX).map(|_| acquire("192.0.2.1").expect("a permit")).collect();
         assert!(acquire("192.0.2.1").is_err());
         assert!(acquire("192.0.2.2").is_ok(), "another's are its own");
         permits.pop();

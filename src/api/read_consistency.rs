@@ -21,7 +21,7 @@ impl FromRequestParts<App> for LinearizableRead {
     }
 }
 
-/// Uses the index in `Svc-Min-Index` if this node has applied it; otherwise asks the leader (ReadIndex).
+/// Uses the index in `Svc-Min-Index` if this node has applied it; otherwise performs a ReadIndex.
 ///
 /// # Errors
 /// 503 without a leader, or if this node lags too far behind it.

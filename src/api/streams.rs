@@ -183,7 +183,7 @@ impl From<StreamRequest> for StreamInput {
     }
 }
 
-/// Makes a stream: the events it asks for are delivered to it from now on.
+/// Creates a stream. The requested events are delivered over it from now on.
 #[utoipa::path(
     post, path = "", operation_id = "createStream", request_body = StreamRequest, params(IdempotencyKey),
     responses(

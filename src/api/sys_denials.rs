@@ -58,14 +58,15 @@ pub struct ExplainedDecision {
     /// The input of the decision.
     #[schema(value_type = Object)]
     input: serde_json::Value,
-    /// The answer of the current bundle, with the values of its rules, and changes with which it would allow.
+    /// The output of the current bundle, with the values of its rules, and changes with which it would allow.
     #[schema(value_type = Object)]
     explanation: Explanation,
 }
 
 /// Explains one of the latest denials of this node.
 ///
-/// Each node keeps its own latest 10 000 denials in memory: `404` from one node says nothing of the others.
+/// Each node retains its own latest 10 000 denials in memory: `404` from one node states nothing about the
+/// others.
 #[utoipa::path(
     get, path = "", operation_id = "explainDenial",
     params(("request_id" = String, Path, description = "`X-Request-Id` of the denied request")),

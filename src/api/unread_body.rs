@@ -12,7 +12,7 @@ use hyper::body::{Body as _, Frame, SizeHint};
 
 use crate::limits;
 
-/// A body that is shared between its handler and the reader of its rest.
+/// A body that is shared between its handler and [`UnreadBody`].
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Body>>);
 

@@ -52,7 +52,6 @@ pub(crate) struct Manifest {
     pub(crate) files: Vec<FileEntry>,
 }
 
-/// A log id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestLogId {
     /// Term of the leader that wrote the entry.
@@ -92,7 +91,6 @@ pub enum Error {
         "the backup has format {format}, written by version {version}; this program reads format {FORMAT}"
     )]
     Newer {
-        /// Its format.
         format: u64,
         /// The program that wrote it.
         version: String,
@@ -102,7 +100,7 @@ pub enum Error {
     FeatureLevel {
         /// The program that wrote it.
         version: String,
-        /// The levels.
+        /// The level of the backup and those that this program supports.
         reason: String,
     },
     /// The end is missing.
@@ -119,12 +117,7 @@ pub enum Error {
     Manifest(String),
     /// A member breaks a rule.
     #[error("member {name:?}: {rule}")]
-    Member {
-        /// Its name.
-        name: String,
-        /// The rule.
-        rule: &'static str,
-    },
+    Member { name: String, rule: &'static str },
     /// A file of the manifest is not in the archive.
     #[error("member {0:?} is missing")]
     Missing(String),

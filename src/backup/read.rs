@@ -15,7 +15,7 @@ use crate::cluster::{self, StateFiles};
 use crate::state::{Replicated, StateIdentity, feature_level};
 use crate::{json, limits};
 
-/// Zeros at the end of an archive, at most.
+/// Maximum zeros at the end of an archive.
 const END_BYTES_MAX: u64 = 64 * 1024;
 
 type Members<'f> = Decoder<'static, BufReader<&'f File>>;

@@ -20,14 +20,13 @@ const LEVEL: i32 = 3;
 /// Size of a block of a tar archive.
 const BLOCK_BYTES: usize = 512;
 
-/// What a manifest states beside the content of the state.
+/// Origin of a backup, which its manifest states beside the content of the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     /// `production` or `development`.
     pub(crate) mode: &'static str,
     /// `iss` of the fabric.
     pub(crate) issuer: String,
-    /// This node.
     pub(crate) node_id: u64,
 }
 
@@ -53,7 +52,7 @@ pub(crate) struct BackupStream {
 }
 
 impl BackupStream {
-    /// Of this checkpoint. Digests are computed when the stream is read.
+    /// A stream of this checkpoint. Digests are computed when it is read.
     ///
     /// # Errors
     /// If the disk fails, or the cluster is not bootstrapped.
@@ -149,7 +148,7 @@ impl OpenFile {
     }
 }
 
-/// Everything but the files.
+/// The manifest without its files.
 fn describe(directory: &Path, origin: Origin) -> io::Result<Manifest> {
     let state = StateFiles::open::<Replicated>(directory)?;
     let (term, node_id, index) = state.last()?;

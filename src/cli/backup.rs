@@ -131,10 +131,11 @@ fn verify(path: &Path, parent: &Path) -> Result<Manifest, Error> {
     unpack(path, &file, &directory.0.join("state"))
 }
 
-/// Verifies the digest of the whole file, and returns what the manifest states.
+/// Verifies the digest of the whole file, and returns the manifest.
 pub(super) fn verify_digest(path: &Path, file: &File) -> Result<Manifest, Error> {
     let refused = |error| refused(path, error);
-    // Read first, because that of a newer version says so. Any other mistake in it may be the end that is missing.
+    // Read first, because the manifest of a newer version states that it is newer. Any other error in it may
+    // come from a truncated file.
     let stated = match backup::inspect(file) {
         Err(newer @ backup::Error::Newer { .. }) => return Err(refused(newer)),
         stated => stated,

@@ -49,7 +49,8 @@ pub(super) enum Command {
 pub(super) struct View {
     #[command(flatten)]
     server: ServerArguments,
-    /// Ask the node with this data directory through its admin.sock: works without a lease and without a leader.
+    /// Query the node with this data directory through its admin.sock: works without a lease and without a
+    /// leader.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["urls", "ca", "cert", "key", "token_file"])]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -124,7 +125,7 @@ pub(super) struct Transfer {
 
 #[derive(Debug, Args)]
 pub(super) struct Finalize {
-    /// Confirm that no member returns to an older version. Without it, a terminal is asked.
+    /// Confirm that no member returns to an older version. Without it, the terminal prompts for confirmation.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]

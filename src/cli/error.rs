@@ -39,7 +39,7 @@ pub(super) enum Error {
     NoTokenDestination,
     #[error("there is no such agent")]
     NoSuchAgent,
-    #[error("no asked node keeps a denial with this request_id")]
+    #[error("no queried node retains a denial with this request_id")]
     NoSuchDenial,
     #[error("{0} is ambiguous")]
     AmbiguousTarget(String),

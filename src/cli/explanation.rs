@@ -75,7 +75,7 @@ fn edit(change: &Value) -> String {
     }
 }
 
-/// The members of an input, two levels deep.
+/// The fields of an input, two levels deep.
 fn members(out: &mut dyn Write, input: Option<&Value>) -> io::Result<()> {
     for (name, value) in input.and_then(Value::as_object).into_iter().flatten() {
         match value.as_object() {

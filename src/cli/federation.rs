@@ -34,14 +34,14 @@ pub(super) enum Command {
         #[arg(long, value_name = "FILE")]
         to: Option<PathBuf>,
     },
-    /// Refuse the calls and the credentials of a peer. Its ledger is read on.
+    /// Refuse the calls and the credentials of a peer. Its ledger is still read.
     Pause(Peer),
     /// End a pause.
     Resume(Peer),
     /// Accept the fault for which a peer is held: no earlier credential of it counts.
     Approve(Peer),
-    /// Read the copy of a peer's ledger again, because the disk of a node has damaged it. Earlier credentials count again once
-    /// it is read.
+    /// Read the copy of a peer's ledger again, because the disk of a node has corrupted it. Earlier
+    /// credentials count again once it is read.
     Repair(Peer),
     /// Delete the copy of a peer's ledger: no earlier credential of it counts. A peer that stays configured joins again.
     Forget(Peer),

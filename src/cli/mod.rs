@@ -92,7 +92,7 @@ enum Command {
     /// Show the members of the cluster; add, replace and remove nodes; transfer leadership; end an upgrade.
     #[command(subcommand)]
     Cluster(cluster::Command),
-    /// Show the peer fabrics; pause, resume, approve or forget one.
+    /// Show the peer fabrics; pause, resume, approve, repair or forget one.
     #[command(subcommand)]
     Federation(federation::Command),
     /// Save the state of a running cluster; inspect and verify a backup.

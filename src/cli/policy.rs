@@ -202,7 +202,7 @@ fn explain(arguments: &Explain, out: &mut dyn Write) -> Result<(), Error> {
     }?)
 }
 
-/// Asks every node: a denial is known to the one that denied.
+/// Queries every node: only the node that denied has the denial.
 fn find_denial(request_id: &str, server: &ServerArguments) -> Result<Value, Error> {
     let mut failed = None;
     for client in server.client_of_each()? {
@@ -212,7 +212,7 @@ fn find_denial(request_id: &str, server: &ServerArguments) -> Result<Value, Erro
             Err(error) => failed = Some(error),
         }
     }
-    // A node that was not asked may know it.
+    // The node that failed to respond may have it.
     Err(failed.unwrap_or(Error::NoSuchDenial))
 }
 

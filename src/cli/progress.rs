@@ -20,7 +20,7 @@ impl Progress {
         Self { title, all, shown: None, is_terminal: io::stderr().is_terminal() }
     }
 
-    /// Shows that `done` bytes are done. Output errors are ignored: it is no result.
+    /// Shows that `done` bytes are done. Output errors are ignored: progress is no result.
     pub(super) fn show(&mut self, done: u64) {
         let step = self.all.map_or(done / MEGABYTE, |all| percent(done, all));
         if self.is_terminal && self.shown.replace(step) != Some(step) {

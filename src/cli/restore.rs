@@ -38,7 +38,7 @@ its cluster was lost, or if the states of its members differ and no majority can
 then join with empty data directories (`trust-fabric cluster invite`).
 
 Both begin a new incarnation. Every token of this fabric, and every credential of another issuer that was issued before
-the restore, is refused on every node; the signing keys of before are gone. Each workload needs a credential that was
+the restore, is refused on every node; the earlier signing keys are gone. Each workload needs a credential that was
 issued after the restore. Revocations and blocks that the restored state lacks must be made again.
 
 Stop every node of the old cluster first, and never start it again: it would continue to accept what is revoked here.";

@@ -39,8 +39,8 @@ Examples:
 
 On a terminal it asks for confirmation, unless --yes is set; otherwise it revokes at once.
 A signing key of another issuer is blocked: its signatures are refused until `trust-fabric unblock`.
-Without --block a revocation covers target was issued before it: a workload that still has a credential gets new tokens,
-and its client certificates are accepted. The node reports target is not covered.";
+Without --block a revocation covers only credentials issued before it: a workload that still has a credential gets new
+tokens, and its client certificates are accepted. The output lists these exceptions as `not covered`.";
 
 /// Kind of a revocation target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -34,5 +34,5 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let request = json!({"issuer": issuer, "more": more});
     let allowed = super::wait_for(server.client()?.post(&ALLOWANCE, &request))?;
     let issuer = allowed.get("issuer").and_then(Value::as_str).map(printable).unwrap_or_default();
-    Ok(writeln!(out, "{issuer} may revoke {} more than its quota, for once", allowed["more"])?)
+    Ok(writeln!(out, "{issuer} may revoke {} more than its quota, once", allowed["more"])?)
 }

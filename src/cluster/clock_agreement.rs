@@ -125,7 +125,7 @@ pub(crate) struct ElapsedInTerm {
 }
 
 impl ElapsedInTerm {
-    /// Elapsed time at `now` of the boot clock, which is `at_least` this by the last applied entry.
+    /// Elapsed time at `now` of the boot clock. `at_least` follows from the last applied entry.
     pub(crate) fn count(&mut self, term: u64, now: Duration, at_least: Timestamp) -> Timestamp {
         let continued = self.elapsed.plus(now.saturating_sub(self.counted_at));
         if self.term == term && continued >= at_least {
@@ -147,7 +147,7 @@ pub struct ClockReport {
     pub(crate) offsets: BTreeMap<u64, i64>,
 }
 
-/// Which decisions a node may base on its wall clock.
+/// Decisions that a node may base on its wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClockVerdict {
     /// All decisions.
@@ -159,7 +159,7 @@ pub enum ClockVerdict {
 }
 
 impl ClockReport {
-    /// Which decisions this node may base on its wall clock.
+    /// Decisions that this node may base on its wall clock.
     pub(crate) fn verdict(&self, node_id: u64) -> ClockVerdict {
         let offset = self.offsets.get(&node_id).map(|millis| Duration::from_millis(millis.unsigned_abs()));
         match offset {

@@ -169,7 +169,7 @@ impl<M: Machine> Handle<M> {
         self.clocks.report()
     }
 
-    /// Which decisions this node may base on its wall clock.
+    /// Decisions that this node may base on its wall clock.
     pub(crate) fn clock_verdict(&self) -> ClockVerdict {
         self.clocks().verdict(self.node_id)
     }

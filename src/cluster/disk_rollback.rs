@@ -19,7 +19,6 @@ pub(crate) struct Life {
     pub(crate) start: u64,
     /// Drawn at the start and stored with its number: distinguishes two copies of one disk.
     pub(crate) id: [u8; 16],
-    /// The vote.
     pub(crate) vote: Option<LeaderId>,
     /// The last log entry, or the last entry of the installed state if that is later.
     pub(crate) end: Option<LogId>,

@@ -1,7 +1,8 @@
 //! Free space of the file system with the data directory.
 //!
-//! If it is low, this node refuses commands that add data; revocations, removals and the commands of nodes take the
-//! rest. If it is almost gone, the node should not lead either: its next write of the log may fail, and end it.
+//! If it is low, this node refuses commands that add data; revocations, removals and the commands of nodes
+//! may use the remaining space. If it is almost gone, the node should not lead either: its next write of the
+//! log may fail, which stops the node.
 
 use std::path::Path;
 
@@ -35,7 +36,6 @@ pub struct Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the disk of node {node_id} has {free} bytes free, and a write that adds data needs {needed}")]
 pub struct DiskShortage {
-    /// Node id.
     pub(crate) node_id: u64,
     /// Free bytes.
     pub(crate) free: u64,
@@ -44,7 +44,7 @@ pub struct DiskShortage {
 }
 
 impl Space {
-    /// Of the file system with `path`; `None` if it cannot be read.
+    /// Space of the file system with `path`; `None` if it cannot be read.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let space = rustix::fs::statvfs(path).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
@@ -86,7 +86,7 @@ pub(crate) struct DiskSpace {
     measured: watch::Sender<(Space, SpaceState)>,
     /// Whether another voter has reported space since this disk is full.
     pub(crate) others_have_space: watch::Sender<bool>,
-    /// Measured instead, while a test sets it.
+    /// Space that a test pretends; it replaces the measured one.
     #[cfg(test)]
     pub(crate) pretended: std::sync::Mutex<Option<Space>>,
 }
@@ -170,8 +170,8 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// Whether callers should use another node, because the space of this one is almost gone and that of another voter
-    /// is not. While every disk is full, each node takes revocations.
+    /// Whether callers should use another node, because the space of this one is almost gone and that of
+    /// another voter is not. While every disk is full, each node accepts revocations.
     pub(crate) fn is_spared(&self) -> bool {
         self.space.is_full() && *self.space.others_have_space.borrow()
     }

@@ -34,7 +34,6 @@ pub(crate) enum Verdict {
 /// Answer of a voter about its state hash at an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Its hash.
     Hash(StateHash),
     /// It applied the index, and does not retain the hash.
     Unretained,
@@ -116,7 +115,7 @@ impl Divergence {
         Ok(Self::with(Disputes { open, ..Disputes::default() }, database))
     }
 
-    /// Takes the state of this node for right, as an operator decided. Nothing is stored.
+    /// Regards the state of this node as right, as an operator decided. Nothing is stored.
     pub(crate) fn decided(database: Arc<DB>) -> Self {
         Self::with(Disputes { agreed: u64::MAX, ..Disputes::default() }, database)
     }
@@ -154,7 +153,7 @@ impl Divergence {
             tracing::error!(
                 index,
                 by,
-                "state of a member differs from this node's: it answers nothing until decided"
+                "state of a member differs from this node's: this node answers nothing until that is decided"
             );
             self.store(&index.to_be_bytes());
         }
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_that_nobody_retains_decide_nothing() {
+    fn unretained_hashes_decide_nothing() {
         use Verdict::{Agreed, Diverged, Open, Unretained};
         for (is_voter, others, expected) in [
             (true, vec![G, G], Unretained),
@@ -332,7 +331,7 @@ mod tests {
         assert!(may_spread(u64::MAX));
     }
 
-    /// Each dispute costs two synced writes, and the member could open one at every retained index.
+    /// Each dispute costs two synced writes, and such a member could open one at every retained index.
     #[test]
     fn outvoted_member_opens_no_further_dispute() {
         let directory = tempfile::tempdir().expect("directory");

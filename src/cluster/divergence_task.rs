@@ -1,4 +1,4 @@
-//! Decides the disputes of this node: asks every voter for its state hash at the disputed index.
+//! Decides the disputes of this node: requests the state hash at the disputed index from every voter.
 //!
 //! A request states the hash of this node, so that the other one, if it differs, opens the same dispute: a leader that
 //! has diverged learns of it from its followers. A node that has diverged stops for good. If no majority has the same
@@ -33,7 +33,7 @@ impl<M: Machine> Handle<M> {
                     if !self.settle(index, &log).await {
                         return;
                     }
-                    // A voter that has diverged learns it from the question.
+                    // A voter that has diverged learns of it from the request.
                     unanswered.for_each(|_| future::ready(())).await;
                 }
                 Verdict::Diverged => return self.stop_as_diverged(index),
@@ -129,7 +129,8 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// Verdict of the voters about the state of this node at an index, and the questions that are not answered yet.
+    /// Verdict of the voters about the state of this node at an index, and the requests that are not answered
+    /// yet.
     async fn verdict(&self, index: u64) -> (Verdict, BoxStream<'_, (u64, Option<Answer>)>) {
         let applied = self.applied();
         let unasked = |verdict| (verdict, stream::empty().boxed());

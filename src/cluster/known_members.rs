@@ -48,8 +48,8 @@ impl KnownMembers {
         self.get(*node_id).is_some_and(|member| member.disk_id == *disk_id)
     }
 
-    /// Whether the membership is still the one with which a cluster of this node alone was founded: no other node was
-    /// ever a member.
+    /// Whether the membership is still the one with which a cluster of this node alone was bootstrapped: no
+    /// other node was ever a member.
     pub(crate) fn was_always_alone(&self, node_id: u64) -> bool {
         let is_first = self.effective.log_id().is_some_and(|log_id| log_id.index == 0);
         is_first && self.all().keys().eq([&node_id])

@@ -1,6 +1,5 @@
-//! Leadership transfer, by a node that stops or that should not lead because its disk hangs or is full, or its clock is
-//! wrong.
-//! Afterwards the node does not campaign for a while: an election would elect it again.
+//! Leadership transfer, by a node that stops or that should not lead because its disk hangs or is full, or
+//! its clock is wrong. Afterwards the node does not campaign for a while: an election would elect it again.
 //!
 //! During a transfer, openraft's leader proposes nothing and sends no heartbeats. It names a successor to every voter;
 //! the successor campaigns when its log is as long as the leader's, and voters grant the vote although they heard the
@@ -72,7 +71,7 @@ impl<M: Machine> Handle<M> {
         self.transfer_leadership_to(None).await
     }
 
-    /// As [`Handle::transfer_leadership`], to one voter only if there is one in `to`.
+    /// As [`Handle::transfer_leadership`], only to the voter `to` if that is set.
     pub(super) async fn transfer_leadership_to(&self, to: Option<u64>) -> bool {
         let mut successors = {
             let metrics = self.raft.metrics();

@@ -45,9 +45,9 @@ impl<M: Machine> Handle<M> {
         Database::applied(&self.shared.database.load())
     }
 
-    /// The last known leader. A node that is cut off goes on to name one, possibly itself, so this answers where to
-    /// send a request, not who leads. `None` while this node's disk hangs: it does not lead then, and cannot store what
-    /// another leader sends.
+    /// The last known leader. A node that is cut off still names one, possibly itself: send requests to it,
+    /// but do not conclude that it leads. `None` while this node's disk hangs: it does not lead then, and
+    /// cannot store what another leader sends.
     pub(crate) fn leader(&self) -> Option<u64> {
         self.known_leader().filter(|_| !self.disk.hangs())
     }
@@ -87,7 +87,8 @@ impl<M: Machine> Handle<M> {
         self.raft.server_metrics().borrow_watched().current_leader
     }
 
-    /// [`Handle::leader`], if a quorum confirmed it recently. For display: a request to the leader finds out by itself.
+    /// [`Handle::leader`], if a quorum confirmed it recently. For display: a request to the leader does not
+    /// depend on it.
     pub(crate) fn confirmed_leader(&self) -> Option<u64> {
         self.leader().filter(|_| self.freshness().lapsed < limits::LEADER_UNCONFIRMED_MAX)
     }

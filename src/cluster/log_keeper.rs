@@ -45,11 +45,7 @@ impl<M: Machine> Handle<M> {
             let newest = *surplus.borrow_and_update();
             let is_short = self.space.state() != SpaceState::Enough;
             if let Some(Surplus { upto, .. }) = newest.filter(|newest| newest.is_urgent || is_short) {
-                tracing::warn!(
-                    member,
-                    upto,
-                    "log entries are purged that a member lacks: it needs a snapshot"
-                );
+                tracing::warn!(member, upto, "purging log entries that a member lacks: it needs a snapshot");
                 return upto;
             }
             tokio::time::sleep(limits::LOG_HELD_CHECK_INTERVAL).await;

@@ -1,6 +1,6 @@
-//! Membership changes. The state says which role each node shall have; the leader changes the membership accordingly,
-//! one change at a time, and completes a change that an earlier leader began. Voters always change through a joint
-//! membership.
+//! Membership changes. The state defines the role that each node shall have; the leader changes the
+//! membership accordingly, one change at a time, and completes a change that an earlier leader began. Voters
+//! always change through a joint membership.
 //!
 //! A change that cannot be made yet waits, with a reason for the operator: a learner that lags, voters that do not
 //! answer. A leader never proposes its own removal: it transfers leadership, and its successor removes it.
@@ -76,9 +76,7 @@ struct Contact {
 enum Step {
     /// Ends a joint membership.
     Complete,
-    /// Adds a learner.
     AddLearner(u64, MemberRecord),
-    /// Removes a learner.
     RemoveLearner(u64),
     /// Changes the voters through a joint membership. Voters that leave are removed.
     SetVoters(BTreeSet<u64>),

@@ -133,23 +133,15 @@ pub type Row = (Vec<u8>, Vec<u8>);
 pub enum Write {
     /// Writes a row.
     Put {
-        /// The table.
         table: &'static str,
-        /// The key.
         key: Vec<u8>,
         /// The row.
         value: Vec<u8>,
     },
     /// Removes a row.
-    Delete {
-        /// The table.
-        table: &'static str,
-        /// The key.
-        key: Vec<u8>,
-    },
+    Delete { table: &'static str, key: Vec<u8> },
     /// Removes the rows of `from <= key < to`.
     DeleteRange {
-        /// The table.
         table: &'static str,
         /// First key removed.
         from: Vec<u8>,
@@ -189,7 +181,6 @@ impl ProposerId {
         Self(bytes)
     }
 
-    /// The 16 bytes.
     pub(crate) const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -222,7 +213,6 @@ pub struct Applied {
 /// A member as the membership entry that is applied names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberEntry {
-    /// Node id.
     pub(crate) node_id: u64,
     /// Address for other nodes; empty in a cluster of one without listener.
     pub(crate) address: String,
@@ -246,13 +236,11 @@ pub enum WantedRole {
 /// A node that joined and was not removed yet, and the role that it shall have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedMember {
-    /// Node id.
     pub(crate) node_id: u64,
     /// Address for other nodes.
     pub(crate) address: String,
     /// Identity of the disk that holds its log.
     pub(crate) disk_id: [u8; 16],
-    /// Its role.
     pub(crate) role: WantedRole,
     /// The voter that it replaces: removed in the same change that makes this node a voter.
     pub(crate) replaces: Option<u64>,
@@ -317,7 +305,7 @@ pub trait Machine: Send + Sync + 'static {
         None
     }
 
-    /// The nodes that joined or were founding members, and are not removed yet.
+    /// The nodes that joined or were initial members, and are not removed yet.
     fn wanted_members(&self) -> Vec<WantedMember> {
         Vec::new()
     }
@@ -357,7 +345,7 @@ pub struct Handle<M: Machine> {
     clock: Clock,
     clocks: Arc<Clocks>,
     publisher: Publisher,
-    /// Leaders in new terms of which this process learned.
+    /// Number of leaders of which this process learned.
     leader_changes: Arc<AtomicU64>,
     settings_digest: Option<Arc<str>>,
     node_id: u64,
@@ -450,7 +438,6 @@ impl<M: Machine> Handle<M> {
         self.channels.local.cluster_id()
     }
 
-    /// Id of this node.
     pub(crate) fn node_id(&self) -> u64 {
         self.node_id
     }

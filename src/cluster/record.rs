@@ -15,7 +15,6 @@ pub(crate) enum Error {
     /// Unknown format byte.
     #[error("record has unknown format {0}")]
     UnknownFormat(u8),
-    /// Checksum mismatch.
     #[error("record checksum does not match")]
     ChecksumMismatch,
 }

@@ -58,7 +58,6 @@ pub struct NewCluster {
 /// The log of a stopped node, and other disks that are known to have had more.
 #[derive(Clone, Debug)]
 pub struct Remains {
-    /// The vote.
     pub(crate) vote: Option<String>,
     /// The last entry of the log.
     pub(crate) last: Option<String>,

@@ -41,7 +41,6 @@ use crate::tls::Tls;
 pub struct Options {
     /// The data directory. It must exist.
     pub(crate) data: PathBuf,
-    /// Id of this node.
     pub(crate) node_id: u64,
     /// 16 random bytes: the disk identity, if the disk has none yet.
     pub(crate) drawn_disk_id: [u8; 16],
@@ -80,7 +79,6 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A started node and its background tasks.
 pub struct Started<M: Machine> {
-    /// The handle.
     pub(crate) handle: Handle<M>,
     /// Tasks for the asynchronous runtime, each to be run until it ends.
     pub(crate) work: Vec<Work>,

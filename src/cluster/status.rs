@@ -14,7 +14,6 @@ use crate::limits;
 /// The cluster as this node sees it.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// Id of this node.
     pub(crate) node_id: u64,
     /// Last known leader, confirmed or not.
     pub(crate) leader: Option<u64>,
@@ -27,7 +26,6 @@ pub struct Status {
 /// One member.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Node id.
     pub(crate) node_id: u64,
     /// Address for other nodes; empty in a cluster of one without listener.
     pub(crate) address: String,
@@ -57,7 +55,7 @@ pub enum TransferError {
 }
 
 impl<M: Machine> Handle<M> {
-    /// The cluster as this node sees it; asks every other member for its report, for at most
+    /// The cluster as this node sees it; requests the report of every other member, for at most
     /// [`limits::REPORT_TIMEOUT`].
     pub(crate) async fn status(&self) -> Status {
         let members = self.known_members();

@@ -58,7 +58,6 @@ openraft::declare_raft_types!(
 pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 /// Term and candidate of a vote.
 pub(crate) type LeaderId = openraft::alias::LeaderIdOf<TypeConfig>;
-/// A vote.
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
 /// A log entry.
 pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;

@@ -73,10 +73,10 @@ fn capabilities(stated: &[String]) -> Result<BTreeSet<String>, String> {
     Ok(stated.iter().cloned().collect())
 }
 
-/// One of which the kind is known: nothing would fit another one.
+/// A blast radius of a known kind: nothing would fit one of another kind.
 fn own_radius(text: &str, containment: Option<&Containment>) -> Result<BlastRadius, String> {
     let radius: BlastRadius = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
-    // Without a valid order that is another mistake.
+    // An invalid order is a mistake of its own.
     if containment.is_none_or(|containment| containment.fits(&radius, &radius)) {
         Ok(radius)
     } else {

@@ -25,7 +25,8 @@ pub struct Federation {
     pub peers: Peers,
 }
 
-/// Checks each peer alone, then that no two claim the same, and that nothing else in the configuration does.
+/// Checks each peer alone, then that no two claim the same name, issuer or trust domain, and that nothing
+/// else in the configuration claims it.
 pub(super) fn check(
     settings: &Settings,
     (fabric, tls): (Option<&Fabric>, Option<&Tls>),

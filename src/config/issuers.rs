@@ -186,7 +186,7 @@ pub(super) fn audiences(
 ) -> Result<Vec<String>, &'static str> {
     let audiences = match stated {
         Some(audiences) => audiences.to_vec(),
-        // Without our own issuer there is another mistake.
+        // A missing own issuer is a mistake of its own.
         None => vec![own_issuer.unwrap_or("unknown").to_owned()],
     };
     if audiences.is_empty() || audiences.iter().any(String::is_empty) {

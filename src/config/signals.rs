@@ -89,7 +89,7 @@ impl Section<'_> {
             .extend(settings.keys_file.iter().map(|path| ("keys_file", Ok(KeySource::File(path.clone())))));
         sources.extend(settings.keys_url.iter().map(|url| ("keys_url", fetchable(url).map(KeySource::Url))));
         if settings.discovery {
-            // Without an issuer there is another mistake.
+            // A missing issuer is a mistake of its own.
             let address = settings.issuer.as_deref().map_or(Ok(String::new()), fetchable);
             sources.push(("discovery", address.map(|_| KeySource::TransmitterMetadata)));
         }

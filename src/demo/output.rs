@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use clap::builder::styling::{AnsiColor, Style};
 use serde_json::Value;
 
-/// Column of remarks.
 const REMARK_COLUMN: usize = 46;
 /// Bytes shown of a token.
 const TOKEN_SHOWN_BYTES: usize = 24;

@@ -9,7 +9,7 @@ use crate::token::act::{Act, NamedActor};
 use crate::token::foreign::Credential;
 use crate::token::lineage::canonical_name;
 
-/// A subject and its actor that passed every delegation rule. Only [`pair`] makes one.
+/// A subject and its actor that passed every delegation rule. Only [`pair`] creates one.
 #[derive(Debug)]
 pub struct DelegationPair {
     subject: Credential,
@@ -57,7 +57,7 @@ impl DelegationPair {
         &self.via
     }
 
-    /// Issue of the oldest credential of the chain: the earlier of both `root_iat`.
+    /// Time of issue of the oldest credential of the chain: the earlier of both `root_iat`.
     #[must_use]
     pub fn root_iat(&self) -> Timestamp {
         let subject = self.subject.root_iat();

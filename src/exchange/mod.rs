@@ -206,8 +206,8 @@ impl Exchange {
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
         let credential = foreign::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
-        // An agent without a record would have no ancestors, no expiry and no revocation. One of a peer has them there, and
-        // comes with the peer's token.
+        // An agent without a record would have no ancestors, no expiry and no revocation. An agent of a peer
+        // has its record there, and its credential is a token of the peer.
         let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
         let actors = chain.filter_map(|act| act.sub.parse::<WorkloadId>().ok());
         if actors.chain([credential.sub().clone()]).any(|id| self.is_agent(&id)) {
@@ -367,7 +367,7 @@ fn requested_confirmation(
 enum Unverified {
     Refused(token::Error),
     IssuerUnavailable,
-    /// By a peer fabric or its ceiling.
+    /// Refused because of its peer fabric or the ceiling of that peer.
     Peer(peer_tokens::Refused),
     State(state::Error),
 }

@@ -10,7 +10,7 @@ use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::exchange::Allow;
 use crate::token::foreign::Credential;
 
-/// Content of the new token. Only [`narrow`] makes one, from a [`Allow`] and a [`DelegationPair`].
+/// Content of the new token. Only [`narrow`] creates one, from an [`Allow`] and a [`DelegationPair`].
 #[derive(Debug)]
 pub struct Grant {
     permit: Allow,

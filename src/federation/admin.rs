@@ -50,7 +50,6 @@ impl PeerState {
 pub struct PeerStatus {
     /// Its configuration.
     pub peer: Arc<Peer>,
-    /// Its state.
     pub state: PeerState,
     /// The copy of its ledger.
     pub copy: Option<PeerCopy>,

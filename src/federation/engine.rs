@@ -158,7 +158,7 @@ pub struct Engine {
     endpoint: usize,
     /// Maximum entries of a response until the copy is up to date again.
     entries_max: usize,
-    /// Whether the last call was answered: the next one may be held. Until then, the lease runs out.
+    /// Whether the last call was answered. Only then may the next one be held: meanwhile, the lease runs out.
     is_answered: bool,
     failures: u32,
     page: Option<Page>,
@@ -228,7 +228,7 @@ impl Engine {
         Call { endpoint: self.endpoint, request, expected, known }
     }
 
-    /// Decides about a response. `is_equal` tells whether the copy has the root that the response states.
+    /// Decides about a response. `is_equal` states whether the copy has the root that the response states.
     pub fn answered(&mut self, call: &Call, answer: &Answer, is_equal: bool, now: Duration) -> Next {
         self.page = None;
         let known = &call.known;
@@ -273,7 +273,7 @@ impl Engine {
         }
     }
 
-    /// Notes the copy after the import of a response: it is that which the next page continues.
+    /// Records the copy after the import of a response, which the next page continues.
     pub fn imported(&mut self, answer: &Answer, copy: &Known) {
         let is_same = copy.incarnation == Some(answer.incarnation);
         let copy = CopyPosition { position: answer.through, ..copy.copy_position() };

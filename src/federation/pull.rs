@@ -36,8 +36,8 @@ pub struct Origin {
     pub client: PeerClient,
 }
 
-/// The copy of a peer that honours its lease: what is imported here, and what of that every node of ours enforces. Both are
-/// those of this leader.
+/// The copy of a peer whose short lease this fabric honours: the position imported here, and the position
+/// that every node of ours enforces. Both as this leader knows them.
 #[derive(Default)]
 struct Copied {
     imported: watch::Sender<Option<Imported>>,
@@ -51,7 +51,7 @@ pub struct Puller {
     metrics: Metrics,
     reports: Arc<Reports>,
     origins: Vec<Origin>,
-    /// Permits for entries in commands that are under way; waiters are served in order.
+    /// Permits for entries in commands in flight; waiters are served in order.
     entries: Semaphore,
 }
 
@@ -90,7 +90,7 @@ impl Puller {
     /// Calls a peer for ever, and acknowledges what is enforced here.
     async fn follow(&self, origin: &Origin) {
         let copied = Copied::default();
-        // A row is there a moment before its log index counts as applied. The read waits for the index.
+        // A row is visible shortly before its log index counts as applied. The read waits for the index.
         let barrier = || async { self.state.current().await.is_ok() && self.state.barrier().await.is_ok() };
         let (imported, send) = (copied.imported.subscribe(), |has| self.send_enforced(origin, has));
         let acknowledged = acknowledge(imported, &copied.enforced, barrier, send);
@@ -251,7 +251,7 @@ impl Puller {
         });
     }
 
-    /// Logged once for each reason in a row.
+    /// Logs a reason once, however often it repeats in a row.
     fn failed(&self, peer: &Peer, failure: &Failure) {
         self.metrics.federation_call(&peer.name, failure.as_str());
         self.reports.change(&peer.issuer, |report| {
@@ -286,7 +286,7 @@ fn known_of(copy: &PeerCopy) -> Known {
     }
 }
 
-/// Permits for a command that is under way. A set of keys is as large as all entries of a command.
+/// Permits for a command in flight. A set of keys is as large as all entries of a command.
 fn permits_of(part: &ImportLedger) -> u32 {
     let permits = if part.keys.is_some() { limits::IMPORTS_UNDER_WAY_MAX } else { part.entries.len().max(1) };
     u32::try_from(permits).unwrap_or(u32::MAX)

@@ -26,12 +26,12 @@ impl Reports {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That of a peer.
+    /// The report about a peer.
     pub fn of(&self, issuer: &str) -> Option<Report> {
         self.all().get(issuer).cloned()
     }
 
-    /// Changes that of a peer.
+    /// Changes the report about a peer.
     pub(super) fn change(&self, issuer: &str, change: impl FnOnce(&mut Report)) {
         change(self.all().entry(issuer.to_owned()).or_default());
     }

@@ -122,7 +122,7 @@ impl Federation {
         })
     }
 
-    /// Peers that scan all the time do not keep operators from it.
+    /// Separate permits: peers that scan all the time do not keep operators from scanning.
     const fn scans_of(&self, reader: Reader<'_>) -> &Semaphore {
         match reader {
             Reader::Operator => &self.scans_of_operators,
@@ -279,7 +279,7 @@ impl Federation {
         Err(Error::UnknownOrigin)
     }
 
-    /// Sums, and buckets that add up to the sum of their epoch: then both are of one moment.
+    /// Sums, and buckets that add up to the sum of their epoch: then both are of the same instant.
     async fn sums_and_buckets(
         &self,
         current: &LinearizableRead,

@@ -227,7 +227,8 @@ impl Federation {
         Err(Error::Position(format!("is ahead of the log of this fabric, which ends at {end}")))
     }
 
-    /// The response of this moment. `root` needs entries and sums of one moment, so it is attempted a few times.
+    /// The response as of now. `root` needs entries and sums of the same instant, so it is attempted a few
+    /// times.
     async fn response(
         &self,
         current: &LinearizableRead,
@@ -416,7 +417,7 @@ fn entry_of(entry: LedgerEntry) -> SyncEntry {
     }
 }
 
-/// The place of an entry in the order of the ledger.
+/// The position of an entry in the order of the ledger.
 fn place_of(entry: &LedgerEntry) -> Option<LedgerCursor> {
     let by = entry.by.map(|by| by.as_bytes().to_vec()).unwrap_or_default();
     LedgerCursor::after_entry(entry.index, &[&entry.id.as_bytes()[..], &by].concat())

@@ -291,7 +291,7 @@ impl Expected {
     }
 }
 
-/// A shorter one would end before the next call.
+/// The lease that a response names. A shorter one would end before the next call.
 fn lease(millis: u64) -> Result<Duration, Malformed> {
     let lease = Duration::from_millis(millis);
     check(lease >= limits::PEER_STALE_AFTER_MIN, "lease_ms", "must be at least 2000")?;

@@ -238,8 +238,8 @@ fn sanitized(text: &str) -> &str {
     text.get(..text.floor_char_boundary(limits::FEED_FRAME_TEXT_BYTES_MAX)).unwrap_or(text)
 }
 
-/// Whether a text contains a JWT or its beginning: base64url up to a dot, some tail of which is a header. The begin is
-/// unknown, because the text before it may be base64url too.
+/// Whether a text contains a JWT or its beginning: base64url up to a dot, some tail of which is a header. The
+/// beginning is unknown, because the text before it may be base64url too.
 fn contains_token(text: &str) -> bool {
     let is_base64url = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let runs = text.as_bytes().split_inclusive(|byte| !is_base64url(byte));

@@ -1,5 +1,5 @@
-//! Encryption keys of agents and other subjects of this fabric: a subject registers its own, every minted caller
-//! reads them. They are never in this fabric's JWK Set, whose keys sign.
+//! Encryption keys of agents and other subjects of this fabric: a subject registers its own, every
+//! authenticated caller reads them. They are never in this fabric's JWK Set, whose keys sign.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

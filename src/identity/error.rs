@@ -17,7 +17,7 @@ pub enum Error {
     /// The caller is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
-    /// No such parent, or that of another caller; the response does not tell which.
+    /// No such parent, or one of another caller; the response does not distinguish them.
     #[error("on_behalf_of: no agent of the caller has this agent_id")]
     ParentUnknown,
     /// The parent or one of its ancestors is revoked.
@@ -74,7 +74,7 @@ pub enum Error {
     /// The agent has expired.
     #[error("the agent has expired")]
     Ended,
-    /// No such agent, or that of another caller; the response does not tell which.
+    /// No such agent, or one of another caller; the response does not distinguish them.
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
     /// No policy has been loaded.

@@ -17,7 +17,7 @@ pub(super) struct MintContext<'c> {
     pub lineage: Vec<Digest128>,
     /// Time of the request.
     pub now: Timestamp,
-    /// Issue of the agent's oldest ancestor, or its own.
+    /// Time of issue of the agent's oldest ancestor, or of the agent itself.
     pub root_issued_at: Timestamp,
     /// Last applied log id, read before any lookup.
     pub position: LogPosition,
@@ -80,7 +80,8 @@ pub(super) fn claims(
         may_act: None,
         lineage: derives_from.iter().map(ToString::to_string).collect(),
         via: Vec::new(),
-        // An agent is revoked with its ancestors and what they were issued to; an exchange chain ends with its identity token.
+        // An agent is revoked with its ancestors and the callers that they were issued to; an exchange chain
+        // ends with its identity token.
         root_iat: root_issued_at.secs().min(iat),
         root_exp: exp,
         execution: None,

@@ -262,7 +262,7 @@ impl AgentIdentities {
         revoked.map_err(Error::of_revocation)
     }
 
-    /// Whether `name` had this agent issued. An agent that does not exist was issued by no caller.
+    /// Whether this agent was issued to the caller `name`; `false` if it does not exist.
     ///
     /// # Errors
     /// [`Error::UnknownAgent`] if `agent_id` is no identifier; those of a lookup.

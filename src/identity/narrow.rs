@@ -34,7 +34,7 @@ impl RequestedRights {
     }
 }
 
-/// Rights of an agent's record or token. Only [`narrow`] makes one, from an [`Allow`].
+/// Rights of an agent's record or token. Only [`narrow`] creates one, from an [`Allow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     capabilities: BTreeSet<String>,

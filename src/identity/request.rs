@@ -36,7 +36,7 @@ pub struct AgentIdentityRequest {
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Validated request. Only [`AgentIdentityRequest::validate`] makes one.
+/// Validated request. Only [`AgentIdentityRequest::validate`] creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentRequest {
     pub(super) agent_name: String,

@@ -64,8 +64,8 @@ fn passes(error: &Error) -> bool {
     }
 }
 
-/// The newest feature level that every founder supports. Founders are there at a bootstrap; if one has just failed, the
-/// oldest level, which an operator can raise.
+/// The newest feature level that every initial member supports. All of them run at a bootstrap; if one has
+/// just failed, the oldest level, which an operator can raise.
 async fn founding_level(state: &State) -> u32 {
     let asked = async {
         loop {
@@ -108,7 +108,7 @@ where
         match state.bootstrap(cluster_id, draw()?, founding_level(state).await).await {
             // Once, on the node whose command it was.
             Ok(()) => tracing::warn!(
-                "new cluster founded: revocations made earlier under the same issuer are unknown to it"
+                "new cluster bootstrapped: earlier revocations under the same issuer are unknown to it"
             ),
             Err(state::Error::AlreadyBootstrapped) => {}
             Err(error) => return Err(error.into()),

@@ -55,7 +55,7 @@ pub(super) fn federation(
     })
 }
 
-/// Starts the calls to the peers whose credentials may be accepted. Returns what becomes known of them.
+/// Starts the calls to the peers whose credentials may be accepted. Returns the reports about the calls.
 pub(super) fn read_peers(
     config: &Config,
     fabrics: Option<Fabrics>,
@@ -150,7 +150,10 @@ impl Fabrics {
 fn open_bundle(peer: &Peer, data_dir: &Path) -> Result<Bundle, tls::Error> {
     let bundle = Bundle::load(peer.roots.file.clone())?;
     if peer.roots.endpoint.is_some() && bundle.resume(&kept_path(data_dir, peer))? {
-        tracing::info!(peer = peer.name, "bundle of a peer is the one that its endpoint gave before");
+        tracing::info!(
+            peer = peer.name,
+            "using the bundle of a peer that its endpoint served before the restart"
+        );
     }
     Ok(bundle)
 }
@@ -163,7 +166,7 @@ fn check_roots(peer: &Peer, bundle: &Bundle, clock: &Clock) -> Result<(), tls::E
     if peer.accept && bundle.is_of_file() {
         return Err(tls::Error::NoClientCa { path: bundle.file().to_owned() });
     }
-    tracing::warn!(peer = peer.name, "bundle of a peer has no unexpired root, its certificates are refused");
+    tracing::warn!(peer = peer.name, "bundle of a peer has no unexpired root: its certificates are refused");
     Ok(())
 }
 

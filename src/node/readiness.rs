@@ -19,7 +19,8 @@ pub(super) async fn log_readiness(front: Front, clock: Clock, shutdown: Cancella
             } else if front.has_begun() {
                 tracing::warn!(missing = missing.join(", "), "this node is not ready");
             } else {
-                tracing::info!(missing = missing.join(", "), waits_for, "this node is not ready: it starts");
+                let missing = missing.join(", ");
+                tracing::info!(missing, waits_for, "this node is not ready: it is starting");
             }
         }
         tokio::select! {

@@ -26,9 +26,7 @@ pub struct Founding {
 /// A founded cluster, whose node is not started yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Founded {
-    /// Id of the cluster.
     pub cluster_id: Incarnation,
-    /// Its incarnation.
     pub incarnation: Incarnation,
     /// Index of the last log entry.
     pub index: u64,

@@ -135,7 +135,6 @@ impl IssuerKeys {
     ///
     /// # Errors
     /// [`Error::Key`] as [`KeySet::select`], also for an unknown issuer; [`Error::Unavailable`].
-    /// [`Error::Unavailable`].
     pub async fn key_for(
         &self,
         iss: &str,
@@ -186,7 +185,7 @@ impl IssuerKeys {
         Ok(fetched.ok_or(Error::Unavailable)?.keys.select(kid, algorithm)?)
     }
 
-    /// Fetches once, if the source may be asked again. A failure is logged and changes nothing.
+    /// Fetches once, if the pause of the source is over. A failure is logged and changes nothing.
     async fn refresh(&self, source: &Source, mut next_fetch: tokio::sync::MutexGuard<'_, Duration>) {
         let begun = self.clock.boot();
         if begun < *next_fetch {

@@ -13,7 +13,7 @@ use super::guard::Guard;
 use crate::limiter::KeyedLimiter;
 use crate::limits;
 
-/// The limit of concurrent lookups was reached; it says nothing about the name.
+/// The limit of concurrent lookups was reached; this states nothing about the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("DNS lookup limit reached")]
 pub(super) struct LookupLimitReached;
@@ -35,7 +35,8 @@ impl SystemResolver {
         Self { limiter: KeyedLimiter::new(per_name, total) }
     }
 
-    /// Runs `ask` for `name`. It blocks its thread and cannot be cancelled, so its permit is held until it has ended.
+    /// Runs `resolve` for `name`. It blocks its thread and cannot be cancelled, so its permit is held until
+    /// it has ended.
     async fn resolve(
         limiter: KeyedLimiter<String>,
         name: String,
@@ -108,7 +109,7 @@ mod tests {
         let resolve_silence = || {
             let (silence, begun) = (Arc::clone(&silence), begun.clone());
             SystemResolver::resolve(resolver.limiter.clone(), "dead.example".to_owned(), move |_| {
-                begun.send(()).expect("told");
+                begun.send(()).expect("received");
                 let _ = silence.lock().expect("lock").recv();
                 Ok(Vec::new())
             })

@@ -129,7 +129,7 @@ impl Relying {
         self.verify_as(Role::Subject, "k", changes).await
     }
 
-    /// Judges a token of ours through these fabrics, of the present position.
+    /// Judges a token of ours that came through these fabrics and was minted at the present position.
     async fn through(&self, via: &[&str]) -> Result<(), Refused> {
         let position = self.node.state.position().expect("bootstrapped");
         self.peer_tokens.judge_through(&self.fresh().await, &through_token(via, &position.to_string()))
@@ -223,7 +223,7 @@ async fn token_of_a_peer_is_accepted_under_a_lease_only() {
 }
 
 #[tokio::test]
-async fn revocation_of_the_peer_covers_tokens_of_before() {
+async fn revocation_of_the_peer_covers_earlier_tokens() {
     let relying = Relying::joined(vec![entry(60, 1)]).await;
     assert_eq!(relying.verify(&json!({})).await.err(), Some(REVOKED), "issued at 50");
     assert_eq!(relying.verify(&json!({"idx": idx(FIRST, 59)})).await.err(), Some(REVOKED));
@@ -260,7 +260,7 @@ async fn unknown_key_is_refused_or_not_read_yet() {
     assert_unjudged(by("other", &idx(FIRST, 101)).await, "the key of the token is not known yet");
     assert_unjudged(by("other", &idx(SECOND, 1)).await, "the key of the token is not known yet");
     assert_eq!(by("other", "nonsense").await.err(), unknown);
-    // The key of another one with the same name.
+    // Another key under the same `kid`.
     let stranger = Relying { signer: Signer::es256(), ..relying };
     let refused = stranger.verify(&json!({})).await.err();
     assert_eq!(refused, Some(Refused::Token(token::Error::SignatureInvalid)));
@@ -305,14 +305,14 @@ async fn other_incarnation_is_not_judged_and_a_retired_one_refused() {
     let before = relying.node.state.position().expect("bootstrapped").to_string();
     let lease = relying.peer_tokens.lease(&relying.fresh().await, &accepted()).expect("held");
     relying.import(1, SECOND, Vec::new()).await;
-    // The lease of before is one on the copy that was replaced.
+    // The earlier lease is on the replaced copy.
     let at = idx(SECOND, 1).parse().expect("a position");
     let verdict = relying.node.state.judge_peer_token(&lease, at, &[]);
     assert_eq!(verdict, PeerVerdict::Unjudged(Unjudged::Joining));
     assert!(relying.node.state.peer_keys(&lease).is_none());
     relying.until_leased().await;
     assert!(relying.verify(&second).await.is_ok());
-    assert_eq!(relying.verify(&json!({})).await.err(), Some(REVOKED), "of the incarnation of before");
+    assert_eq!(relying.verify(&json!({})).await.err(), Some(REVOKED), "of the replaced incarnation");
     let judged = relying.peer_tokens.judge_through(&relying.fresh().await, &through_token(&[PEER], &before));
     assert_eq!(judged, Err(REVOKED), "minted before the new incarnation");
     relying.end().await;

@@ -107,7 +107,7 @@ impl Names {
     }
 }
 
-/// The CA at `place`, created if absent.
+/// The CA at `paths`, created if absent.
 pub(super) fn ca(
     paths: &KeyPairPaths,
     trust_domain: &TrustDomain,
@@ -133,7 +133,7 @@ pub(super) fn ca(
     Ok((pair, Ca { certificate, issuer }))
 }
 
-/// The end-entity certificate at `place`, created if absent.
+/// The end-entity certificate at `paths`, created if absent.
 pub(super) fn end_entity(
     paths: &KeyPairPaths,
     ca: &Ca,

@@ -123,7 +123,6 @@ pub struct IssuedCertificate {
 pub struct IssuedCertificates {
     /// CA of nodes and callers.
     pub ca: IssuedCertificate,
-    /// Certificate of the node.
     pub node: IssuedCertificate,
     /// Peer certificates, in the order of the request.
     pub peers: Vec<(NonZeroU64, IssuedCertificate)>,

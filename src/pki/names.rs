@@ -86,7 +86,6 @@ pub(super) fn peer_stem(id: NonZeroU64) -> String {
 pub enum Host {
     /// A DNS name in lower case.
     Name(String),
-    /// An IP address.
     Address(IpAddr),
 }
 

@@ -16,7 +16,7 @@ pub enum Error {
     /// Longer than [`limits::BLAST_RADIUS_BYTES_MAX`].
     #[error("blast radius is longer than {} bytes", limits::BLAST_RADIUS_BYTES_MAX)]
     TooLong,
-    /// The order is empty, too long, or names a kind twice or malformed.
+    /// The order is empty, too long, or names a kind twice or a malformed one.
     #[error("order of blast radii must name 1 to {} different kinds", limits::BLAST_RADIUS_KINDS_MAX)]
     Order,
     /// More entries than [`limits::BLAST_RADIUS_PARENTS_MAX`].

@@ -12,8 +12,8 @@ use super::{Error, Source};
 
 /// Allowed builtins; `docs/guide/policy.md` lists them for policy authors.
 const ALLOWED: &[&str] = &[
-    "__builtin_sets.intersection", // what `&` and `|` compile to
-    "__builtin_sets.union",
+    "__builtin_sets.intersection", // compiled from `&`
+    "__builtin_sets.union",        // compiled from `|`
     "abs",
     "array.concat",
     "array.reverse",

@@ -1,8 +1,8 @@
 //! The single changes of an input that would turn a denial into an allow, found by trying them: for people, not for
 //! requests.
 //!
-//! A change sets one member to a constant of the bundle, flips it, or leaves it out; a list gains or loses one element.
-//! Members of the request come first, because its sender can change them.
+//! A change sets one field to a constant of the bundle, flips it, or leaves it out; a list gains or loses one
+//! element. Fields of the request come first, because its sender can change them.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +14,16 @@ use serde_json::Value as Json;
 use super::{Source, evaluation, is_policy, lexer};
 use crate::{json, limits};
 
-/// A change of one member of the input.
+/// A change of one field of the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// The member, for example `request.audience`.
+    /// The path of the field, for example `request.audience`.
     pub member: String,
     #[serde(flatten)]
     pub edit: Edit,
 }
 
-/// The change of the member.
+/// The change of the field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Edit {
@@ -31,7 +31,7 @@ pub enum Edit {
     Set(Json),
     /// This element is added to the list.
     Add(Json),
-    /// The list lacks this element, or the input the member with this value.
+    /// The list lacks this element, or the input lacks the field with this value.
     Remove(Json),
 }
 
@@ -94,7 +94,7 @@ fn candidates<'i>(
 ) -> impl Iterator<Item = Candidate> + use<'i> {
     let mut pointers = Vec::new();
     members(input, &mut Vec::new(), &mut pointers);
-    // A stable sort: otherwise the order of the members.
+    // A stable sort: otherwise the order of the fields.
     pointers.sort_by_key(|pointer| pointer.first().is_none_or(|first| first != "request"));
     pointers.into_iter().flat_map(move |pointer| {
         edits(value_at(input, &pointer), constants).into_iter().filter_map(move |edit| {
@@ -104,7 +104,7 @@ fn candidates<'i>(
     })
 }
 
-/// The paths of all members, outer ones first.
+/// The paths of all fields, outer ones first.
 fn members(value: &Json, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     for (name, member) in value.as_object().into_iter().flatten() {
         path.push(name.clone());
@@ -134,7 +134,7 @@ fn edits(value: &Json, constants: &BTreeSet<String>) -> Vec<Edit> {
     edits
 }
 
-/// The input with the change; `None` if it has no such member.
+/// The input with the change; `None` if it has no such field.
 fn edited(input: &Json, path: &[String], edit: &Edit) -> Option<Json> {
     let mut input = input.clone();
     let (name, parents) = path.split_last()?;

@@ -14,12 +14,12 @@ use crate::{limits, text};
 
 /// Evaluates one rule of a bundle and caches the decisions.
 ///
-/// The cache is exact: a decision depends on nothing but the question, because only pure builtins are allowed. It keeps
+/// The cache is exact: a decision depends on its input only, because only pure builtins are allowed. It keeps
 /// the interpreter off the hot path, where the same workloads repeat the same exchanges.
 pub(super) struct Decider<P> {
     program: Program,
     policy_digest: String,
-    /// Key: SHA-256 of the question.
+    /// Key: SHA-256 of `question` as JSON.
     cache: Cache<[u8; 32], Result<P, Denial>>,
 }
 
@@ -28,9 +28,9 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
         Self { program, policy_digest, cache: Cache::new(limits::POLICY_DECISIONS_CACHED_MAX) }
     }
 
-    /// Evaluates the rule for `question`, and `read`s an allow from the output. `read` depends on the output, the question
-    /// and the digest of the policy only. The question is `input`, which a denial shows, without what the rule does not
-    /// read.
+    /// Evaluates the rule for `question`, and `read`s an allow from the output. `read` depends on the output,
+    /// `question` and the digest of the policy only. `question` is `input` without the fields that the rule
+    /// does not read; a denial shows `input`.
     pub(super) fn decide(
         &self,
         question: &impl Serialize,
@@ -60,7 +60,7 @@ impl<P: Clone + Send + Sync + 'static> Decider<P> {
         self.decide_uncached(input, read).map_err(|denial| denial.of(input))
     }
 
-    /// A denial does not have its input, which the cache need not hold.
+    /// A denial is returned without its input, so that the cache does not hold it.
     fn decide_uncached(
         &self,
         input: &impl Serialize,

@@ -17,12 +17,12 @@ use serde_json::Value as Json;
 use super::{Error, Source, builtins, call_graph};
 use crate::{clock, json, limits};
 
-/// Begin of the text of [`LimitError::TimeLimitExceeded`].
+/// Start of the text of [`LimitError::TimeLimitExceeded`].
 const TIME_LIMIT: &str = "execution exceeded time limit";
 
 thread_local! {
-    /// The engine of the last program on this thread, warm after its first decision. Keeping one only releases the
-    /// engines of replaced bundles.
+    /// The engine of the last program on this thread, warm after its first decision. Only one is kept, so
+    /// that the engines of replaced bundles are released.
     static WARM: RefCell<Option<(Arc<Engine>, Engine)>> = const { RefCell::new(None) };
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// The reasons of docs/decisions/2026-11-20-policy-interpreter-not-vm.md. A version of the virtual machine for which
-    /// this fails may have mended a defect, and then that decision can be made again.
+    /// this fails may have fixed a defect; the decision can then be reconsidered.
     #[test]
     fn virtual_machine_decides_some_policies_wrongly() {
         let (interpreted, by_machine) = on_both(
@@ -204,7 +204,7 @@ mod tests {
         let (interpreted, by_machine) =
             on_both("a := 1 if true\n\na := 2 if true\n\ndecision := \"open\" if not a");
         assert!(interpreted.is_err(), "two values of a rule are an error: {interpreted:?}");
-        assert_eq!(by_machine, Ok(Value::from("open")), "an error behind not grants");
+        assert_eq!(by_machine, Ok(Value::from("open")), "an error after `not` allows");
     }
 
     #[test]

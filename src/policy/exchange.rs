@@ -183,8 +183,8 @@ pub(super) fn decide(
 }
 
 impl PolicyInput<'_> {
-    /// Without the members of the request that the policy does not read. The audience stays: the one of an allow is
-    /// compared with it, whether the policy reads it or not.
+    /// Without the fields of the request that the policy does not read. The audience stays: the one of an
+    /// allow is compared with it, whether the policy reads it or not.
     fn without_unread(&self, reads: &RequestReads) -> Self {
         let RequestedGrant { audience, scope, execution, htm, htu } = self.request;
         let request = RequestedGrant {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_the_policy_does_not_read_make_no_question() {
+    fn fields_that_the_policy_does_not_read_share_a_decision() {
         for (reads, questions) in [("1", 1), ("input.request.htu", 3), ("input.request", 4)] {
             let bundle = bundle(reads);
             for (scope, htu) in [("a", "/1"), ("a", "/2"), ("a", "/3"), ("b", "/3")] {
@@ -366,9 +366,9 @@ mod tests {
         }
     }
 
-    /// An attack: an allow for one audience is remembered, and another audience is requested.
+    /// Attack: an allow for one audience is cached, and another audience is requested.
     #[test]
-    fn remembered_allow_is_of_its_audience_only() {
+    fn cached_allow_is_for_its_audience_only() {
         let bundle = bundle("1");
         assert!(decide(&bundle, "https://a.example", "a", "/1").is_ok());
         let denial = decide(&bundle, "https://b.example", "a", "/1").expect_err("another audience");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_answer_denies() {
+    fn every_other_output_denies() {
         for answer in [json!(true), json!(null), json!([]), json!({}), json!({"allow": true, "reason": "x"})]
         {
             assert_eq!(kind_of(answer.clone()), DenialKind::Malformed, "{answer}");

@@ -97,7 +97,7 @@ pub enum Error {
         /// The rules.
         names: Vec<String>,
     },
-    /// The tests of the bundle were under way at the deadline, and their process was killed.
+    /// The tests of the bundle had not ended at the deadline, and their process was killed.
     #[error(
         "tests of the bundle did not end within {} ms, compilation included; their process was killed",
         limits::POLICY_TESTS_TIMEOUT.as_millis()

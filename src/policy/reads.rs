@@ -1,8 +1,8 @@
-//! The members of `input.request` that a bundle reads. Others take no part in a decision of an exchange, so that requests
-//! which differ in them are one question.
+//! The fields of `input.request` that a bundle reads. Others take no part in a decision of an exchange, so
+//! that requests which differ in them share a cached decision.
 //!
-//! In doubt a member is read: `input` or `input.request` as a whole, or below an index, reads everything. `with`, which
-//! could set another input, is refused outside tests.
+//! In doubt a field counts as read: `input` or `input.request` as a whole, or below an index, reads
+//! everything. `with`, which could set another input, is refused outside tests.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use regorus::unstable::TokenKind;
 use super::lexer::{self, Lexeme};
 use super::{Error, Source, policies};
 
-/// Members of `input.request`.
+/// Fields of `input.request`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RequestReads {
     All,
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn named_members_are_read() {
+    fn named_fields_are_read() {
         for (text, members) in [
             ("x := input.request.audience", &["audience"][..]),
             ("x := input.request.scope[_]\ny if input.request.execution", &["execution", "scope"]),
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a caller that varies its scope or its action asks a new question each time.
+    /// Otherwise each new scope or action of a caller would cost an evaluation.
     #[test]
     fn shipped_policy_does_not_read_scope_or_action() {
         let shipped = ["exchange.rego", "identity.rego", "signals.rego"].map(|name| {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_read_if_the_member_is_not_named() {
+    fn everything_is_read_if_the_field_is_not_named() {
         for text in [
             "x := input",
             "x := f(input)",

@@ -32,7 +32,7 @@ pub struct Explanation {
     pub error: Option<String>,
     /// Every rule of the package that is not a function, with its value for this input or the reason why it has none.
     pub rules: BTreeMap<String, Json>,
-    /// Single changes of the input, of the request first, with each of which it would be allowed.
+    /// Single changes of the input each of which would allow it; those of the request first.
     pub allowed_if: Vec<Change>,
 }
 

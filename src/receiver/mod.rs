@@ -37,7 +37,6 @@ pub struct Receiver {
     pub issuers: SignalIssuers,
     /// The facts of all callers with `cluster.admin`.
     pub operators: CallerFacts,
-    /// Keys of the issuers.
     pub issuer_keys: IssuerKeys,
     /// The issuers whose credentials are accepted.
     pub credential_issuers: CredentialIssuers,
@@ -116,8 +115,9 @@ struct ClaimedId {
 }
 
 impl Receiver {
-    /// Receives one signal. In development mode an anonymous caller may send for every issuer. Returns once no node of the cluster accepts a revoked credential. A refused signal changes nothing and
-    /// may be sent again.
+    /// Receives one signal. In development mode an anonymous caller may send for every issuer. Returns once
+    /// no node of the cluster accepts a revoked credential. A refused signal changes nothing and may be sent
+    /// again.
     pub async fn receive(&self, form: Form<'_>, caller: &CallContext) -> Result<Received, RejectedSignal> {
         let mut claimed = ClaimedId::default();
         let received = self.verify_and_apply(form, caller, &mut claimed).await;

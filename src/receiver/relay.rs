@@ -27,7 +27,7 @@ pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
         return Ok(Vec::new());
     }
     let sub_id = subject_id::relayed(&set.sub_id, Some(&set.iss));
-    // The parts of a token that we sign which others wrote.
+    // The parts of a token that we sign but others wrote.
     let txn = set.txn.as_ref().map_or(0, |txn| Value::from(txn.as_str()).to_string().len());
     let via: Vec<String> = set.via.iter().chain([&set.iss]).cloned().collect();
     let via_bytes = Value::from(via.as_slice()).to_string().len();

@@ -34,7 +34,6 @@ pub enum Error {
     /// No fact, or several, are named.
     #[error("body: must name exactly one of subject, email, agent, client, jti, key, fabric")]
     NotOne,
-    /// Unknown agent.
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
     /// Unknown signing key of this fabric.
@@ -201,7 +200,7 @@ impl Revocations {
         Ok(())
     }
 
-    /// Of a misspelled fabric nothing would be revoked.
+    /// The revocation of a misspelled fabric would revoke nothing.
     fn check_fabric(&self, fact: &Fact) -> Result<(), Error> {
         if fact.kind() == FABRIC && self.peer_tokens.peer(fact.value()).is_none() {
             let rule = "must be the issuer of a peer whose tokens are accepted".to_owned();
@@ -222,9 +221,10 @@ impl Revocations {
         Ok(())
     }
 
-    /// Whether a request also blocks. The taint of our own key already refuses everything the key signed. The thief of
-    /// another issuer's key chooses `iat` freely, so that a watermark alone would cover nothing. A peer's tokens are of its
-    /// clock, and it goes on minting them from what it does not know to be revoked here.
+    /// Whether a request also blocks. The taint of our own key already refuses everything the key signed. The
+    /// thief of another issuer's key chooses `iat` freely, so that a watermark alone would cover nothing. The
+    /// `iat` of a peer's tokens is by its clock, and it goes on minting them from credentials that it does
+    /// not know to be revoked here.
     fn blocks_fact(&self, request: &RevocationRequest) -> bool {
         let fact = request.fact();
         !self.is_own_key(fact) && (request.block() || fact.kind() == KEY || self.peer_tokens.is_of_peer(fact))

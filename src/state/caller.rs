@@ -297,7 +297,8 @@ mod tests {
         assert!(CallerFacts::from_row(&cut).is_err());
     }
 
-    /// An operator was blocked while its request waited for a leader, and lifted its own block with that request.
+    /// Regression: an operator was blocked while its request waited for a leader, and lifted its own block
+    /// with that request.
     #[test]
     fn command_of_a_blocked_caller_is_refused() {
         let mut harness = harness();

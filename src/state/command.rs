@@ -57,9 +57,7 @@ pub struct Batch {
 /// A decoded command with its id, idempotency key and caller.
 #[derive(Debug)]
 pub struct Submitted {
-    /// Its id.
     pub id: CommandId,
-    /// The command.
     pub command: Command,
     /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
@@ -117,7 +115,6 @@ impl Reply {
 /// Outcome of a command, as it is returned to the proposer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replied<T> {
-    /// The outcome.
     pub outcome: T,
     /// Whether it is the outcome of an earlier command with the same `Idempotency-Key`; then this one changed nothing.
     pub is_repeated: bool,

@@ -70,7 +70,7 @@ use command::{Command, Refusal, Reply};
 /// Reason why a proposal or a read failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// It was not applied, or its outcome is unknown.
+    /// The write was not applied, was not confirmed by every member, or has an unknown outcome.
     #[error(transparent)]
     Write(#[from] cluster::Error),
     /// The freshness lease of this node cannot be proven.
@@ -195,12 +195,11 @@ pub enum Error {
     /// A member does not support the feature level, or did not answer.
     #[error("feature level {level}: {reasons}")]
     NotSupported {
-        /// The level.
         level: u32,
         /// Each such member.
         reasons: String,
     },
-    /// A node joined after the members had been asked.
+    /// A node joined after the members had reported.
     #[error("the members of the cluster changed meanwhile: repeat the request")]
     MembersChanged,
     /// Nothing was imported of a peer with this issuer.
@@ -230,7 +229,7 @@ pub enum Error {
     )]
     PeerNotApprovable,
     /// The peer is held for a reason that reading its ledger again does not settle.
-    #[error("the peer is held: a repair helps against a damaged copy only, approve or forget the peer")]
+    #[error("the peer is held: a repair helps against a damaged copy only; approve or forget the peer")]
     PeerHeld,
     /// A row is corrupt.
     #[error(transparent)]

@@ -23,12 +23,12 @@ pub struct AwaitedPeers {
 struct AwaitedPeer {
     name: Arc<str>,
     reader: Digest128,
-    /// Of the last wait; a change is logged.
+    /// Outcome of the last wait; a change is logged.
     last: Mutex<Result<ReaderState, ReaderTimeout>>,
 }
 
 impl AwaitedPeers {
-    /// Those with these names and keys.
+    /// Peers with these names and keys.
     #[must_use]
     pub fn new(peers: impl IntoIterator<Item = (String, Digest128)>, clock: Clock, metrics: Metrics) -> Self {
         let peer = |(name, reader): (String, Digest128)| AwaitedPeer {
@@ -54,7 +54,7 @@ impl AwaitedPeers {
 }
 
 impl AwaitedPeer {
-    /// Logs a change: each revocation waits.
+    /// Logs only a change, because each revocation waits.
     fn log(&self, ended: Result<ReaderState, ReaderTimeout>) {
         let last = std::mem::replace(&mut *self.last.lock().unwrap_or_else(PoisonError::into_inner), ended);
         let peer = &*self.name;
@@ -127,8 +127,8 @@ impl State {
         Ok(awaited)
     }
 
-    /// Waits until every awaited peer has acknowledged our ledger as of log index `index`, which is applied here, or holds no
-    /// lease of before.
+    /// Waits until every awaited peer has acknowledged our ledger as of log index `index`, which is applied
+    /// here, or holds no earlier lease.
     ///
     /// # Errors
     /// [`Error::PeersSilent`] after [`crate::limits::READER_WAIT`]; [`Error::Damaged`].

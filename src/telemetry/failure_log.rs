@@ -1,5 +1,5 @@
-//! Log lines about a peer or a disk that fails again and again: the first failure at once, then one line with the count
-//! per [`limits::FAILURE_LOG_INTERVAL`], and one line at recovery.
+//! Log lines about a peer or a disk that fails repeatedly: the first failure at once, then one line with the
+//! count per [`limits::FAILURE_LOG_INTERVAL`], and one line at recovery.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

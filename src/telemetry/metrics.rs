@@ -263,7 +263,7 @@ impl Metrics {
         self.families.federation_audits.with_label_values(&[peer, result]).inc();
     }
 
-    /// A credential was refused because this peer could not be judged.
+    /// A credential was refused because the copy of this peer's ledger could not decide about it.
     pub fn federation_unjudged(&self, peer: &str) {
         self.families.federation_unjudged.with_label_values(&[peer]).inc();
     }

@@ -46,7 +46,7 @@ pub enum BundleError {
     /// §4.1.1: a lower number is an older bundle.
     #[error("spiffe_sequence went backwards")]
     SequenceWentBack,
-    /// Without this root a reader would refuse what the root has issued.
+    /// Without this root a client of the bundle would refuse the certificates that the root has issued.
     #[error("a CA has a key without JWK form, which is neither EC, RSA nor Ed25519; it cannot be published")]
     NoJwk,
     /// Not written by [`Bundle::to_keep`].
@@ -221,12 +221,12 @@ fn root(key: &Map<String, Value>) -> Result<Root, BundleError> {
     let certificate = CertificateDer::from(der);
     let not_after = svid::client_ca_not_after(&certificate).map_err(|_| BundleError::NotOneCertificate)?;
     let not_after = not_after.ok_or(BundleError::NotACa)?;
-    // As TLS will add it: one that it refuses must not end the reload of everything else.
+    // TLS adds it in the same way: a root that TLS refuses must not fail the reload of everything else.
     RootCertStore::empty().add(certificate.clone()).map_err(|_| BundleError::NotACa)?;
     Ok(Root { certificate, not_after })
 }
 
-/// The bundle of these roots, all or none: a reader takes a missing root for a revoked one. There is no
+/// The bundle of these roots, all or none: a client takes a missing root for a revoked one. There is no
 /// `spiffe_sequence`, which all nodes would have to count alike.
 pub(super) fn document(roots: &[CertificateDer<'static>]) -> Result<String, BundleError> {
     let keys: Vec<Value> =

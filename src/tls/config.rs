@@ -72,7 +72,7 @@ impl Version {
 }
 
 impl Loaded {
-    /// Notes as `generation` what has changed since `before`.
+    /// Records `generation` for everything that has changed since `before`.
     pub fn succeed(&mut self, before: &Self, generation: u64) {
         self.files.continue_from(Some(&before.files), generation);
         for (trust_domain, version) in &mut self.bundles {
@@ -91,7 +91,7 @@ impl Loaded {
     }
 }
 
-/// Presents none.
+/// Presents no certificate.
 #[derive(Debug)]
 struct NoCertificate;
 
@@ -199,7 +199,7 @@ fn authorities(
             ReadRoots::Bundle(roots) => {
                 let version = Version::of(bundle_digest(&roots));
                 found.bundles.insert(of.trust_domain.clone(), version);
-                // All roots are revoked: the trust domain is as one that is not configured.
+                // All roots are revoked: the trust domain counts as not configured.
                 if !roots.is_empty()
                     && let Err(error) = found.add(of, roots, crl, now, provider)
                 {

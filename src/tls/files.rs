@@ -185,7 +185,7 @@ pub(super) fn read(path: &Path, bytes_max: usize, check: ModeCheck) -> Result<Ve
     Ok(bytes)
 }
 
-/// A writer of these files determines who our callers are.
+/// Write access to these files determines our callers.
 pub(super) fn check_mode(path: &Path, mode: u32, _owner: u32) -> Result<(), Error> {
     if mode & 0o022 == 0 { Ok(()) } else { Err(Error::WritableByOthers { path: path.to_owned(), mode }) }
 }

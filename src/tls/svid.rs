@@ -51,7 +51,7 @@ pub enum SvidError {
     /// No extended key usage, or none with clientAuth (§4.4).
     #[error("certificate has no extended key usage clientAuth")]
     NoClientAuth,
-    /// The same of a server.
+    /// No extended key usage, or none with serverAuth.
     #[error("certificate has no extended key usage serverAuth")]
     NoServerAuth,
     /// An RSA key that is too short.

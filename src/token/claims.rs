@@ -135,7 +135,7 @@ impl Claims {
     }
 }
 
-/// Bytes that an object has allocated: nodes of a B-tree, which are at least half full, and its members.
+/// Bytes that an object has allocated: nodes of a B-tree, which are at least half full, and its fields.
 fn object_bytes(members: &Map<String, Value>) -> usize {
     const NODE_MEMBERS: usize = 11;
     const NODE: usize = NODE_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 128;

@@ -127,7 +127,8 @@ impl Credential {
         self.exp
     }
 
-    /// Issue of the oldest credential of the chain that this credential starts or continues (`root_iat`).
+    /// Time of issue of the oldest credential of the chain that this credential starts or continues
+    /// (`root_iat`).
     #[must_use]
     pub fn root_iat(&self) -> Timestamp {
         self.root_iat

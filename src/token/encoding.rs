@@ -15,7 +15,7 @@ pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
     sha256_of(&[bytes])
 }
 
-/// The same of several parts, one after the other.
+/// SHA-256 of the concatenated parts.
 pub(super) fn sha256_of(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {

@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_weak_rsa_key() {
+    fn weak_rsa_key_is_refused() {
         let jwk = rsa();
         let modulus = decode(&jwk, "n");
         let mut even = modulus.clone();

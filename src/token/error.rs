@@ -1,5 +1,5 @@
-//! Refusals of a token. `api` answers all of them with one fixed text (contract §1), so that the answer is no oracle;
-//! the reason goes to log and audit.
+//! Refusals of a token. `api` answers all of them with one fixed text (contract §1), so that the response is
+//! no oracle; the reason goes to log and audit.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

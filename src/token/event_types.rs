@@ -1,6 +1,6 @@
 //! Types of security events (CAEP 1.0, RISC 1.0).
 
-/// The types of events that streams deliver: all of CAEP 1.0, and those of RISC 1.0.
+/// The types of events that streams deliver: all of CAEP 1.0 and of RISC 1.0.
 pub const EVENTS_SUPPORTED: [&str; 22] = [
     "https://schemas.openid.net/secevent/caep/event-type/session-revoked",
     "https://schemas.openid.net/secevent/caep/event-type/token-claims-change",

@@ -1,4 +1,4 @@
-//! Ceilings of peer fabrics: what a token of a peer counts for in this fabric.
+//! Ceilings of peer fabrics: the limits of a peer's token in this fabric.
 //!
 //! A ceiling narrows the credential itself, before delegation and policy see it. It therefore holds for each party of
 //! an exchange, also for a peer's actor with a subject of this fabric.
@@ -27,9 +27,9 @@ pub struct Ceiling {
     pub capabilities: BTreeSet<String>,
     /// The largest blast radius; `None` if policy alone limits it.
     pub max_blast_radius: Option<BlastRadius>,
-    /// From a blast radius of the peer to that which it means here.
+    /// Blast radii of the peer, each with its counterpart here.
     pub blast_radius: BTreeMap<BlastRadius, BlastRadius>,
-    /// Delegations here.
+    /// Maximum delegation depth here.
     pub max_delegation_depth: u32,
     /// Time after which a chain must return to its fabric.
     pub max_chain: Duration,
@@ -50,8 +50,8 @@ pub enum AboveCeiling {
 }
 
 impl Ceiling {
-    /// The credential that a judged token counts for in this role. A claim that the token lacks restricts nothing by
-    /// itself, but the ceiling does; without `delegation_depth` there is no delegation.
+    /// The credential of a judged token in this role, narrowed to the ceiling. A claim that the token lacks
+    /// restricts nothing by itself, but the ceiling does; without `delegation_depth` there is no delegation.
     ///
     /// # Errors
     /// [`AboveCeiling`].
@@ -76,7 +76,7 @@ impl Ceiling {
         Ok(credential)
     }
 
-    /// Those of the stated words that count here; all of these if none is stated.
+    /// The stated words that are accepted here; all accepted ones if the claim is absent.
     fn common(&self, stated: Option<Vec<String>>) -> Vec<String> {
         match stated {
             Some(stated) => stated.into_iter().filter(|word| self.capabilities.contains(word)).collect(),

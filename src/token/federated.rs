@@ -1,7 +1,7 @@
 //! Verification of a token of a peer fabric that is presented to this one.
 //!
 //! A peer speaks for its own workloads, agents and actors, and for no other fabric. The use-cases judge the token by
-//! the peer's ledger, at [`PeerToken::at`]; [`super::fabric_peers`] limits what it counts for here.
+//! the peer's ledger, at [`PeerToken::at`]; [`super::fabric_peers`] applies the ceiling of the peer.
 
 use super::act::Act;
 use super::confirmation::CertificateDigest;
@@ -42,7 +42,7 @@ impl PeerToken {
         self.credential.sub()
     }
 
-    /// Issue of the oldest credential of its chain, by its issuer's clock.
+    /// Time of issue of the oldest credential of its chain, by its issuer's clock.
     #[must_use]
     pub fn root_iat(&self) -> Timestamp {
         self.credential.root_iat()
@@ -63,7 +63,8 @@ impl PeerToken {
 /// 10. every actor is the peer's: its `iss`, and a workload of its trust domains
 ///
 /// `key` is of the peer's current key set and of no other; `presented` is the certificate of the connection of the token.
-/// No token is accepted that the peer's policy did not let out: an identity token has the peer as its `aud`.
+/// No token is accepted that the peer's policy did not grant for this fabric: an identity token has the peer
+/// as its `aud`.
 pub fn verify_of_peer(
     token: &Compact<'_>,
     ours: &str,

@@ -1,4 +1,4 @@
-//! The three credential kinds, and the verification of a credential of a foreign issuer.
+//! Verification of a credential of a foreign issuer, and the checks of `typ` and `kid` that all kinds share.
 //!
 //! Revocation is checked by the use-cases; keys are fetched by `outbound`.
 
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(refusal(&json!({"exp": "9999999999"})), Error::ClaimMalformed("exp"));
     }
 
-    /// Attack: another fabric that is configured as an issuer only passes on a token of a third one.
+    /// Attack: a token of a third fabric comes through a fabric that is configured as an issuer only.
     #[test]
     fn foreign_token_that_came_through_a_fabric_is_refused() {
         for via in [json!(["https://peer.example"]), json!([]), json!("x")] {

@@ -1,7 +1,7 @@
 //! Configured foreign issuers, and the choice of one for a token.
 //!
-//! An issuer is chosen by unverified claims; afterwards the token is verified against that issuer. No token ever says
-//! where keys are.
+//! An issuer is chosen by unverified claims; afterwards the token is verified against that issuer. No token
+//! determines where keys are fetched.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -186,7 +186,7 @@ impl<'t> Compact<'t> {
         json::peek(&self.payload).ok_or(Error::PayloadMalformed)
     }
 
-    /// `idx`, unverified: only to tell whether a key that is not known may be a new one.
+    /// `idx`, unverified: only to decide whether an unknown key may be a new one.
     #[must_use]
     pub fn unverified_position(&self) -> Option<LogPosition> {
         let Ok(Value::Object(claims)) = json::parse(&self.payload) else { return None };
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(hint(r#"{"a":[{"b":1}],"iss":"x"}"#), named("x"));
         assert_eq!(hint(" {\"iss\":\"\\u0078\",\"sub\":{}}"), named("x"));
         assert_eq!(hint("{}"), Ok((None, None)));
-        // Attack: an issuer that two readers could understand differently.
+        // Attack: an issuer that two parsers could read differently.
         for payload in
             [r#"{"iss":"x","iss":"y"}"#, r#"["x","y"]"#, r#"{"iss":"x"} {}"#, r#"{"iss":"x""#, "", "null"]
         {

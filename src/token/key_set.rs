@@ -378,7 +378,7 @@ pub fn refresh_interval(hint: Option<Duration>) -> Duration {
 
 type Fields = Map<String, Value>;
 
-/// The fields of a JWK Set (RFC 7517 §5) beside its keys, and these.
+/// The fields of a JWK Set (RFC 7517 §5) other than `keys`, and its keys.
 fn jwks(document: &[u8]) -> Result<(Fields, Vec<Fields>), Error> {
     let Ok(Value::Object(mut fields)) = json::parse(document) else { return Err(Error::NotKeySet) };
     let Some(Value::Array(keys)) = fields.remove("keys") else { return Err(Error::NotKeySet) };
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_weak_rsa_key() {
+    fn weak_rsa_key_is_refused() {
         let jwk = Signer::rsa().jwk("k");
         assert_eq!(parse(&json!([jwk])).map(|set| set.len()).ok(), Some(1));
         assert_eq!(parse(&json!([with(&jwk, &json!({"e": "AQ"}))])).err(), Some(Error::KeyWeak));
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_key_set() {
+    fn document_that_is_no_key_set_is_refused() {
         let many: Vec<Value> =
             (0..=limits::KEYS_PER_SET_MAX).map(|_| json!({"kty": "AKP", "use": "enc"})).collect();
         assert_eq!(parse(&json!(many)).err(), Some(Error::TooManyKeys));

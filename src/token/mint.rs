@@ -45,7 +45,8 @@ pub struct AccessTokenClaims {
     /// Issuers of the peer fabrics through which the token came; absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
-    /// Issue of the oldest credential of the chain: a revocation in another fabric since then covers the token.
+    /// Time of issue of the oldest credential of the chain: a revocation in another fabric since then covers
+    /// the token.
     pub root_iat: i64,
     /// End of the whole chain.
     pub root_exp: i64,

@@ -318,7 +318,7 @@ fn check_age(iat: Timestamp, now: Timestamp) -> Result<(), Error> {
 fn events(value: Option<Value>, now: Timestamp) -> Result<Vec<EventClaims>, Error> {
     let Some(Value::Object(events)) = value else { return Err(invalid("events", "must be an object")) };
     if !(1..=limits::SET_EVENTS_MAX).contains(&events.len()) {
-        return Err(invalid("events", "must have 1 to 16 members"));
+        return Err(invalid("events", "must have 1 to 16 events"));
     }
     events.into_iter().map(|(uri, claims)| event(uri, claims, now)).collect()
 }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_remember_a_refusal() {
+    fn refusal_is_not_cached() {
         let (cache, signer) = (SignatureCache::default(), Signer::es256());
         let text = signer.sign(&json!({"alg": "ES256"}), &json!({"sub": "x"}));
         let compact = Compact::parse(&text).expect("compact");

@@ -322,7 +322,7 @@ pub fn relayed(value: &Value, issuer: Option<&str>) -> Value {
     Value::Object(fields)
 }
 
-/// Text for people of an identifier that [`SubjectId::read`] accepted: the first name of several.
+/// Display text of an identifier that [`SubjectId::read`] accepted: the first name, if it has several.
 #[must_use]
 pub fn text(value: &Value) -> String {
     let first = match value.get("format").and_then(Value::as_str) {

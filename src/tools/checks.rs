@@ -1,7 +1,8 @@
 //! The nine checks of a tool call (contract §5), pure and in one order.
 //!
-//! Two proof types: [`Authentic`] passed check 1, [`Verified`] passed all nine; only [`authenticate`] and [`verify`] make
-//! them. State, clock and keys are arguments, because some are looked up only once the token's subject is known.
+//! Two proof types: [`Authentic`] passed check 1, [`Verified`] passed all nine; only [`authenticate`] and
+//! [`verify`] create them. State, clock and keys are arguments, because some are looked up only once the
+//! token's subject is known.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The tool registry: who may change a tool entry (contract §5), and the audit of each change.
+//! The tool registry: the callers that may change a tool entry (contract §5), and the audit of each change.
 //!
 //! Two route sets share one registry; [`RegistryView`] names the one of a request.
 
@@ -201,7 +201,7 @@ impl Registry {
                 let is_gone = matches!(error, state::Error::UnknownTool);
                 let refused = self.refused(open, error, Action::Deregister, &tool_id).await;
                 if is_gone {
-                    // An earlier request may have removed it whose acknowledgement failed.
+                    // An earlier request whose acknowledgement failed may have removed it.
                     self.state.barrier().await?;
                 }
                 Err(refused)

@@ -111,7 +111,7 @@ pub enum Error {
     #[error(transparent)]
     Failed(Failure),
     /// This node has not reached the log position at which the token was minted.
-    #[error("this node has not applied the log that the token was issued after")]
+    #[error("this node has not yet applied the log index at which the token was minted")]
     Behind,
     /// The token came through a peer fabric, whose ledger is not known well enough.
     #[error(transparent)]

@@ -1,7 +1,7 @@
 //! Pure arithmetic over a stream's cursor.
 //!
-//! `next` is the first event that is not done; events after it that are done are in `done`. To bound `done`, only the
-//! first open events may become done ([`open`]).
+//! `next` is the first event that is not done; events after it that are done are in `done`. To bound `done`,
+//! only the first open events may become done ([`open_events`]).
 
 use std::collections::BTreeSet;
 

@@ -124,7 +124,7 @@ async fn command_explains_a_denial_on_one_screen() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert!(shown.lines().count() <= 60, "{shown}");
-    let absent = ["no asked node keeps a denial", "name every node with --server"];
+    let absent = ["no queried node retains a denial", "name every node with --server"];
     program::fail(&other, &explain, &absent);
     program::fail(&node, &["policy", "explain"], &["<REQUEST_ID>"]);
 }

@@ -188,7 +188,7 @@ async fn commands_block_list_and_unblock_issuer_keys() {
 async fn an_issuer_is_allowed_more_by_command() {
     let node = Node::start().await;
     let printed = succeed(&node, &["signals", "allow", "https://idp.example", "--more", "7"]);
-    assert_eq!(printed, "https://idp.example may revoke 7 more than its quota, for once\n");
+    assert_eq!(printed, "https://idp.example may revoke 7 more than its quota, once\n");
     fail(&node, &["signals", "allow", "", "--more", "7"], &["issuer: must be 1 to 2048 bytes"]);
 }
 

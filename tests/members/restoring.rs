@@ -204,7 +204,7 @@ async fn running_node_and_directory_without_log_are_refused() {
     assert!(code == Some(1) && text.contains("it has no log of a cluster"), "{text}");
     let mut founder = site.start(1);
     founder.wait_for_log(
-        "new cluster founded: revocations made earlier under the same issuer are unknown to it",
+        "new cluster bootstrapped: earlier revocations under the same issuer are unknown to it",
     );
     until_ready(&founder).await;
     let (code, text) = site.offline(1, &force);

@@ -1,4 +1,4 @@
-//! Request bodies that are larger than they look.
+//! Request bodies that are much larger once decompressed.
 
 use std::io::Write as _;
 

@@ -11,7 +11,7 @@ use crate::certificates::{self, TRUST_DOMAIN};
 use crate::wire::Target;
 
 /// Expected status for an anonymous request to a protected route: the plain listener serves only public
-/// routes (contract §1), the TLS listener asks for credentials.
+/// routes (contract §1), the TLS listener requires credentials.
 fn refusal(listener: &str) -> [u16; 1] {
     if listener == "plain" { [403] } else { [401] }
 }

@@ -250,7 +250,7 @@ fn judge(outcome: &mut Outcome, what: &str, served: usize, answers: &Answers) {
         outcome.wrong_accepts += 1;
         outcome.note(format!("ACCEPTED: {what}: {:?}", answers.statuses));
     } else if what.starts_with("good") && accepted < served {
-        outcome.note(format!("a valid one is refused: {what}: {:?}", answers.statuses));
+        outcome.note(format!("a valid request is refused: {what}: {:?}", answers.statuses));
     } else if !answers.closed && accepted < served.max(1) {
         outcome.note(format!("refused, and the connection stays open: {what}: {:?}", answers.statuses));
     }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_too_many_is_a_wrong_accept() {
+    fn surplus_response_is_a_wrong_accept() {
         let read = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
         let answers = Answers { statuses: statuses(read), closed: true };
         assert_eq!(answers.statuses, [200, 200]);

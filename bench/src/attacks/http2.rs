@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flood_fits_into_frames_that_a_server_must_take() {
+    fn every_flood_fits_into_frames_that_a_server_must_accept() {
         for flood in FLOODS {
             let mut bytes = Vec::new();
             flood.piece(&mut bytes, 0);

@@ -238,7 +238,7 @@ async fn rounds(attack: Attack, field: &AttackContext<'_>) -> Result<Outcome> {
     let mut all = Outcome::default();
     for _ in 0..ROUNDS_MAX {
         let Ok(outcome) = timeout(ROUND_MAX, attack.run(field)).await else {
-            all.note(format!("GIVEN UP after {ROUND_MAX:?}: the numbers are not complete"));
+            all.note(format!("ABORTED after {ROUND_MAX:?}: the numbers are not complete"));
             break;
         };
         all.add(outcome?);

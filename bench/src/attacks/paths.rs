@@ -40,7 +40,7 @@ fn may_be_asked(node: &Node, route: &Route) -> bool {
     node.https.is_some() || route.method == "GET"
 }
 
-/// The route's own method, and others that might pass in its place.
+/// The route's own method, and others that might be accepted instead.
 fn requests(route: &Route, path: &str, host: &str) -> Vec<Vec<u8>> {
     let mut requests = vec![route.request(path, host, "")];
     if path == route.path {

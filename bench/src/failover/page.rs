@@ -57,7 +57,7 @@ fn timeline(history: &History, seconds: &[Second]) -> String {
     chart::image(&drawn, top)
 }
 
-/// Each leader with its begin and its end.
+/// Each leader with its start and its end.
 fn leaders(history: &History) -> impl Iterator<Item = (f64, f64, Option<usize>)> {
     let ends = history.leaders.iter().skip(1).map(|(from, _)| *from).chain([history.end]);
     let spans = history.leaders.iter().zip(ends);

@@ -60,7 +60,7 @@ pub async fn measure(world: &World, facts_per_sec: u64, report: &mut Report) -> 
     Ok(())
 }
 
-/// Processor time that the node uses meanwhile.
+/// Processor time that the node uses during `work`, and its result.
 async fn used<T>(node: &str, work: impl Future<Output = Result<T>>) -> Result<(f64, T)> {
     let before = cpu_secs(node)?;
     let done = work.await?;

@@ -1,4 +1,5 @@
-//! Many facts in the ledger of the origin: their import, what a few that differ cost, and a cut of the link.
+//! Many facts in the ledger of the origin: their import, the cost of a few that differ, and a cut of the
+//! link.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

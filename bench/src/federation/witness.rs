@@ -45,7 +45,7 @@ struct Shared {
     nodes: Vec<Node>,
 }
 
-/// Of one revocation.
+/// Times of one revocation.
 struct Outcome {
     /// From the due time to the 202.
     answered: Duration,

@@ -1,8 +1,9 @@
 //! `bench floor`: a server that does nothing but the unavoidable part of a request, as the ceiling of a node.
 //!
-//! It is built from the same libraries with the same allocator: TLS with client certificates, HTTP/1.1, a router, JSON in
-//! and out. A route may verify one signature with a prepared key, and sign the token of its answer. Nothing is checked,
-//! remembered, counted or logged. Requests have the bytes that the node receives, answers the members of its answers.
+//! It is built from the same libraries with the same allocator: TLS with client certificates, HTTP/1.1, a
+//! router, JSON in and out. A route may verify one signature with a prepared key, and sign the token of its
+//! answer. Nothing is checked, remembered, counted or logged. Requests have the bytes that the node receives,
+//! and answers have the fields of its answers.
 
 mod child;
 
@@ -39,7 +40,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use child::Floor;
 
-/// The member of an answer that contains the token.
+/// The field of an answer that contains the token.
 const TOKEN: &str = "access_token";
 
 /// The configuration file.
@@ -63,7 +64,7 @@ pub struct Route {
     pub answer: Map<String, Value>,
 }
 
-/// A request. The other members are skipped.
+/// A request. Its other fields are skipped.
 #[derive(Deserialize)]
 struct Body<'b> {
     #[serde(borrow, alias = "subject_token")]
@@ -78,7 +79,7 @@ struct Work {
     answer: Map<String, Value>,
 }
 
-/// The members of an answer, with a token of its own if there is one.
+/// The fields of an answer, with a token of its own if there is one.
 struct Answer<'a> {
     members: &'a Map<String, Value>,
     token: Option<String>,
@@ -125,7 +126,7 @@ pub async fn serve(config: Config) -> Result<()> {
     }
 }
 
-/// As the node configures it.
+/// TLS as the node configures it.
 fn tls(config: &Config) -> Result<ServerConfig> {
     let file = |name: &str| config.pki.join(name);
     let mut roots = rustls::RootCertStore::empty();
@@ -151,7 +152,7 @@ impl Work {
             let token =
                 route.answer.get(TOKEN).and_then(Value::as_str).context("an answer without a token")?;
             let (signed, _) = token.rsplit_once('.').context("a token without a signature")?;
-            anyhow::Ok((key.map_err(|_| anyhow!("make a key"))?, signed.to_owned()))
+            anyhow::Ok((key.map_err(|_| anyhow!("failed to generate a key"))?, signed.to_owned()))
         };
         Ok(Self {
             key: route.verifies.as_ref().map(public_key).transpose()?,
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn floor_wants_a_client_certificate() {
+    async fn floor_requires_a_client_certificate() {
         let pki = certificates("floor-tls");
         let target = floor(&pki, vec![route(None, false)]).await;
         let request = wire::request_with("POST", "/v1/exchange/token", "localhost", "", br#"{"token":"x"}"#);

@@ -28,7 +28,6 @@ const LOGGED: [(&str, &str); 4] = [
 
 /// A node that joined.
 pub struct Joined {
-    /// Its id.
     pub node_id: u64,
     /// Steps in their order. They follow each other without a gap.
     pub steps: Vec<(String, Range<Micros>)>,
@@ -39,7 +38,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// From the invitation until the node is a voter.
+    /// Follows a join from the invitation until the node is a voter.
     pub async fn follow(change: &mut Change, new: usize) -> Result<Self> {
         let mut joined =
             Self { node_id: new as u64 + 1, steps: Vec::new(), silence: Duration::ZERO, peaks: [0; 2] };

@@ -59,7 +59,7 @@ pub async fn run(place: &ClusterArgs, plan: &Plan) -> Result<bool> {
 }
 
 async fn join(report: &mut Report, place: &ClusterArgs, plan: &Plan) -> Result<()> {
-    // None is started: the first one is restored before.
+    // No node is started here: the first one is restored before its start.
     let place = ClusterArgs { nodes: 0, joiners: 1 + JOINERS as u64, keep: false, ..place.clone() };
     let mut members = place.members()?;
     let config = members.place(0)?.join("node.toml");

@@ -1,4 +1,4 @@
-//! Clients: which node is tried, over which connection, and what became of it.
+//! Clients: which node is tried, over which connection, and with which outcome.
 
 use std::io;
 use std::sync::{MutexGuard, PoisonError};

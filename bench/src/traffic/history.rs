@@ -107,7 +107,7 @@ pub struct History {
     pub revoked: BTreeMap<u64, Micros>,
     /// Numbers of the tools with an acknowledged write.
     pub written: BTreeSet<u64>,
-    /// Leaders with their begin.
+    /// Leaders, each with its start.
     pub leaders: Vec<(Micros, Option<usize>)>,
     /// First answers that were neither good nor an orderly refusal.
     pub odd: Vec<String>,

@@ -31,7 +31,7 @@ pub struct UnderLoad {
 }
 
 impl UnderLoad {
-    /// Waits until the nodes at these places are ready, and begins the load on them.
+    /// Waits until these nodes are ready, and begins the load on them.
     pub async fn start(members: Members, rates: Rates, nodes: Vec<usize>) -> Result<Self> {
         let health = Health::at(&members, &nodes).await?;
         let traffic = Arc::new(Traffic::new(&members, rates)?);
@@ -50,7 +50,7 @@ impl UnderLoad {
         self.beside.spawn(task);
     }
 
-    /// The place of the leader.
+    /// The index of the leader.
     pub fn leader(&self) -> Result<usize> {
         self.health.now().leader_of(&self.traffic.in_use()).context("no leader")
     }

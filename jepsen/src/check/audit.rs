@@ -54,7 +54,7 @@ fn entries((number, trail): Numbered<'_>, found: &mut Found) -> HashMap<String, 
         let is_accepted = match entry["decision"].as_str() {
             Some("allow") => true,
             Some("deny") => false,
-            // It was decided, and answered with an error.
+            // The request was decided, and answered with an error.
             Some("error") => continue,
             _ => {
                 found.add_unreadable((number, trail));
@@ -119,7 +119,7 @@ fn may_be_lost(history: &History, verify: &Operation) -> bool {
         .any(|fault| time_with_leader(history, verify.end, fault.time) < SHIPPED_NANOS)
 }
 
-/// Time between two moments in which some node saw a leader.
+/// Time between two instants during which some node saw a leader.
 fn time_with_leader(history: &History, from: Nanos, until: Nanos) -> Nanos {
     let mut seen: BTreeMap<u64, bool> = BTreeMap::new();
     let (mut since, mut sum) = (from.min(until), 0);

@@ -1,9 +1,10 @@
-//! Federation: what is revoked at the origin is not accepted by the relying region beyond its lease, nor once the revocation
-//! has been copied; nothing else is refused; and the copies of the ledger are equal to it at the end.
+//! Federation: a credential revoked at the origin is not accepted by the relying region beyond its lease, nor
+//! once the revocation has been copied; nothing else is refused; and the copies of the ledger are equal to it
+//! at the end.
 //!
-//! A revocation states the lease of the relying region (`stale_after`) and that of its members (`freshness`). Its copy is
-//! seen in a refusal: the node that refused has it, and the other nodes of the region have it when the leases from before
-//! have ended.
+//! A revocation states the lease of the relying region (`stale_after`) and that of its members (`freshness`).
+//! Its copy is seen in a refusal: the node that refused has it, and the other nodes of the region have it
+//! when the earlier leases have ended.
 
 use std::collections::BTreeSet;
 
@@ -149,7 +150,7 @@ impl<'h> Credential<'h> {
         }
     }
 
-    /// Uses at the end have a verdict, and it is that of the revocations.
+    /// Each use at the end has a verdict, and the verdict follows from the revocations.
     fn judge_end(&self, operations: &[Numbered<'_>], found: &mut Found) {
         for &(number, used) in operations.iter().filter(|(_, one)| one.kind == Kind::Use && one.is_final) {
             let issued = issued(used);

@@ -134,7 +134,8 @@ fn changes(history: &History, operations: &[Numbered<'_>], table: &Table, found:
     }
 }
 
-/// Begins of the acknowledged changes that have one event, by its id: every subscriber waits for the last of them.
+/// Start times of the acknowledged changes that have one event, by its id: every subscriber waits for the
+/// last of them.
 fn begins(operations: &[Numbered<'_>], table: &Table) -> BTreeMap<Id, Nanos> {
     let mut ids: HashMap<&str, Option<Id>> = HashMap::new();
     for (id, subject) in table {
@@ -154,7 +155,7 @@ fn follow(
 ) {
     let mut seen: HashMap<Id, usize> = HashMap::new();
     let mut previous: Option<(Id, usize)> = None;
-    // After a reset the node leaves events out, and says so.
+    // After a reset, which the node announces, events may be missing.
     let mut is_reset = false;
     // A change that begins once the subscriber is connected comes after its first event, or is it.
     let mut connected: Option<Nanos> = None;

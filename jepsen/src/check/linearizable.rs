@@ -1,8 +1,9 @@
 //! Linearizability of one object, by the algorithm of Wing and Gong with the memo of Lowe.
 //!
-//! It trusts nothing but times and answers: it searches an order of the calls that respects real time and in which
-//! each answer is that of the model. A call with unknown outcome may take effect at any time after its begin, or never.
-//! The search is exponential in the worst case, so calls are divided by key and the steps are counted.
+//! It trusts nothing but times and answers: it searches an order of the calls that respects real time and in
+//! which each answer is that of the model. A call with unknown outcome may take effect at any time after its
+//! start, or never. The search is exponential in the worst case, so calls are divided by key and the steps
+//! are counted.
 
 use std::collections::HashSet;
 use std::hash::Hash;

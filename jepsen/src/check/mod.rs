@@ -89,7 +89,7 @@ impl Found {
         self.violations.push(Violation { checker: self.checker, rule, detail, operations });
     }
 
-    /// An answer without the members that its kind has.
+    /// An answer without the fields that its kind has.
     fn add_unreadable(&mut self, (number, operation): Numbered<'_>) {
         let detail = format!("{} has an answer of another form: {}", name(operation), operation.value);
         self.add("readable", detail, &[number]);

@@ -76,8 +76,8 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.violations
 }
 
-/// Calls of the model, with the operations from which they come. Failed operations without a condition and reads
-/// without an answer say nothing.
+/// Calls of the model, with the operations from which they come. Failed operations without a condition and
+/// reads without an answer have no call.
 fn calls<'h>(operations: &[Numbered<'h>]) -> (Vec<Timed<Call>>, Vec<Numbered<'h>>) {
     let mut numbers = Numbers::of(operations);
     let mut calls = (Vec::new(), Vec::new());

@@ -19,7 +19,7 @@ type Emitted<'h> = HashMap<Signal<'h>, Emit>;
 /// The requests of one signal: it is sent until it is acknowledged.
 struct Emit {
     operation_number: usize,
-    /// Begin of the first request that may have had an effect.
+    /// Start of the first request that may have had an effect.
     begun: Nanos,
     /// End of the first one that was acknowledged.
     acknowledged: Nanos,

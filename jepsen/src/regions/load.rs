@@ -196,7 +196,7 @@ impl Traveller {
         Ok(Some(Agent { id, crossing, through: String::new(), issued, minted, number }))
     }
 
-    /// Crosses until a node accepts it; whether one did in time.
+    /// Crosses until a node accepts it. Returns whether one did in time.
     async fn first_cross(&mut self, agent: &mut Agent) -> Result<bool> {
         while agent.minted.elapsed() < CROSS_MAX && !self.clients.is_stopped() {
             let node = self.relying_node();
@@ -268,7 +268,7 @@ impl Traveller {
         }
     }
 
-    /// Exchanges the crossing token, or verifies the token that came of it.
+    /// Exchanges the crossing token, or verifies the token that was minted from it.
     async fn use_either(&mut self, agent: &mut Agent, node: usize) -> Result<Option<bool>> {
         if self.process.draw.below(2) == 0 {
             self.cross(agent, node).await
@@ -283,7 +283,7 @@ impl Traveller {
         let answer = self.clients.call(AGENTS, node, &request).await;
         let (outcome, value) = match answer.status {
             Some(200) => (Outcome::Ok, json!(true)),
-            // The reason is not told, and nothing else is wrong with a young token.
+            // The answer does not state the reason, but a young token is refused for no other one.
             Some(400) => (Outcome::Ok, json!(false)),
             _ => (answer.outcome(&[]), Value::Null),
         };

@@ -87,7 +87,8 @@ pub async fn run(options: &RegionOptions, plan: &Plan, directory: &Path) -> Resu
     nemesis.revive(&mut world.regions)?;
     probes::look(&clients, &world.fabrics).await?;
     load.stop().await?;
-    // Regions that are not well now have lost their liveness, which is recorded; the reads show what else.
+    // Regions that are not well now have lost their liveness, which is recorded; the reads show other
+    // violations.
     world.until_ready(HEALED_MAX).await;
     probes::until_equal(&clients, &world.fabrics).await;
     clients.begin_final();

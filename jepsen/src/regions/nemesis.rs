@@ -12,7 +12,7 @@ use crate::cluster::EXIT_MAX;
 use crate::history::Recorder;
 use crate::schedule::{Draw, FIRST_MILLIS, Step, Who};
 
-/// Maximum wait for the answer who leads.
+/// Maximum wait until the leader is known.
 const LEADER_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,7 +35,7 @@ pub enum Fault {
     Pause(Side, Who),
     /// SIGTERM of all nodes of a region at once, and a start of all when the last has exited.
     Restart(Side),
-    /// Bytes are kept back.
+    /// Bytes are withheld.
     Partition(Lost),
     /// A partition that comes and goes, with its milliseconds.
     Flapping(u64),
@@ -115,7 +115,7 @@ fn fault_of_link(draw: &mut Draw) -> Fault {
 pub struct Nemesis<'a> {
     pub link: &'a Link,
     pub recorder: &'a Recorder,
-    /// For what a fault draws while it lasts.
+    /// Seed of the numbers that a fault draws while it lasts.
     pub seed: u64,
 }
 

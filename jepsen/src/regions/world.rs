@@ -104,7 +104,7 @@ impl World {
         Clients::of(targets, issuer, nodes, Arc::clone(recorder))
     }
 
-    /// Waits until all nodes are ready; whether they were in time.
+    /// Waits until all nodes are ready. Returns whether they were in time.
     pub async fn until_ready(&self, longest: Duration) -> bool {
         let ready = async {
             for region in &self.regions {

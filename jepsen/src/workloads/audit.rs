@@ -108,7 +108,7 @@ async fn verify(process: &mut Process, tool: &str, token: &str) -> Result<()> {
     let node = process.node();
     let request = verification(tool, token, None, None);
     let answer = process.clients().call("gateway", node, &request).await;
-    // Without an answer nobody knows the id; the outcome is unknown.
+    // Without an answer the request id is not known; the outcome is unknown.
     let unanswered = format!("unanswered-{}", process.clients().number());
     let key = answer.header("x-request-id").unwrap_or(&unanswered).to_owned();
     let (outcome, value) = match answer.status {

@@ -68,7 +68,7 @@ async fn request(process: &mut Process, visitor: &'static str, node: usize) -> R
     process.operate(intent(Kind::Use, visitor), at, &get("/v1/tools?limit=1"), judge).await.map(drop)
 }
 
-/// Sends the block until it is acknowledged; whether it was before the load ended.
+/// Sends the block until it is acknowledged. Returns whether it was before the load ended.
 async fn block(process: &mut Process, visitor: &str) -> Result<bool> {
     let request = post("/v1/revocations", "", &json!({"subject": id(visitor), "block": true}));
     let judge = |answer: &Answer| (answer.outcome(&[202]), Value::Null);

@@ -80,7 +80,7 @@ impl Feed {
             process.record(resume(name, &last_id), node, &answer, Outcome::Ok, Value::Null)?;
             let until = Instant::now() + Duration::from_millis(process.draw.within(100, 4_000));
             loop {
-                // After its time it takes no more than the next event, so that it does come forward.
+                // After `until` it reads one more event, so that each connection makes progress.
                 let Ok(Ok(event)) = timeout(SILENT_MAX, events.next()).await else { break };
                 if event.kind == "reset" {
                     process.observe(resume(name, &last_id), node, json!("reset"))?;

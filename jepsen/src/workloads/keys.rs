@@ -22,7 +22,7 @@ pub struct Keys {
     minted: Mutex<Vec<Minted>>,
 }
 
-/// A token and what is checked of it.
+/// A token and its `jti`.
 #[derive(Clone)]
 struct Minted {
     jti: String,

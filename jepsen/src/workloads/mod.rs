@@ -31,7 +31,7 @@ const TOOL_ONCE: &str = "once";
 /// The event that revokes.
 pub(crate) const REVOKED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
 
-/// The workloads of a run, and what they keep for the reads at its end.
+/// The workloads of a run, and their state for the reads at its end.
 pub struct Load {
     clients: Arc<Clients>,
     seed: u64,
@@ -117,7 +117,7 @@ impl Load {
         Ok(())
     }
 
-    /// Reads after the faults: what has to be there is there, and what must not be is not.
+    /// Performs the reads after the faults, which show missing and unexpected effects.
     pub async fn read_all(&self) -> Result<()> {
         let mut process = self.clients.process(self.seed);
         let has = |workload| self.workloads.contains(&workload);
@@ -156,7 +156,7 @@ pub fn tool_entry(tool: &str, content: u64) -> Value {
     })
 }
 
-/// Sends a request to the nodes in turn until one gives one of these answers. Not recorded.
+/// Sends a request to the nodes in turn until one answers with one of these statuses. Not recorded.
 pub async fn until(clients: &Clients, caller: &'static str, request: &[u8], good: &[u16]) -> Result<Answer> {
     let begun = Instant::now();
     let mut node = 0;
@@ -166,10 +166,10 @@ pub async fn until(clients: &Clients, caller: &'static str, request: &[u8], good
         match answer.status {
             Some(status) if good.contains(&status) => return Ok(answer),
             None | Some(429 | 503) => {}
-            Some(status) => bail!("a good request is answered {status} {}", answer.body),
+            Some(status) => bail!("a valid request is answered {status} {}", answer.body),
         }
         if begun.elapsed() > PATIENCE {
-            bail!("no node answers well in {PATIENCE:?}; the last: {:?} {}", answer.status, answer.body);
+            bail!("no node succeeded in {PATIENCE:?}; the last: {:?} {}", answer.status, answer.body);
         }
         node += 1;
         sleep(PAUSE).await;

@@ -14,7 +14,7 @@ use crate::clients::{Answer, Clients, Intent, Process, get};
 use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 6;
-/// Time of the use of a tool; then another takes its place, so that histories by key stay short.
+/// Time for which a tool is used; then another replaces it, so that histories by key stay short.
 const TOOL_NANOS: u64 = 2_000_000_000;
 /// Tools in use at a time.
 const TOOLS: u64 = 4;

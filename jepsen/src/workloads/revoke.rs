@@ -92,7 +92,7 @@ impl Revoke {
             let node = beside.node();
             use_token(&mut beside, account, node).await?;
             if beside.draw.below(2) == 0 {
-                // A duplicate has the promise of the first, and is acknowledged before it now and then.
+                // A duplicate has the promise of the first, and is sometimes acknowledged before it.
                 send(&mut beside, account, &jti, &request).await?;
                 use_token(&mut beside, account, node).await?;
             }

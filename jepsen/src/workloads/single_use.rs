@@ -15,7 +15,7 @@ use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 3;
 
-/// A thing of one use, with the requests that present it.
+/// A nonce, token or SET for a single use, with the requests that present it.
 struct Once {
     used: &'static str,
     key: String,

@@ -104,7 +104,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Waits until every acknowledged signal has arrived on every stream, or too long.
+    /// Waits until every acknowledged signal has arrived on every stream, or for `ARRIVAL_MAX`.
     pub async fn until_delivered(&self) {
         let begun = Instant::now();
         let wanted = usize::try_from(self.acknowledged.load(Ordering::Relaxed)).unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
-//! Judgement by both complete logs: the specification that the tables must meet. Nothing is compacted or forgotten here,
-//! and no floor is kept: everything is read again for each question.
+//! Judgement by both complete logs: the specification that the tables must meet. Nothing is compacted or
+//! forgotten here, and no floor is kept: everything is read again for each verdict.
 
 use super::{Change, Command, Fact, Index, OriginEvent, Position, Response, State, Token, Verdict, facts};
 use std::collections::BTreeMap;

@@ -11,7 +11,6 @@ const NAMED: Fact = 0;
 /// Two fabrics, with all rules or without one.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
-    /// The rules.
     pub rules: Rules,
     /// Events of the origin fabric.
     pub events_max: usize,

@@ -1,4 +1,4 @@
-//! The API server of Kubernetes, for `svc_fabric`: where it is, as whom it is called, and its requests.
+//! The API server of Kubernetes, for `svc_fabric`: its address, the credentials for it, and its requests.
 //!
 //! It is called with the HTTP library of the fabric's client. A client of Kubernetes would bring a second one, for four
 //! requests.

@@ -51,7 +51,7 @@ const EXEC: &[Attribute] = &[
     Attribute::optional("env", Type::TextMap, "Variables of its environment, besides those of the provider."),
 ];
 
-/// The members that describe `host`.
+/// The attributes that describe `host`.
 const OF_HOST: [&str; 5] = ["token", "cluster_ca_certificate", "client_certificate", "client_key", "exec"];
 
 /// Where a pod finds the credentials of its service account.
@@ -63,7 +63,7 @@ pub fn is_own(attribute: &str) -> bool {
     matches!(attribute, "namespace" | "kubernetes")
 }
 
-/// Rules between the members.
+/// Rules between the attributes.
 #[must_use]
 pub fn validate(config: &Object) -> Vec<Diagnostic> {
     let Some(stated) = config.object("kubernetes") else { return Vec::new() };

@@ -69,7 +69,7 @@ impl Handshake {
     }
 }
 
-/// The line that tells Terraform the socket and the certificate of this run.
+/// The line that states to Terraform the socket and the certificate of this run.
 pub(super) fn line(socket: &Path, own: &CertificateDer<'_>) -> String {
     let own = STANDARD_NO_PAD.encode(own);
     format!("{CORE_VERSION}|{PROTOCOL_VERSION}|unix|{}|grpc|{own}", socket.display())

@@ -60,7 +60,7 @@ static TABLE: Table = Table {
 - A private or symmetric key is refused while a plan is made, and is not printed.",
 };
 
-/// Members that make a JWK private or symmetric.
+/// Fields that make a JWK private or symmetric.
 const PRIVATE: [&str; 9] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"];
 
 const KEYS: [&str; 4] = ["v1", "identity", "agent", "encryption-key"];
@@ -222,7 +222,7 @@ fn public(text: &str) -> Result<Map<String, Json>, String> {
     Ok(key)
 }
 
-/// The members of a key that its thumbprint covers (RFC 7638 §3.2).
+/// The fields of a key that its thumbprint covers (RFC 7638 §3.2).
 fn thumbprint(key: &Map<String, Json>) -> Option<Vec<&str>> {
     let text = |name: &str| key.get(name).and_then(Json::as_str);
     let names: &[&str] = match text("kty")? {

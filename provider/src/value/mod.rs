@@ -39,7 +39,6 @@ pub enum Error {
     /// Another type.
     #[error("{attribute}: must be {expected}")]
     Type {
-        /// The attribute.
         attribute: &'static str,
         /// Its type.
         expected: &'static str,
@@ -87,7 +86,8 @@ impl Value {
         }
     }
 
-    /// Whether both are the same, or one is null and the other empty: the fabric does not tell these two apart.
+    /// Whether both are the same, or one is null and the other empty: the fabric does not distinguish the
+    /// two.
     #[must_use]
     pub fn is_equivalent(&self, other: &Self) -> bool {
         self == other || (self.is_nothing() && other.is_nothing())

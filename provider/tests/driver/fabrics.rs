@@ -256,7 +256,7 @@ async fn missing_definition_and_namespace_have_their_own_texts() {
 }
 
 #[tokio::test]
-async fn plan_refuses_what_the_api_server_would() {
+async fn plan_refuses_values_that_the_api_server_refuses() {
     let server = ApiServer::with_definition().await;
     let mut plugin = configured(&server).await;
     let mut workspace = Workspace::new(&mut plugin, TYPE);

@@ -108,7 +108,7 @@ async fn stored_state_of_version_0_is_read() {
 }
 
 #[tokio::test]
-async fn schema_marks_what_the_pages_state() {
+async fn schema_marks_are_those_of_the_pages() {
     let mut plugin = Plugin::start().await;
     let schema = plugin.provider.get_provider_schema(SchemaRequest {}).await.expect("schema").into_inner();
     let tool = schema.resource_schemas["svc_mcp_tool"].block.clone().expect("a block");

@@ -21,7 +21,7 @@ pub trait Refused: std::error::Error {
     /// Its row of the map.
     fn refusal(&self) -> Refusal;
 
-    /// The text of the response. A fault of this node is no business of its caller.
+    /// The text of the response. A fault of this node is not described to its caller.
     fn text(&self) -> String {
         match self.refusal() {
             Refusal::Internal => INTERNAL.to_owned(),

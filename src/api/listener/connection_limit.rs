@@ -13,9 +13,9 @@ use crate::limits;
 /// Configurable limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// Most open connections from one address; of IPv6, from one /64.
+    /// Maximum open connections from one address; of IPv6, from one /64.
     pub per_address: usize,
-    /// Most open connections with one client certificate's identity.
+    /// Maximum open connections with one client certificate's identity.
     pub per_identity: usize,
 }
 

@@ -53,7 +53,6 @@ pub(crate) struct Database {
 
 /// The applied entry, stored in the same write batch as its rows.
 pub(crate) struct AppliedEntry<'m> {
-    /// The entry.
     pub(crate) log_id: LogId,
     /// The membership, if the entry changed it.
     pub(crate) membership: Option<&'m StoredMembership>,
@@ -578,7 +577,7 @@ mod tests {
         database.commit(&writes, &AppliedEntry { log_id, membership: None }).expect("commits");
     }
 
-    /// The installation of a large state copied all of it, and needed twice its space.
+    /// Regression: the installation of a large state copied all of it, and needed twice its space.
     #[test]
     fn installed_state_shares_the_table_files_of_the_snapshot() {
         let place = tempfile::tempdir().expect("directory");

@@ -21,7 +21,7 @@ impl Directory {
         &self.path
     }
 
-    /// It is removed with its owner.
+    /// Has the directory removed with its owner.
     pub(super) fn discard(&self) {
         self.is_kept.store(false, Ordering::Relaxed);
     }

@@ -233,8 +233,8 @@ mod tests {
         database.commit(&[write], &AppliedEntry { log_id, membership: None }).expect("written");
     }
 
-    /// A number allocated before the lock let an older snapshot have a larger one than its successor; after a crash
-    /// the older one was the current one.
+    /// Regression: a number allocated before the lock let an older snapshot have a larger one than its
+    /// successor; after a crash the older one was the current one.
     #[test]
     fn newest_of_concurrent_snapshots_has_the_largest_number() {
         let place = tempfile::tempdir().expect("directory");
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// A stopped node published a snapshot that the next start in the directory had removed.
+    /// Regression: a stopped node published a snapshot that the next start in the directory had removed.
     #[test]
     fn directory_is_not_closed_while_a_snapshot_is_built() {
         let place = tempfile::tempdir().expect("directory");
@@ -274,8 +274,8 @@ mod tests {
         assert_eq!(closed.try_recv(), Err(mpsc::error::TryRecvError::Disconnected));
     }
 
-    /// A request for the current snapshot during its replacement found none or a part of one; openraft took that for a
-    /// storage error and stopped the leader.
+    /// Regression: a request for the current snapshot during its replacement found none or a part of one;
+    /// openraft took that for a storage error and stopped the leader.
     #[test]
     fn snapshot_in_use_stays_readable_while_others_replace_it() {
         let place = tempfile::tempdir().expect("directory");
@@ -320,7 +320,8 @@ mod tests {
         assert_eq!(fs::read_dir(&root).expect("directory").count(), 1);
     }
 
-    /// Opening the checkpoint replays its write-ahead log: a thread that served requests was busy for seconds.
+    /// Regression: opening the checkpoint replays its write-ahead log, which kept a thread that serves
+    /// requests busy for seconds.
     #[tokio::test]
     async fn snapshot_is_built_beside_the_runtime() {
         let place = tempfile::tempdir().expect("directory");

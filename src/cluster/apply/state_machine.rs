@@ -90,7 +90,7 @@ struct Deferred {
 }
 
 impl<M: Machine> StateMachine<M> {
-    /// Opens the state and rebuilds what is in memory.
+    /// Opens the state and rebuilds the in-memory indexes.
     pub(crate) fn open(
         machine: Arc<M>,
         generations: Generations,
@@ -148,8 +148,8 @@ impl<M: Machine> StateMachine<M> {
             .map_err(|_| io::Error::other("the log writer has stopped"))
     }
 
-    /// Applies an entry, which is durable in the log or replaces it; `None` if the entry has a state hash that differs from
-    /// this node's: it is applied when that is decided.
+    /// Applies an entry that is durable in the log, or that replaces the log. `None` if the entry states a
+    /// hash that differs from this node's: it is applied when the dispute is decided.
     pub(crate) fn apply_entry(&mut self, entry: &Entry) -> io::Result<Option<Replies>> {
         let log_id = entry.log_id();
         let database = self.shared.database.load_full();
@@ -294,7 +294,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
         Ok(())
     }
 
-    /// None of a state in dispute: it would replace the one that a deciding voter may need.
+    /// No snapshot is taken of a state in dispute: it would replace the one that a deciding voter may need.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
         if self.disputed().is_some() && !force {
             return None;
@@ -419,8 +419,8 @@ mod tests {
         }
     }
 
-    /// A reader that was woken during the installation read the old rows and waited on. And the installation of a large
-    /// state kept a thread that serves requests busy for a minute.
+    /// Regression: a reader that was woken during the installation read the old rows and waited on, and the
+    /// installation of a large state kept a thread that serves requests busy for a minute.
     #[tokio::test]
     async fn reader_woken_by_a_snapshot_finds_its_rows() {
         let (data, (still_open, _closed)) = (tempfile::tempdir().expect("directory"), mpsc::channel(1));

@@ -76,7 +76,6 @@ pub(crate) struct LogStore {
     surplus: watch::Sender<Option<Surplus>>,
 }
 
-/// A reader of the log.
 #[derive(Clone)]
 pub(crate) struct LogReader {
     db: Arc<DB>,
@@ -109,7 +108,6 @@ pub(crate) struct Opened {
     pub(crate) durable: watch::Receiver<u64>,
     /// The last entry of the log, or the last purged one if it is empty.
     pub(crate) last: Option<LogId>,
-    /// The vote.
     pub(crate) vote: Option<Vote>,
     /// Records of the members' disks, which the writer stores.
     pub(crate) disk_records: Arc<DiskRecords>,
@@ -348,7 +346,6 @@ impl RaftLogReader<TypeConfig> for LogReader {
 }
 
 impl LogStore {
-    /// A reader of the log.
     pub(crate) fn reader(&self) -> LogReader {
         self.reader.clone()
     }

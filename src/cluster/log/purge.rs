@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::limits;
 
-/// A run grows until it has this fraction of the limit.
+/// A run grows to the limit divided by this number.
 const RUNS: u64 = 128;
 
 /// The log exceeds its limit.

@@ -94,7 +94,7 @@ impl Written {
     }
 }
 
-/// openraft would remove entries that this node had acknowledged and applied.
+/// Otherwise, openraft would remove entries that this node has acknowledged and applied.
 #[tokio::test]
 async fn committed_or_applied_entries_are_never_truncated() {
     let data = tempfile::tempdir().expect("directory");
@@ -122,7 +122,8 @@ async fn committed_or_applied_entries_are_never_truncated() {
     log.close();
 }
 
-/// A crash during the installation of a snapshot in place of the entries left a node without either.
+/// Regression: a crash during the installation of a snapshot in place of the entries left a node without
+/// either.
 #[tokio::test]
 async fn truncated_entries_stay_on_disk_until_overwritten() {
     let data = tempfile::tempdir().expect("directory");

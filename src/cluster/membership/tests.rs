@@ -118,7 +118,7 @@ fn one_change_is_made_at_a_time() {
 }
 
 #[test]
-fn only_a_founder_that_was_always_alone_is_alone() {
+fn only_a_first_node_without_other_members_was_alone() {
     let alone = |index, voters: &[&[u64]]| {
         let entry = stored(index, voters, &[]);
         KnownMembers { effective: Arc::clone(&entry), committed: entry }.was_always_alone(1)
@@ -129,7 +129,7 @@ fn only_a_founder_that_was_always_alone_is_alone() {
     assert!(!KnownMembers::default().was_always_alone(1));
 }
 
-/// A node that caught up for 40 s was logged 229 times, each time with another lag.
+/// Regression: a node that caught up for 40 s was logged 229 times, each time with another lag.
 #[test]
 fn changing_lag_is_logged_once() {
     let waiting = |reason: WaitReason| WaitingChanges::from([(4, reason)]);

@@ -35,7 +35,6 @@ pub(crate) enum CallRejection {
     NotThisNode {
         /// The stated node.
         to: u64,
-        /// This node.
         this: u64,
     },
     /// This node has another disk than the caller states.
@@ -59,7 +58,6 @@ pub(crate) enum CallRejection {
     /// This node's disk was rolled back or copied, by the caller's record.
     #[error("node {node}, by the record of node {by}: {why}")]
     LocalDiskRollback {
-        /// This node.
         node: u64,
         /// The caller.
         by: u64,
@@ -92,7 +90,6 @@ pub(crate) enum CallRejection {
          node {node}, then start it again"
     )]
     FeatureLevel {
-        /// This node.
         node: u64,
         /// Level of the cluster.
         cluster: u32,
@@ -104,7 +101,6 @@ pub(crate) enum CallRejection {
     NotInitialMember(u64),
 }
 
-/// Metadata of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallMetadata {
     /// `None` before the caller belongs to a cluster.
@@ -126,7 +122,6 @@ pub(crate) struct CallMetadata {
 }
 
 impl CallMetadata {
-    /// Writes the metadata.
     pub(crate) fn write(&self, metadata: &mut MetadataMap) {
         let optional =
             |id: Option<[u8; 16]>| id.map(|id| bytes::Bytes::copy_from_slice(&id)).unwrap_or_default();
@@ -147,7 +142,6 @@ impl CallMetadata {
         metadata.insert_bin(KEY, value);
     }
 
-    /// Reads the metadata.
     pub(crate) fn read(metadata: &MetadataMap) -> Result<Self, CallRejection> {
         let bytes = metadata.get_bin(KEY).ok_or(CallRejection::Unstated)?.to_bytes();
         let bytes = bytes.map_err(|_| CallRejection::Unstated)?;

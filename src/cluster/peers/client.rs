@@ -47,7 +47,8 @@ pub(crate) struct Network {
 pub(crate) struct RaftConnection {
     client: Result<Client, NoTransport>,
     to: u64,
-    /// Whether each append has its own response, as heartbeats do: they count when their response has ended.
+    /// Whether each append is a call of its own, as a heartbeat is: it counts only once its response is
+    /// complete.
     is_for_heartbeats: bool,
     local: Arc<LocalNode>,
     clocks: Arc<Clocks>,
@@ -359,7 +360,7 @@ impl RaftNetworkV2<TypeConfig> for RaftConnection {
         Ok(response)
     }
 
-    /// openraft's default grants a pre-vote without asking the node.
+    /// openraft's default grants a pre-vote without a request to the node.
     async fn pre_vote(
         &mut self,
         request: VoteRequest<TypeConfig>,
@@ -423,8 +424,9 @@ mod tests {
         }
     }
 
-    /// A leader deposed between two requests received the late response to the first, and was confirmed as leader as of
-    /// the second, to which no node had responded: it went on to accept what its successor had revoked.
+    /// Regression: a leader deposed between two requests received the late response to the first, and was
+    /// confirmed as leader as of the second, to which no node had responded. It went on to accept tokens that
+    /// its successor had revoked.
     #[tokio::test]
     async fn response_does_not_confirm_later_requests() {
         let (requests, input) = mpsc::channel(9);

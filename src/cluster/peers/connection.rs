@@ -127,7 +127,7 @@ pub(crate) fn incoming(
                         if let Ok(permit) = acceptor.handshakes.try_acquire(Some(address.ip())) {
                             handshakes.push(acceptor.clone().handshake(socket, address, permit));
                         } else {
-                            acceptor.failures.failed(&address.ip(), &"limit of handshakes reached");
+                            acceptor.failures.failed(&address.ip(), &"handshake limit reached");
                         }
                     }
                     Err(error) => {

@@ -37,7 +37,7 @@ pub(crate) struct FeatureLevels {
 }
 
 impl FeatureLevels {
-    /// Of this state machine.
+    /// Feature levels of this program and of this state machine.
     pub(crate) fn of<M: Machine>(machine: Arc<M>) -> Self {
         Self { newest: M::NEWEST_LEVEL, cluster: Box::new(move || machine.feature_level()) }
     }
@@ -49,7 +49,6 @@ impl FeatureLevels {
 }
 
 pub(crate) struct LocalNode {
-    /// Node id.
     pub(crate) node_id: u64,
     /// Disk identity.
     pub(crate) disk_id: DiskId,
@@ -257,9 +256,9 @@ impl LocalNode {
             .map_err(|why| CallRejection::DiskRollback { node: call.from, why })
     }
 
-    /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node and its disk; the
-    /// cluster id; membership and the caller's disk; rollback of either disk; the feature level. `removed_at` returns the log index at
-    /// which a node was removed.
+    /// Admits a call or rejects it. Checks in this order: the caller's certificate; the called node and its
+    /// disk; the cluster id; membership and the caller's disk; rollback of either disk; the feature level.
+    /// `removed_at` returns the log index at which a node was removed.
     ///
     /// # Errors
     /// The first failed check.

@@ -58,7 +58,6 @@ impl<M: Machine> Handle<M> {
         self.publisher.0.receiver_count() > 0
     }
 
-    /// Ids of the other members.
     pub(crate) fn other_member_ids(&self) -> Vec<u64> {
         self.other_members().into_iter().map(|(id, _)| id).collect()
     }

@@ -84,7 +84,7 @@ impl VerifiedChannel {
     /// Verifies the life in response headers. Skipped while the disk of the node is unknown, as in `Hello`.
     fn verify_life(&self, headers: &HeaderMap) -> Result<(), Status> {
         let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok);
-        // Another node at the address of a member rejects the call without a reason of these.
+        // Another node at the address of a member rejects the call without such a reason.
         let is_called = status.as_ref().is_none_or(|status| reason(status).is_some());
         match (life(headers), self.to_disk) {
             (Some(life), Some(disk_id)) if is_called => {

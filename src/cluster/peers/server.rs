@@ -38,7 +38,6 @@ use crate::{limits, text};
 
 /// The service implementation.
 pub(crate) struct Peers<M: Machine> {
-    /// This node.
     pub(crate) local: Arc<LocalNode>,
     pub(crate) handle: Handle<M>,
     pub(crate) log: LogReader,

@@ -40,7 +40,7 @@ pub(crate) struct Unfinished {
     pub(crate) files: SnapshotFiles,
     /// The complete files.
     pub(crate) digests: Digests,
-    /// Boot time of its begin.
+    /// Boot time at which it began.
     pub(crate) begun: Duration,
 }
 

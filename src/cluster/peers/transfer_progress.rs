@@ -17,13 +17,12 @@ pub(crate) struct TransferProgress {
 }
 
 impl TransferProgress {
-    /// Received and all bytes, while a snapshot is being received.
+    /// Received and total bytes, while a snapshot is being received.
     pub(crate) fn get(&self) -> Option<(u64, u64)> {
         let total = self.total.load(Ordering::Relaxed);
         (total > 0).then(|| (self.received.load(Ordering::Relaxed).min(total), total))
     }
 
-    /// Begins a transfer.
     pub(crate) fn begin(&self, total: u64) -> Transfer<'_> {
         self.received.store(0, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);

@@ -44,10 +44,7 @@ pub(crate) enum Error {
     Committed(&'static str),
     /// The term is impossibly far ahead.
     #[error("term {term} is more than {} ahead of the current term", limits::TERM_AHEAD_MAX)]
-    TermTooFar {
-        /// The term.
-        term: u64,
-    },
+    TermTooFar { term: u64 },
     /// The index is impossibly large.
     #[error("log index {0} is too large")]
     IndexTooLarge(u64),

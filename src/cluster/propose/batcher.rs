@@ -132,7 +132,7 @@ fn gather(
     batch
 }
 
-/// Their proposers retry after a pause, here or at the next leader.
+/// Refuses the submissions. Their proposers retry after a pause, here or at the next leader.
 fn refuse(batch: Vec<QueuedSubmission>) {
     for waiting in batch {
         drop(waiting.answer.send(Err(SubmitError::NotLeader)));
@@ -214,7 +214,8 @@ mod tests {
         }
     }
 
-    /// An overloaded leader proposed submissions past their deadline while newer ones aged in the queue.
+    /// Regression: an overloaded leader proposed submissions past their deadline while newer ones aged in the
+    /// queue.
     #[test]
     fn submission_past_its_deadline_is_not_proposed() {
         let (batcher, mut queue) = Batcher::queue();

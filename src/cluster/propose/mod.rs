@@ -82,7 +82,7 @@ struct OpenSequence {
 }
 
 impl OpenSequence {
-    /// The submission, with the low watermark of this moment.
+    /// The submission, with the current low watermark.
     fn submission(&self, command: &Bytes) -> Submission {
         let allocated = self.sequences.allocated.lock().unwrap_or_else(PoisonError::into_inner);
         let low_watermark = allocated.open.first().copied().unwrap_or(allocated.next);

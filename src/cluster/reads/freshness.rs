@@ -164,7 +164,6 @@ impl Freshness {
         self.renewed.send_replace(());
     }
 
-    /// Status of the lease.
     pub(crate) fn status(&self) -> LeaseStatus {
         let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
         LeaseStatus {
@@ -322,7 +321,6 @@ impl<M: Machine> Handle<M> {
         })
     }
 
-    /// Status of the freshness lease.
     pub(crate) fn freshness(&self) -> LeaseStatus {
         self.freshness.status()
     }

@@ -1,5 +1,5 @@
-//! Reads that see every acknowledged write: the freshness lease, the barrier and `ReadIndex`. Leases on outside sources, and waits for
-//! outside readers.
+//! Reads that see every acknowledged write: the freshness lease, the barrier, `ReadIndex`, leases on outside
+//! sources and waits for outside readers.
 
 pub(crate) mod freshness;
 pub(crate) mod member_progress;

@@ -35,7 +35,6 @@ use crate::limits;
 /// A call of an outside reader, as the node that answers it reports it to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaderCall {
-    /// The reader.
     pub reader: Digest128,
     /// The longest lease that it takes from the response; `None` if that is not known.
     pub lease: Option<Duration>,
@@ -54,7 +53,7 @@ impl ReaderCall {
 pub enum ReaderState {
     /// It has stated that it serves no request from before the entry.
     Enforced,
-    /// It has not, and no lease of before the entry is left.
+    /// It has not, and no lease from before the entry is left.
     Lapsed,
 }
 
@@ -125,8 +124,9 @@ impl Readers {
         true
     }
 
-    /// Notes what the reader of a call states, as far as it can have it: `confirmed` was confirmed after the call had
-    /// arrived. A log that lost its end would count a statement about the lost part for later entries.
+    /// Notes the index that a call states, unless it is greater than `confirmed`, which was confirmed after
+    /// the call had arrived: if the log lost its end, a statement about the lost part would count for later
+    /// entries.
     fn note_enforced(&self, term: u64, call: &ReaderCall, confirmed: u64) {
         if call.enforced > confirmed {
             return;
@@ -203,7 +203,7 @@ impl<M: Machine> Handle<M> {
         self.led_term().is_some_and(|term| self.readers.note(term, call, self.clock.boot()))
     }
 
-    /// Notes what the reader states, once an index is confirmed for its call.
+    /// Notes the index that a call states, once an index is confirmed for the call.
     pub(in crate::cluster) fn note_enforced(&self, call: &ReaderCall, confirmed: u64) {
         if let Some(term) = self.led_term() {
             self.readers.note_enforced(term, call, confirmed);
@@ -236,7 +236,7 @@ impl<M: Machine> Handle<M> {
         tokio::time::timeout(limits::READER_WAIT, decided).await.map_err(|_| ReaderTimeout)
     }
 
-    /// That wait on the leader.
+    /// [`Self::reader_barrier`] on the leader.
     ///
     /// # Errors
     /// [`ReaderTimeout`], also if this node does not lead.
@@ -268,7 +268,7 @@ impl<M: Machine> Handle<M> {
         waited.ok().flatten().ok_or(ReaderTimeout)
     }
 
-    /// The barrier that another node asks for: of the members or of a reader.
+    /// The barrier that another node requests: of the members or of a reader.
     ///
     /// # Errors
     /// [`ReaderTimeout`], also if this node does not lead or the reader has no id.
@@ -300,7 +300,7 @@ impl<M: Machine> Handle<M> {
         Some(if answer.is_enforced { ReaderState::Enforced } else { ReaderState::Lapsed })
     }
 
-    /// Asks the leader, and each one after it, until one decides.
+    /// Calls the leader, and each later leader, until one decides.
     pub(in crate::cluster::reads) async fn until_leader_decides<T, A>(
         &self,
         ask: impl Fn(u64, MemberRecord) -> A,

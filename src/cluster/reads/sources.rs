@@ -251,7 +251,8 @@ pub(in crate::cluster) fn leases_to_proto(leases: &[SourceLease]) -> Vec<proto::
     leases.iter().map(message).collect()
 }
 
-/// Decodes the leases in an answer of the leader. None of more than the maximum, and none that is inconsistent.
+/// Decodes the leases in an answer of the leader. A lease that is longer than the maximum or inconsistent is
+/// left out.
 pub(in crate::cluster) fn leases_from_proto(messages: Vec<proto::SourceLease>) -> Vec<SourceLease> {
     let decoded = |message: proto::SourceLease| {
         let id = Digest128::from_bytes(message.source.as_ref().try_into().ok()?);

@@ -78,7 +78,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Starts the node and writes: it leads the new cluster alone, after every entry of before.
+/// Starts the node and writes: it leads the new cluster alone, after every earlier entry.
 async fn assert_founded(data: &Path, last: u64) {
     let node = start_in(data).await.expect("starts");
     assert_eq!(node.handle.cluster_id(), Some(OTHER_CLUSTER));

@@ -66,7 +66,7 @@ fn since(call: &Call) -> Option<String> {
 }
 
 #[test]
-fn first_call_asks_for_everything() {
+fn first_call_requests_everything() {
     let call = engine().call(Known::default());
     assert_eq!((since(&call), call.request.floor, call.request.keys.clone()), (None, None, None));
     let call = engine().call(known());
@@ -150,7 +150,7 @@ fn every_kind_of_news_is_imported() {
 }
 
 #[test]
-fn next_page_is_asked_for_until_a_call_fails() {
+fn next_page_is_requested_until_a_call_fails() {
     let mut engine = engine();
     let call = engine.call(known());
     let page =
@@ -169,7 +169,7 @@ fn next_page_is_asked_for_until_a_call_fails() {
 
 /// The late import of a former leader moves the copy, or begins to read it again: the next page does not continue that.
 #[test]
-fn next_page_of_another_copy_is_not_asked_for() {
+fn next_page_of_another_copy_is_not_requested() {
     let mut engine = engine();
     let call = engine.call(known());
     let page = Answer { next: Some("p2".to_owned()), entries: vec![entry(101)], ..empty(&call, 120) };
@@ -184,7 +184,7 @@ fn next_page_of_another_copy_is_not_asked_for() {
     for other in others {
         engine.imported(&page, &after);
         assert_eq!(engine.call(other.clone()).request.cursor, None, "{other:?}");
-        assert_eq!(engine.call(after.clone()).request.cursor, None, "it is not asked for later");
+        assert_eq!(engine.call(after.clone()).request.cursor, None, "it is not requested later");
         // It was changed before it was read after the import.
         engine.imported(&page, &other);
         let is_same = engine.call(other.clone()).request.cursor.is_some();

@@ -1,8 +1,9 @@
 //! Acknowledgements to a peer that may wait for them: no node of this fabric serves a request from a state without an entry
 //! up to a position of the peer's log.
 //!
-//! They are calls of their own, because the call that reads the ledger is held. Their response is not used, so it gives no
-//! lease. Each call that reads the ledger repeats the last one: what the leader of the peer knows of it ends with its term.
+//! They are calls of their own, because the call that reads the ledger is held. Their response is not used,
+//! so it gives no lease. Each call that reads the ledger repeats the last one: the leader of the peer forgets
+//! it at the end of its term.
 
 use std::future::Future;
 
@@ -24,9 +25,10 @@ pub(super) struct Imported {
     pub(super) endpoint: usize,
 }
 
-/// Sends an acknowledgement of each position once, after the barrier: until then a node of this fabric may serve a request
-/// from a state without its entries. From then on it is in `enforced`, for the calls that repeat it. One that failed is sent
-/// again after the next response of the peer, which names a node of it that answers. Ends when nothing is imported any more.
+/// Sends an acknowledgement of each position once, after the barrier: until then a node of this fabric may
+/// serve a request from a state without its entries. From then on it is in `enforced`, for the calls that
+/// repeat it. One that failed is sent again after the next response of the peer, to the endpoint that gave
+/// it. Ends when nothing is imported any more.
 pub(super) async fn acknowledge<B, S>(
     mut imported: watch::Receiver<Option<Imported>>,
     enforced: &watch::Sender<Option<Imported>>,

@@ -178,7 +178,7 @@ async fn copy_is_equal_after_losses_and_changes_of_the_leader() {
                 let Some((call, answer)) = late.take() else { continue };
                 let mut former = Pair::engine(&pair.reader);
                 if let Next::Import(import) = former.answered(&call, &answer, true, Duration::ZERO) {
-                    // One of before the first copy is refused.
+                    // An import from before the first copy is refused.
                     drop(pair.puller.import(&peer(), *import).await);
                 }
             }
@@ -399,9 +399,9 @@ async fn large_response_is_read_in_steps() {
     pair.end().await;
 }
 
-/// Attack: a peer that scans all the time keeps operators from it.
+/// Attack: a peer that scans all the time keeps operators from scanning.
 #[tokio::test]
-async fn peer_that_scans_does_not_keep_operators_from_it() {
+async fn scanning_peer_does_not_block_operators() {
     let pair = Pair::start().await;
     let facts = 0..limits::LEDGER_ROWS_PER_STEP as u64 + 10;
     join_all(facts.map(|number| pair.revoke(number, false))).await;
@@ -410,7 +410,7 @@ async fn peer_that_scans_does_not_keep_operators_from_it() {
     let epoch = pair.origin.state.ledger_epoch().to_string();
     let query = HashQuery { epoch: Some(&epoch), ..HashQuery::default() };
     let mut scan = Box::pin(pair.served.hash(&current, Reader::Peer(&caller), query));
-    assert!(scan.as_mut().now_or_never().is_none(), "it is under way");
+    assert!(scan.as_mut().now_or_never().is_none(), "it is in progress");
     let second = pair.served.hash(&current, Reader::Peer(&caller), query).await;
     assert!(matches!(second, Err(Error::Busy)), "{second:?}");
     let of_operator = pair.served.hash(&current, Reader::Operator, query).await.expect("a hash");

@@ -1,9 +1,10 @@
-//! Begin and end of the feed: rows that are not in effect yet, dropped rows, and the pace of replays.
+//! Beginning and end of the feed: rows that are not in effect yet, dropped rows, and the pace of replays.
 
 use super::*;
 
-/// A revocation is readable in the table shortly before it is in effect. A subscriber that received it then was checked
-/// against the old state and continued; one that subscribed then never received it.
+/// A revocation is readable in the table shortly before it is in effect. Regression: a subscriber that
+/// received it then was checked against the old state and continued; one that subscribed then never received
+/// it.
 #[tokio::test(start_paused = true)]
 async fn row_not_in_effect_yet_is_sent_later_once_to_all() {
     let (feed, broadcaster) = Harness::new();
@@ -43,8 +44,8 @@ async fn reset_names_no_event_that_is_not_in_effect() {
     assert!(next(&mut subscriber).await.ends_with("data: {\"first_available\":null}\n\n"));
 }
 
-/// The ids jumped over rows that were dropped before their broadcast, and a subscriber that resumed with the last id
-/// was never reset.
+/// Regression: the ids jumped over rows that were dropped before their broadcast, and a subscriber that
+/// resumed with the last id was never reset.
 #[tokio::test(start_paused = true)]
 async fn gap_disconnects_subscribers_and_resume_resets() {
     let (feed, broadcaster) = Harness::new();

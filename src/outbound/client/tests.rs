@@ -86,7 +86,7 @@ async fn head(socket: &mut TcpStream) -> io::Result<String> {
 // --- redirects -----------------------------------------------------------------------------------
 
 #[tokio::test]
-async fn never_follows_a_redirect() {
+async fn redirect_is_not_followed() {
     let target = answering(ResponseTemplate::new(200).set_body_string("{}")).await;
     let port = target.address().port();
     let locations = [

@@ -227,7 +227,7 @@ fn url_like() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// An accepted URL has one spelling, and its host stands where every URL parser finds it.
+    /// An accepted URL has one spelling, and every URL parser finds the same host in it.
     #[test]
     fn accepted_url_is_unambiguous(text in url_like()) {
         let Ok(accepted) = Guard::new(rules()).push_url(&text) else { return Ok(()) };

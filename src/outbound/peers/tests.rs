@@ -324,7 +324,7 @@ async fn connection_is_made_again_after_its_age_limit() {
 }
 
 #[tokio::test]
-async fn call_under_way_ends_with_the_root_of_the_peer() {
+async fn call_in_flight_ends_with_the_root_of_the_peer() {
     let (peer, new) = (root("peer"), root("new"));
     let caller = Caller::of(&peer);
     let node = Node::of(&caller, &peer, Answer::Waits).await;

@@ -125,8 +125,8 @@ fn supported_event_types_are_unique() {
     assert_eq!(SESSION_REVOKED, crate::state::SESSION_REVOKED);
 }
 
-/// Two fabrics that are receiver and transmitter of each other relayed an event for ever; each round moved the
-/// watermark.
+/// Regression: two fabrics that are receiver and transmitter of each other relayed an event for ever; each
+/// round moved the watermark.
 #[test]
 fn returned_signal_is_a_loop() {
     let nothing = json!({});

@@ -289,7 +289,7 @@ impl Machine for Replicated {
         })?;
         tables::try_scan(view, BLOCK, &[], |key, row| take_block(&revocations, key, row).map(|()| true))?;
         if !index.policy.is_empty() && view.get(POLICY, index.policy.as_bytes())?.is_none() {
-            return Err(Corrupt::row("the current policy is not there"));
+            return Err(Corrupt::row("the current policy is missing"));
         }
         if index.incarnation.is_some() {
             feature_level::check(index.feature_level, &feature_level::SUPPORTED)?;
@@ -635,8 +635,8 @@ mod tests {
         assert_eq!(restarted.index().signing_keys, keys);
     }
 
-    /// One term was led by a node whose clock was 100 days ahead: new keys would have become active in 200 days, and
-    /// old ones would have been removed at once.
+    /// Under a leader whose clock was 100 days ahead for one term, new keys would become active in 200 days,
+    /// and old ones would be removed at once.
     #[test]
     fn leap_of_log_time_ages_no_key() {
         let mut harness = bootstrapped(START);

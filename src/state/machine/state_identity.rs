@@ -10,11 +10,8 @@ use crate::state::tables::{CLUSTER_ID, FEATURE_LEVEL, INCARNATION, META, TIME};
 /// Cluster, incarnation, feature level and log time of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct StateIdentity {
-    /// Id of the cluster.
     pub cluster_id: Incarnation,
-    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Its feature level.
     pub feature_level: u32,
     /// Log time.
     pub time: Timestamp,

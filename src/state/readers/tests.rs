@@ -100,7 +100,7 @@ async fn revocation_states_how_its_wait_ended() {
     awaiting.end().await;
 }
 
-/// A new leader, and a peer that says nothing: what it accepts is unknown.
+/// A new leader and a silent peer, whose leases are unknown.
 #[tokio::test]
 async fn revocation_is_not_acknowledged_while_a_lease_may_be_held() {
     let awaiting = Awaiting::start(false).await;
@@ -166,7 +166,7 @@ async fn end_of_the_ledger_is_its_last_entry() {
     {
         assert_eq!(awaiting.state.end_of_ledger(index).expect("an index"), expected, "{index}");
     }
-    // An entry that moves is waited for in its new place.
+    // An entry that moves is waited for at its new position.
     let again = awaiting.revoke("bob", &CallContext::default()).await.expect("revoked").0;
     assert_eq!(awaiting.state.end_of_ledger(bob).expect("an index"), bob);
     assert_eq!(awaiting.state.end_of_ledger(1 << 40).expect("an index"), again);

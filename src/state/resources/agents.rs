@@ -27,7 +27,6 @@ use crate::token::lineage::{self, canonical_name};
 /// Row of the meta table: number of agents.
 const AGENTS: &[u8] = b"agents";
 
-/// An issued agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IssuedAgent {
     /// Its grant.
@@ -393,8 +392,8 @@ impl State {
         status(&Tables::new(self.cluster.view()), now, agent)
     }
 
-    /// Whether an agent was active until a revocation of `workload`, as far as the rows tell: an agent that was revoked
-    /// or had expired before, or was issued after, was not affected.
+    /// Whether an agent was active until a revocation of `workload`, as far as the rows show: an agent that
+    /// was revoked or had expired before, or was issued after, was not affected.
     pub fn was_agent_active(
         &self,
         agent: &IssuedAgent,

@@ -115,7 +115,7 @@ pub fn remove_all(tables: &mut Tables<'_>, agent_id: &str) -> Result<(), Corrupt
     Ok(())
 }
 
-/// Deletes every key: in a restored cluster, no token of before may have registered one.
+/// Deletes every key: a restored cluster has none that an earlier token registered.
 pub fn delete_all(tables: &mut Tables<'_>) {
     // Longer than any key of these tables that consists of this byte.
     const LAST: [u8; 32] = [0xff; 32];
@@ -225,9 +225,7 @@ pub struct EncryptionKeyRecord {
 pub struct Registrar {
     /// Its lineage, including the token itself.
     pub lineage: Vec<Digest128>,
-    /// Its `idx`.
     pub idx: Option<LogPosition>,
-    /// Its `iat`.
     pub iat: Timestamp,
 }
 
@@ -536,7 +534,7 @@ mod tests {
 
     const ALL: [&str; 3] = [ENCRYPTION_KEY, ENCRYPTION_KEY_OF, ENCRYPTION_KEY_END];
 
-    /// A key became visible again when the revocation of its token was deleted, a day later.
+    /// Regression: a key became visible again when the revocation of its token was deleted, a day later.
     #[test]
     fn key_of_a_revoked_token_is_removed_for_good() {
         let mut harness = StateHarness::default();

@@ -16,7 +16,6 @@ use crate::state::{Error, OnBehalf, State};
 /// The program of a member, as the member reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberLevel {
-    /// Node id.
     pub node_id: u64,
     /// Version and the newest feature level, or the reason for which it sent no report.
     pub report: Result<(String, u32), String>,
@@ -117,7 +116,7 @@ fn level_of(current: u32, members: &[MemberLevel]) -> Result<u32, Error> {
 }
 
 impl State {
-    /// Asks every member for its version and its newest feature level.
+    /// Requests the version and the newest feature level of every member.
     pub async fn member_levels(&self) -> Vec<MemberLevel> {
         let Status { members, .. } = self.cluster.status().await;
         let level = |member: crate::cluster::Member| MemberLevel {

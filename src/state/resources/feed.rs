@@ -58,7 +58,6 @@ pub struct FeedEvent {
     pub target: Option<String>,
     /// `ok`, `denied` or `error`.
     pub result: String,
-    /// Details.
     pub detail: Option<String>,
 }
 

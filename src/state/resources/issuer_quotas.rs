@@ -9,9 +9,7 @@ use crate::state::tables::{REVOCATION_QUOTA, Tables};
 /// Kind of row that counts for an issuer.
 #[derive(Clone, Copy, Debug)]
 pub enum QuotaKind {
-    /// Revocations.
     Revocation,
-    /// Blocks.
     Block,
 }
 

@@ -16,7 +16,6 @@ const TEXT_CHARS: usize = PREFIX.len() + (BODY_BYTES + CHECKSUM_BYTES) / 3 * 4;
 /// and the first 4 bytes of the SHA-256 of these.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// The cluster.
     pub cluster_id: [u8; 16],
     /// Node id of its holder.
     pub node_id: u64,
@@ -26,7 +25,7 @@ pub struct JoinToken {
 /// Reason why a text is not a join token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJoinToken {
-    /// It begins otherwise.
+    /// It has another prefix.
     #[error("the join token must begin with {PREFIX}")]
     Prefix,
     /// It is too short or too long.

@@ -95,7 +95,7 @@ pub struct Joiner {
     pub feature_level: u32,
 }
 
-/// A joiner that has the token of its node id. Only [`State::admit_joiner`] makes it.
+/// A joiner that has the token of its node id. Only [`State::admit_joiner`] creates it.
 #[derive(Debug)]
 pub struct AdmittedJoiner(Joiner);
 

@@ -293,7 +293,8 @@ mod tests {
         assert_eq!(harness.one(earlier, exchange(1, 1, "a")), Reply::Refused(Refusal::NonceSpent));
     }
 
-    /// Used tokens were stored for a day, though none is accepted after its `exp` and the leeway of clocks.
+    /// Regression: used tokens were stored for a day, though none is accepted after its `exp` and the leeway
+    /// of clocks.
     #[test]
     fn used_token_is_stored_until_five_minutes_after_exp() {
         let mut harness = StateHarness::default();
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!(harness.rows_of(SPENT_TOKEN), 1);
     }
 
-    /// A retry drew another `jti`, so that each of the tokens of one request was accepted once.
+    /// Regression: a retry drew another `jti`, so that each of the tokens of one request was accepted once.
     #[test]
     fn retry_under_its_key_returns_the_recorded_token() {
         let mut harness = StateHarness::default();
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(harness.brought(later, under(9, 6, exchange(1, 0, "b"))), minted("b"));
     }
 
-    /// Nothing limited the rows that one caller, or all, caused the cluster to store for a day.
+    /// Regression: nothing limited the rows that one caller, or all, caused the cluster to store for a day.
     #[test]
     fn rows_per_caller_and_in_total_are_limited() {
         let bring = |at: Timestamp, of: &TtlBuckets, harness: &mut StateHarness, owner: u8, number: u8| {

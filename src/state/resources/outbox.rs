@@ -26,7 +26,6 @@ const ROW_BYTES: u64 = 128;
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutboxEvent {
     pub id: EventId,
-    /// The security event.
     pub event: SecurityEvent,
     /// Log time of its entry.
     pub at: Timestamp,

@@ -1,8 +1,8 @@
 //! The restore of a backup, or of a lost cluster from one of its nodes: a new incarnation with an epoch floor, in a new
 //! cluster that one node founds.
 //!
-//! The restored state lacks what was revoked after it was saved. Everything that was issued before is therefore refused,
-//! whichever of it was revoked, and no key of before signs or verifies.
+//! The restored state lacks what was revoked after it was saved. Everything that was issued before is
+//! therefore refused, whether it was revoked or not, and no earlier key signs or verifies.
 
 use bytes::Bytes;
 use prost::Message as _;

@@ -55,8 +55,8 @@ impl When {
     }
 }
 
-/// Epoch floor: everything that was issued before a restore is refused, because the restored state does not tell which
-/// of it was revoked after its backup.
+/// Epoch floor: everything that was issued before a restore is refused, because the restored state does not
+/// show what was revoked after its backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochFloor(When);
 
@@ -283,8 +283,8 @@ mod tests {
         }
     }
 
-    /// Such a token was accepted if its `iat` was late enough: the revocations of the incarnation in which it was issued
-    /// are unknown.
+    /// Regression: such a token was accepted if its `iat` was late enough. The revocations of the incarnation
+    /// in which it was issued are unknown.
     #[test]
     fn idx_of_another_incarnation_is_refused() {
         let revocations = RevocationIndex::default();
@@ -315,7 +315,7 @@ mod tests {
         ] {
             assert_eq!(revocations.covers(epoch, &[], idx, iat), refused, "{idx:?} {iat:?}");
         }
-        assert!(!revocations.covers_sender(&digest("x"), AT.minus(hour)), "signals of before are sent again");
+        assert!(!revocations.covers_sender(&digest("x"), AT.minus(hour)), "earlier signals are sent again");
     }
 
     #[test]

@@ -46,7 +46,6 @@ fn watermark_of(key: &[u8], row: &RevocationRow) -> Result<(Digest128, u64, Time
 pub struct RevocationDetails {
     /// The revoked fact.
     pub fact: Option<FactRow>,
-    /// Reason.
     pub reason: String,
     /// Issuer of the signal, or caller.
     pub by: String,
@@ -179,8 +178,8 @@ impl State {
         self.cluster.machine().revocations().covers(self.index().epoch(), lineage, idx, iat)
     }
 
-    /// Whether the sender of a signal that was issued at `iat`, or its key, is revoked or blocked. The epoch floor does
-    /// not apply: after a restore, issuers send the signals of before again.
+    /// Whether the sender of a signal that was issued at `iat`, or its key, is revoked or blocked. The epoch
+    /// floor does not apply: after a restore, issuers send earlier signals again.
     #[must_use]
     pub fn revokes_sender(&self, _fresh: &LeaseProof, fact: &Fact, iat: Timestamp) -> bool {
         self.cluster.machine().revocations().covers_sender(&fact.digest(), iat)
@@ -322,8 +321,9 @@ mod tests {
         assert_eq!(restarted.index().revocations, 2);
     }
 
-    /// The second entry is stamped by a leader whose clock is ten minutes behind that of the first: the row had the time of
-    /// the second, the index in memory of each running node the later one.
+    /// The second entry is stamped by a leader whose clock is ten minutes behind that of the first.
+    /// Regression: the row had the time of the second, and the index in memory of each running node the later
+    /// one.
     #[test]
     fn restarted_node_covers_the_latest_time_of_a_fact() {
         let mut harness = StateHarness::default();

@@ -40,11 +40,8 @@ const SIGNALS: TtlBuckets = TtlBuckets {
 /// An accepted security event token.
 #[derive(Clone, Debug)]
 pub struct Signal {
-    /// `iss`.
     pub issuer: String,
-    /// `jti`.
     pub jti: String,
-    /// `iat`.
     pub issued_at: Timestamp,
     /// Maximum number of facts that the issuer may revoke, block or lift per minute.
     pub quota: u32,

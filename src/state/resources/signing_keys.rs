@@ -1,7 +1,7 @@
 //! Signing keys of every node, public halves only (contract §3, Keys).
 //!
-//! The log has the times at which a key was published, retired or tainted. Its state, its place in the JWK Set and its
-//! deletion follow from these and from elapsed time, so that a wrong wall clock ages no key.
+//! The log has the times at which a key was published, retired or tainted. Its state, its presence in the JWK
+//! Set and its deletion follow from these and from elapsed time, so that a wrong wall clock ages no key.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -283,7 +283,7 @@ pub fn retire_of_node(tables: &mut Tables<'_>, node_id: u64) -> Result<(), Corru
     Ok(())
 }
 
-/// Deletes every key: in a restored cluster, none of before verifies.
+/// Deletes every key: in a restored cluster, no earlier key verifies.
 pub fn delete_all(tables: &mut Tables<'_>) -> Result<(), Corrupt> {
     for key in all(tables)? {
         tables.delete(SIGNING_KEY, key.kid.as_bytes());
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// A receiver accepts an event for a day, but could verify it for an hour only.
+    /// A receiver accepts an event for a day. Regression: it could verify the event for an hour only.
     #[test]
     fn retired_key_is_published_until_its_last_signature_expires() {
         for (algorithm, secs) in

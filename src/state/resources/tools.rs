@@ -1,7 +1,8 @@
 //! The tool registry.
 //!
-//! The content of a tool was validated before; here `apply` decides ownership and preconditions. A caller that registers
-//! tools must not determine how much memory a node needs: reads use [`crate::state::tables::row_cache`], which is bounded, or the database.
+//! The content of a tool was validated before; here `apply` decides ownership and preconditions. A caller
+//! that registers tools must not determine how much memory a node needs: reads use
+//! [`crate::state::tables::row_cache`], which is bounded, or the database.
 
 use prost::Message as _;
 
@@ -165,7 +166,6 @@ fn protocol_key(protocol: &str, tool_id: &str) -> Vec<u8> {
 /// A page of the registry, in the order of ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolPage {
-    /// The tools.
     pub rows: Vec<ToolRow>,
     /// Cursor of the next page; `None` on the last one.
     pub next: Option<String>,

@@ -66,7 +66,8 @@ tables! {
     ENCRYPTION_KEY_END = "encryption_key_end";
     /// Revocations, by digest.
     REVOCATION = "revocation";
-    /// Ends of revocations and of lifted subject blocks, by (log time in milliseconds, their key); rows are empty.
+    /// Ends of revocations and of lifted subject blocks, by (elapsed time in milliseconds, their key); rows
+    /// are empty.
     REVOCATION_END = "revocation_end";
     /// Revocation quota of an issuer, by `iss`.
     REVOCATION_QUOTA = "revocation_quota";
@@ -162,7 +163,7 @@ pub const PROPOSERS_SWEPT: &[u8] = b"proposers_swept";
 /// Times of an entry, equal on all nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryTime {
-    /// Log time; rows expire by it.
+    /// Log time: the time of records and events, by which agents end.
     pub now: Timestamp,
     /// Upper bound of the nodes' wall clocks and of the `iat` of a signal's SET: a watermark at it covers what other
     /// issuers issued before. Not used for anything else, because one wrong clock moves it.
@@ -384,8 +385,8 @@ impl<'v> Tables<'v> {
         self.changed.entry(table).or_default().insert(key.to_vec(), None);
     }
 
-    /// Deletes the rows from `from` up to `to`, exclusive. Reads of this entry still see rows of before it, but none
-    /// that it has written itself.
+    /// Deletes the rows from `from` up to `to`, exclusive. Reads of this entry still see rows from before it,
+    /// but none that it has written itself.
     pub fn delete_range(&mut self, table: &'static str, from: Vec<u8>, to: Vec<u8>) {
         let rows = self.changed.entry(table).or_default();
         rows.range_mut(from.clone()..to.clone()).for_each(|(_, row)| *row = None);
@@ -507,8 +508,8 @@ mod tests {
     }
 
     proptest! {
-        /// The writes have the effect of the single steps, but write each row once: a counter that every command of an
-        /// entry incremented was as many writes on every node.
+        /// The writes have the effect of the single steps, but write each row once. Regression: a counter
+        /// that every command of an entry incremented was as many writes on every node.
         #[test]
         fn entry_writes_each_changed_row_once(
             before in vec((0u8..20, any::<u8>()), 0..20),
@@ -538,7 +539,7 @@ mod tests {
                     Step::DeleteRange(table, from, to) => {
                         tables.delete_range(table, vec![from], vec![to]);
                         model.write(vec![Write::DeleteRange { table, from: vec![from], to: vec![to] }]);
-                        // Rows of before the entry, whose reads are undefined after a range deletion.
+                        // Rows from before the entry, whose reads are undefined after a range deletion.
                         of_ranges.extend((from..to).map(|key| (table, key)));
                     }
                 }

@@ -81,7 +81,7 @@ struct Unpacked {
     recent: Vec<(Box<[u8]>, Recent)>,
 }
 
-/// A span, or the begin of one, at the time of a read.
+/// A span, or the beginning of one, at the time of a read.
 pub struct RangeRead {
     packing: Packing,
     span: Option<Span>,

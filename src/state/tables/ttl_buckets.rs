@@ -29,9 +29,7 @@ pub struct TtlBuckets {
 
 /// Maximum number of rows.
 pub struct QuotaLimits {
-    /// Per owner.
     pub per_owner: u64,
-    /// In total.
     pub total: u64,
 }
 

@@ -97,7 +97,7 @@ metrics! {
     policy_decisions: IntCounterVec = "svc_policy_decisions_total" ["point", "decision"]
         "Policy decisions at `exchange`, `identity`, `signals`.";
     policy_decisions_cached: IntGauge = "svc_policy_decisions_cached" []
-        "Cached decisions of token exchange, 10 000 at most. At that number, requests that ask ever new questions evaluate the policy each.";
+        "Cached decisions of token exchange, 10 000 at most. At that number, each request with a new policy input evaluates the policy.";
     signature_cache_bytes: IntGauge = "svc_signature_cache_bytes" []
         "Memory of cached verified signatures, 256 MiB at most.";
     policy_loads: IntCounterVec = "svc_policy_loads_total" ["result"]
@@ -161,7 +161,7 @@ metrics! {
     federation_audits: IntCounterVec = "svc_federation_audit_total" ["peer", "result"]
         "Comparisons of a peer's root with that of its copy, by the leader: `equal`, `differs`, `skipped`.";
     federation_unjudged: IntCounterVec = "svc_federation_unjudged_total" ["peer"]
-        "Refusals of credentials because a peer through which they came could not be judged.";
+        "Refusals of credentials because the copy of a peer's ledger is stale, incomplete or held.";
     "Cluster";
     raft_applied_index: IntGauge = "svc_raft_applied_index" []
         "Index of the last log entry that this node applied.";

@@ -283,7 +283,7 @@ fn order_of_bundles_counts_only_if_both_have_a_number() {
     assert!(accept(Some(1)), "from then on");
 }
 
-/// Regression: a file that was broken for a moment replaced the newer bundle of the endpoint.
+/// Regression: a file that was malformed for a short time replaced the newer bundle of the endpoint.
 #[test]
 fn file_that_returns_to_its_content_changes_nothing() {
     let (ca, one, two) = (root("client CA"), root("one"), root("two"));
@@ -347,7 +347,7 @@ fn published_bundle_has_the_roots_and_their_keys() {
     let tls = setup.tls();
     assert!(matches!(tls.bundle_of(&domain("peer.example")), Ok(None)));
     let text = tls.bundle_of(&domain("trust.example")).expect("published").expect("a bundle");
-    // Our own reader accepts it.
+    // Our own parser accepts it.
     setup.bundle("own", &text);
     let found = json::parse(text.as_bytes()).expect("JSON");
     assert_eq!(found["spiffe_refresh_hint"], limits::BUNDLE_REFRESH_HINT.as_secs());
@@ -377,7 +377,7 @@ fn published_bundle_has_the_roots_and_their_keys() {
     assert!(key.windows(256).any(|part| part == modulus));
 }
 
-/// A reader takes a root that is missing for one that is revoked.
+/// A client takes a root that is missing for one that is revoked.
 #[test]
 fn root_without_jwk_form_is_an_error() {
     let unknown = CertificateDer::from(vec![0x30, 0]);

@@ -126,7 +126,7 @@ async fn tls_1_2_requires_aead() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_refused() {
+async fn input_that_is_not_tls_is_refused() {
     let setup = Setup::new(&root("client CA").pem(), None);
     let (_, reason) = answer_to(&setup.tls(), b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert_eq!(reason.as_deref(), Some("not a TLS handshake"));

@@ -39,8 +39,12 @@ fn of_revocation(ca: &Authority) -> Vec<Row> {
         refused("no list of the CA", below(), NO_CRL).with_crl(fresh_crl(&good, &[])),
         refused("list of another CA only", direct(), NO_CRL).with_crl(fresh_crl(&root("other CA"), &[])),
         refused("list by another key", direct(), CRL_FORGED).with_crl(fresh_crl(&forged, &[])),
-        refused("list by one who may not", client(&no_crl_sign, |_| {}).then(&no_crl_sign), CRL_FORGED)
-            .with_crl(fresh_crl(ca, &[]) + &fresh_crl(&with_crl_sign, &[])),
+        refused(
+            "list by a CA without the usage",
+            client(&no_crl_sign, |_| {}).then(&no_crl_sign),
+            CRL_FORGED,
+        )
+        .with_crl(fresh_crl(ca, &[]) + &fresh_crl(&with_crl_sign, &[])),
         refused("list expired a second ago", direct(), CRL_EXPIRED).with_crl(crl(
             ca,
             &[],

@@ -124,7 +124,7 @@ fn peer_speaks_for_no_other_issuer() {
     assert_eq!(refusal(&json!({"iss": null})), Error::ClaimMissing("iss"));
 }
 
-/// Only a token that the peer's policy let out is meant for this fabric, and for nothing else.
+/// A token that the peer's policy granted for this fabric has it as its only audience.
 #[test]
 fn token_for_another_audience_is_refused() {
     for aud in [
@@ -150,7 +150,7 @@ fn execution_scoped_token_of_a_peer_is_refused() {
     }
 }
 
-/// The ledger is remembered for 65 minutes: a token that lives longer would outlive its revocation.
+/// The ledger is retained for 65 minutes: a token that lives longer would outlive its revocation.
 #[test]
 fn long_lived_token_of_a_peer_is_refused() {
     let from = NOW_SECS - 10;

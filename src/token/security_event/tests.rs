@@ -71,7 +71,7 @@ fn fault(error: Error) -> String {
 }
 
 #[test]
-fn reads_a_token_whole() {
+fn whole_token_is_read() {
     let set = unsigned(good()).expect("good");
     let Value::Object(claims) = json!({"event_timestamp": NOW_SECS - 20, "reason": "left"}) else {
         panic!("an object");
@@ -264,7 +264,7 @@ fn one_event_to_the_limit_is_accepted() {
     assert_eq!(most.events.len(), limits::SET_EVENTS_MAX);
     for count in [0, limits::SET_EVENTS_MAX + 1] {
         let error = unsigned(of(count)).expect_err("too few or too many");
-        assert_eq!(error.to_string(), format!("events: must have 1 to {} members", limits::SET_EVENTS_MAX));
+        assert_eq!(error.to_string(), format!("events: must have 1 to {} events", limits::SET_EVENTS_MAX));
     }
     assert!(signed(&of(1)).is_ok());
     assert_eq!(fault(signed(&of(2)).expect_err("two")), "events");

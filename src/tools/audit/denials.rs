@@ -43,7 +43,7 @@ impl Denials {
         Self { clock, known: Mutex::default() }
     }
 
-    /// Digest of the members that equal denials have in common; `None` of anything else.
+    /// Digest of the fields that equal denials have in common; `None` of anything else.
     #[must_use]
     pub fn key_of(draft: &Draft) -> Option<Digest128> {
         let check =
@@ -87,7 +87,7 @@ impl Denials {
         false
     }
 
-    /// Forgets a denial that was not written.
+    /// Removes a denial that was not written.
     pub fn forget(&self, key: Digest128) {
         self.known().denials.remove(&key);
     }

@@ -42,7 +42,7 @@ pub struct Entry {
     /// The check that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
-    /// Number of equal denials that this entry stands for; absent: one.
+    /// Number of equal denials that this entry represents; absent: one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// The decision.

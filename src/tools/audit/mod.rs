@@ -1,8 +1,9 @@
 //! Audit of decisions about tools (contract §5, Audit): each entry is in this node's journal before the decision is
 //! returned, and is then shipped through the log in blocks, so that any node serves it.
 //!
-//! [`entry`]: the format. [`PendingEntry`]: an entry begun before its action. `denials`: equal ones become one entry. `writer`: the thread that appends to the journal.
-//! `shipper`: from the journal to the log. [`trail`]: reads. [`chain`]: offline verification.
+//! [`entry`]: the format. [`PendingEntry`]: an entry begun before its action. `denials`: equal ones become
+//! one entry. `writer`: the thread that appends to the journal. `shipper`: from the journal to the log.
+//! [`trail`]: reads. [`chain`]: offline verification.
 
 pub mod chain;
 mod denials;
@@ -70,7 +71,7 @@ pub struct Draft {
     pub action: Action,
     pub decision: Decision,
     pub check: Option<&'static str>,
-    /// Number of equal denials, if it stands for several requests.
+    /// Number of equal denials, if it represents several requests.
     pub count: Option<u64>,
     /// Reason for people, without secrets and tokens.
     pub notes: String,
@@ -278,14 +279,14 @@ impl Audit {
         }
     }
 
-    /// Ends the writer, after shipping what is recorded if [`limits::DRAIN_TIMEOUT`] suffices; else the next start ships
-    /// it.
+    /// Ends the writer, after shipping the recorded entries if [`limits::DRAIN_TIMEOUT`] suffices; else the
+    /// next start ships them.
     pub async fn end(self) {
         self.write_joined(true).await;
         match tokio::time::timeout(limits::DRAIN_TIMEOUT, self.ship()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "failed to ship audit entries before shutdown"),
-            Err(_) => tracing::warn!("timeout shipper audit entries before shutdown"),
+            Err(_) => tracing::warn!("timed out while shipping audit entries before shutdown"),
         }
         // It may have ended already.
         drop(self.queue.send(Job::End).await);

@@ -21,7 +21,7 @@ use crate::state::{AuditHash, LastAuditBlock, State};
 use crate::telemetry::Metrics;
 use crate::{json, limits};
 
-/// Zstd level: the fastest that still compresses what audit entries have in common.
+/// Zstd level: the fastest that still compresses the common parts of audit entries.
 const COMPRESSION_LEVEL: i32 = 1;
 /// Bytes compressed between two yields to other tasks.
 const BYTES_PER_TURN: usize = 64 * 1024;
@@ -86,7 +86,7 @@ impl Shipper {
         self.completed > shipment
     }
 
-    /// Ships all entries recorded before; `shipment` is its number. Cancel-safe.
+    /// Ships all entries recorded before the call; `shipment` is the number of this shipment. Cancel-safe.
     ///
     /// # Errors
     /// [`ShipError`]; unshipped segments stay.

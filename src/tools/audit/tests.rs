@@ -228,13 +228,13 @@ async fn reads_beyond_the_limit_wait_and_then_fail() {
     let harness = start().await;
     harness.record("a", "x").await;
     let most = u32::try_from(limits::AUDIT_READS_MAX).expect("small");
-    let permits = harness.audit.readers.acquire_many(most).await.expect("places");
+    let permits = harness.audit.readers.acquire_many(most).await.expect("permits");
     let query = Query { limit: 1, ..Query::default() };
     assert!(matches!(harness.audit.trail(&harness.current().await, "a", &query).await, Err(ReadError::Busy)));
     assert!(matches!(harness.audit.blocks(&harness.current().await, 0, 1).await, Err(ReadError::Busy)));
     let current = harness.current().await;
     let (waited, ()) = futures::join!(harness.audit.trail(&current, "a", &query), async { drop(permits) });
-    assert_eq!(waited.expect("a place").entries.len(), 1);
+    assert_eq!(waited.expect("a permit").entries.len(), 1);
     harness.end().await;
 }
 
@@ -302,7 +302,7 @@ async fn pages_filter_and_follow_each_other() {
         sizes.push(entries.len());
         all.extend(entries);
         let Some(next) = next else { break };
-        query.before = Some(next.to_string().parse().expect("place"));
+        query.before = Some(next.to_string().parse().expect("cursor"));
     }
     assert_eq!((sizes, all.len()), (vec![4, 4, 2], 10));
     let denied = page(Query { limit: 10, decision: Some(Decision::Deny), ..Query::default() }).await;
@@ -336,7 +336,7 @@ async fn page_opens_blocks_of_bounded_size_and_returns_a_cursor() {
     harness.end().await;
 }
 
-/// Before, a page ended after 64 blocks, whatever its limit.
+/// Regression: a page ended after 64 blocks, whatever its limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_of_many_small_blocks_is_full() {
     let harness = start().await;

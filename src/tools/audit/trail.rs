@@ -139,7 +139,7 @@ impl Audit {
         Ok(reading.page)
     }
 
-    /// The blocks about a tool of one segment, newest first: of the newest with a number below `before`.
+    /// The blocks about a tool in its newest segment below `before`, newest first.
     fn segment_about(&self, tool: &Digest128, mut before: Option<u64>) -> Result<Vec<AuditBlock>, ReadError> {
         let mut blocks: Vec<AuditBlock> = Vec::new();
         while let Some(block) = self.state.audit_block_about(tool, before)? {

@@ -42,7 +42,6 @@ pub enum Error {
     /// The stream uses push.
     #[error("stream_id: the stream is delivered by push")]
     DeliveredByPush,
-    /// The caller is blocked.
     #[error("the caller is blocked")]
     CallerBlocked,
     /// A limit of concurrent polls is reached.
@@ -56,7 +55,6 @@ pub enum Error {
     State(#[from] state::Error),
 }
 
-/// Result of a poll.
 #[derive(Clone, Debug, Default)]
 pub struct PollResult {
     /// The tokens by `jti`, in the order of their events.

@@ -7,7 +7,6 @@ use super::response::{PushResponse, Unsent};
 use crate::outbound::client::PushPermit;
 use crate::state::{EventId, OutboxEvent, Stream};
 
-/// An attempt.
 pub struct Attempt {
     pub shared: Arc<Shared>,
     pub stream: Arc<Stream>,
@@ -24,7 +23,6 @@ pub struct AttemptResult {
     pub outcome: AttemptOutcome,
 }
 
-/// Outcome of an attempt.
 pub enum AttemptOutcome {
     /// The event was sent, or its endpoint is not allowed.
     Answered(Box<OutboxEvent>, PushResponse),

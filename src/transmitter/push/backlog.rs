@@ -60,7 +60,7 @@ impl Backlog {
         true
     }
 
-    /// Where the count begins.
+    /// Position at which the count begins.
     pub const fn begin(&self) -> EventId {
         self.from.next
     }
@@ -161,7 +161,7 @@ impl Dropping {
         self.dropped
     }
 
-    /// Why events are dropped; `None` if there are none.
+    /// Reason for which events are dropped; `None` if there are none.
     pub fn reason(&self, retention: &Retention) -> Option<String> {
         let since = self.since?.to_rfc3339();
         let excess = match self.excess {

@@ -11,7 +11,6 @@ pub struct CatchUp {
     /// The group that is being read, up to `position`.
     group: BTreeMap<String, EventId>,
     position: EventId,
-    /// The next group.
     next_group: BTreeMap<String, EventId>,
 }
 
@@ -38,7 +37,7 @@ impl CatchUp {
         self.group.contains_key(stream_id)
     }
 
-    /// Where to read next, if any stream is before `end`.
+    /// Position to read next, if any stream is before `end`.
     pub fn next(&mut self, end: EventId) -> Option<EventId> {
         if self.group.is_empty() || self.position >= end {
             self.group = std::mem::take(&mut self.next_group);

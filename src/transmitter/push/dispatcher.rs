@@ -230,7 +230,7 @@ impl Dispatcher {
     /// Compares the backlog of each stream with its retention, and restarts failed workers.
     fn sweep(&mut self) {
         let elapsed = self.elapsed();
-        // Without the begin, counts are not doubted.
+        // If the beginning cannot be read, counts are not doubted.
         let begin = self.shared.state.outbox_begin().unwrap_or_default();
         let retention = &self.shared.limits.retention;
         let (mut sum, mut most) = (0_u64, 0_u64);

@@ -48,7 +48,7 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// That `end`, once the queue is empty.
+    /// The `end` of [`Self::set_position`], once the queue is empty.
     pub fn take_position(&self) -> Option<EventId> {
         let mut queue = self.queue();
         let is_empty = queue.events.is_empty() && queue.overflow.is_none();

@@ -52,7 +52,7 @@ impl Uncommitted {
         limits::STREAM_WINDOW.saturating_sub(used)
     }
 
-    /// Where to read more events.
+    /// Position from which to read more events.
     pub const fn scanned_to(&self) -> EventId {
         self.scanned_to
     }

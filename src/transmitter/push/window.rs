@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(fail(&mut window, 0), 0, "none was accepted since");
         window.accepted(id(1));
         assert_eq!((fail(&mut window, 0), fail(&mut window, 0)), (1, 1), "one was accepted since");
-        // A first failure may be the begin of an outage.
+        // A first failure may be the beginning of an outage.
         assert_eq!((fail(&mut window, 2), fail(&mut window, 0)), (0, 1));
         window.accepted(id(3));
         assert_eq!(
@@ -310,8 +310,8 @@ mod tests {
         );
     }
 
-    /// After one failure, another event was accepted, then an outage began: each retry in it counted as if others were
-    /// accepted, and half a minute later the event was lost as a dead letter.
+    /// After one failure, another event is accepted, then an outage begins. Regression: each retry in it
+    /// counted as if others were accepted, and half a minute later the event was lost as a dead letter.
     #[test]
     fn failure_before_an_outage_does_not_count_as_alone_in_it() {
         let mut window = window(b"ab");

@@ -29,8 +29,8 @@ mod rejection;
 
 use rejection::dead_letter;
 
-/// So many failures in a row, each after a backoff, are an outage of the receiver, not of one event: its end also ends
-/// the rests of all events.
+/// This many failures in a row, each after a backoff, are an outage of the receiver, not of one event: its
+/// end also ends the rests of all events.
 const OUTAGE_FAILURES: u32 = 3;
 
 /// `err` of the dead letter of an event that failed while others were accepted.
@@ -50,7 +50,7 @@ pub struct Worker {
     /// In a row; concurrent ones count once.
     failures: u32,
     failing: Option<Failing>,
-    /// Responses of an earlier epoch say nothing about the stream since its last change.
+    /// Responses of an earlier epoch do not count: the stream has changed since.
     epoch: u64,
     /// Boot time at which a change of the stream last ended its backoff.
     backoff_reset: Option<Duration>,
@@ -64,7 +64,7 @@ pub struct Worker {
     is_nonconforming: bool,
 }
 
-/// Begin of an uninterrupted failure, by boot clock and by wall clock.
+/// Beginning of an uninterrupted failure, by boot clock and by wall clock.
 #[derive(Clone, Copy)]
 struct Failing {
     since: Duration,

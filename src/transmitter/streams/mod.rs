@@ -1,7 +1,8 @@
 //! Management of outgoing streams (SSF 1.0 §8.1).
 //!
-//! A request goes through validation, the ownership check and the log. A stream exists only for its owner and for
-//! operators: every operation of another caller finds no stream. Delivery is decided in [`super::transmit`].
+//! A request goes through validation, the ownership check and the log. A stream exists only for its owner and
+//! for operators: every operation of another caller finds no stream. Delivery is in [`super::push`] and
+//! [`super::poll`].
 
 mod error;
 mod excluded_subject;

@@ -1,4 +1,4 @@
-//! Blocks and lifts of callers, and requests of the callers on nodes that follow at their own moments.
+//! Blocks and lifts of callers, and requests of the callers on nodes that follow at different times.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,8 @@ pub(super) fn make(draws: &[u64]) -> History {
     sorted(history)
 }
 
-/// Acknowledged blocks with a later use of the caller, between which and until whose end no lift may have taken effect.
+/// Pairs of an acknowledged block and a later use of the caller, such that no lift may have taken effect
+/// before the use ended.
 fn blocked_uses(history: &History) -> Vec<(usize, usize)> {
     let made = &history.operations;
     let blocks = numbers(history, |made| made.kind == Kind::Block && made.outcome == Outcome::Ok);

@@ -12,7 +12,7 @@ const WORKLOAD: Workload = Workload::Federation;
 const STALE_AFTER: Nanos = 40 * TICK;
 const FRESHNESS: Nanos = 10 * TICK;
 
-/// A revocation: its effect, and from when each node refuses what was issued before.
+/// A revocation: the time of its effect, and from which time each node refuses credentials issued before it.
 struct Revoked {
     effect: Nanos,
     refuses: [Nanos; 3],
@@ -78,7 +78,7 @@ fn issued(made: &Operation) -> Nanos {
     made.input["issued"].as_u64().expect("a time")
 }
 
-/// Pairs of an acknowledged revocation and a use of what was issued before.
+/// Pairs of an acknowledged revocation and a use of a credential that was issued before it.
 fn covered(history: &History, filter: impl Fn(&Operation, &Operation) -> bool) -> Vec<(usize, usize)> {
     let revocations = numbers(history, |made| made.kind == Kind::Revoke && made.outcome == Outcome::Ok);
     let uses = uses(history, |_| true);
@@ -94,7 +94,7 @@ const BEYOND: &[&str] = &["no accept beyond the lease"];
 const AGAIN: &[&str] = &["no accept after a refusal"];
 const EQUAL: &[&str] = &["equal ledgers"];
 
-/// Accepts what a node refused, so long after the refusal.
+/// Adds an accept of a refused use, on a node `shift` further, `wait` after the refusal.
 fn accept_again(history: &mut History, bits: &mut Bits, (wait, shift): (Nanos, u64)) -> bool {
     let refusals = uses(history, |made| made.value == false && !made.is_final);
     let Some(refused) = one_of(&refusals, bits) else { return false };

@@ -68,7 +68,7 @@ fn neighbours(history: &History, bits: &mut Bits) -> Option<(usize, usize)> {
     one_of(&of.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>(), bits)
 }
 
-/// Removes an event from what nodes list and what subscribers saw.
+/// Removes an event from the lists of the nodes and from the subscribers.
 fn forget(history: &mut History, id: &Value) {
     history.operations.retain(|made| !(made.kind == Kind::Event && made.value["id"] == *id));
     for list in history.operations.iter_mut().filter(|made| made.kind == Kind::All) {
@@ -222,7 +222,7 @@ const WRONG: [Wrong; 12] = [
             let (Some(first), true) = (of.first(), of.len() > 1) else { return false };
             let subject = history.operations[*first].value["subject"].clone();
             let begun = history.operations.iter().find(|made| subject == made.key.as_str());
-            // It was connected from the begin, time 1.
+            // It was connected from the start, time 1.
             if !begun.is_some_and(|change| change.outcome == Outcome::Ok && change.invoke > 1) {
                 return false;
             }

@@ -1,8 +1,8 @@
-//! Histories that are correct, made from random bits, and the same made wrong on purpose.
+//! Correct histories, generated from random bits, and the same histories made wrong on purpose.
 //!
-//! A made system does each operation at one moment between its begin and its end, except some of unknown outcome, which
-//! happen later or never. It keeps every promise, so a checker that reports it is wrong; after each change of the table a
-//! checker that reports nothing is wrong.
+//! A simulated system executes each operation at one instant between its start and its end, except some of
+//! unknown outcome, which happen later or never. It keeps every promise, so a checker that reports it is
+//! wrong; a checker that reports nothing after a change is wrong, too.
 
 mod audit;
 mod blocked;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::Violation;
 use crate::history::{Fault, History, Kind, Nanos, Operation, Outcome, Workload};
 
-/// A made history: its bits are numbers, one for each operation.
+/// Generates a history from numbers, one for each operation.
 type Make = fn(&[u64]) -> History;
 type Check = fn(&History) -> Vec<Violation>;
 
@@ -56,7 +56,7 @@ struct Planned {
     process: u64,
     node: u64,
     invoke: Nanos,
-    /// The moment of its effect.
+    /// Time of its effect.
     effect: Nanos,
     end: Nanos,
     outcome: Outcome,
@@ -65,9 +65,9 @@ struct Planned {
     bits: Bits,
 }
 
-/// Nodes of a made system.
+/// Nodes of the simulated system.
 const NODES: u64 = 3;
-/// Distance of moments: those of one process are unique to it.
+/// Distance of times: those of one process are unique to it.
 const TICK: Nanos = 100;
 
 /// Operations of some processes, in the order of their effects.
@@ -153,8 +153,8 @@ fn fault(time: Nanos, kind: &str, node: u64) -> Fault {
     Fault { time, kind: kind.to_owned(), targets: vec![node], detail: String::new(), is_end: false }
 }
 
-/// A change that makes a correct history wrong, and the rules of which one must report it. The result of the change is
-/// whether the history had a number for it.
+/// A change that makes a correct history wrong, and the rules of which one must report it. The change returns
+/// whether the history has operations that it can change.
 struct Wrong {
     name: &'static str,
     rules: &'static [&'static str],
@@ -173,7 +173,7 @@ const NO_VERDICT: Wrong = Wrong {
     },
 };
 
-/// Histories in which each change is tried, and in how many of them it must have a number.
+/// Histories in which each change is tried, and the number of them to which it must apply.
 const TRIED: u64 = 400;
 const CHANGED_MIN: u64 = 20;
 
@@ -196,7 +196,7 @@ fn each_is_reported(make: Make, check: Check, wrongs: &[Wrong]) {
                 wrong.name
             );
         }
-        assert!(changed >= CHANGED_MIN, "{}: only {changed} histories had a number for it", wrong.name);
+        assert!(changed >= CHANGED_MIN, "{}: it applied to {changed} histories only", wrong.name);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Revocations: a node refuses from some moment between the effect and the acknowledgement on.
+//! Revocations: a node refuses from some time between the effect and the acknowledgement on.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ const WORKLOAD: Workload = Workload::Revoke;
 
 pub(super) fn make(draws: &[u64]) -> History {
     let mut history = History::default();
-    // By subject: from when each node refuses what was issued before.
+    // By subject: the time of each effect, and from which time each node refuses credentials issued before
+    // it.
     let mut revoked: BTreeMap<u64, Vec<(Nanos, [Nanos; 3])>> = BTreeMap::new();
     for mut planned in planned(draws, 5) {
         let subject = planned.bits.below(4);
@@ -43,7 +44,8 @@ pub(super) fn make(draws: &[u64]) -> History {
     sorted(history)
 }
 
-/// Pairs of an acknowledged revocation and a later use of the same subject of what was issued before.
+/// Pairs of an acknowledged revocation and a later use of a credential of the same subject that was issued
+/// before it.
 fn pairs(history: &History) -> Vec<(usize, usize)> {
     let revocations = numbers(history, |made| made.kind == Kind::Revoke && made.outcome == Outcome::Ok);
     let uses = numbers(history, |made| made.kind == Kind::Use && made.outcome == Outcome::Ok);

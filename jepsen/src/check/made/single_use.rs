@@ -1,4 +1,4 @@
-//! Things of one use, presented by several processes.
+//! Nonces, tokens and SETs for a single use, presented by several processes.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn is_success(made: &Operation) -> bool {
     made.value == true || made.value == "new"
 }
 
-/// Refusals whose thing was answered as used by another.
+/// Refusals, if another presentation of the same key succeeded.
 fn refused(history: &History) -> Vec<usize> {
     let wins = |key: &str| history.operations.iter().any(|made| made.key == key && is_success(made));
     numbers(history, |made| (made.value == false || made.value == "duplicate") && wins(&made.key))

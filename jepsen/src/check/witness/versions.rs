@@ -30,7 +30,7 @@ fn version(value: &Value) -> Option<Version> {
     Some((registration.parse().ok()?, revision.parse().ok()?))
 }
 
-/// The operations of one tool, and what is known of them.
+/// The operations of one tool, with the versions of its writes as far as they are known.
 struct Tool<'h, 'f> {
     name: &'h str,
     found: &'f mut Found,
@@ -73,7 +73,7 @@ impl<'h> Tool<'h, '_> {
                 continue;
             };
             if let Some((other, _)) = self.by_value.insert(value, (number, operation)) {
-                let detail = format!("{}: two writes of one value cannot be told apart", self.name);
+                let detail = format!("{}: two writes of one value cannot be distinguished", self.name);
                 self.found.add("readable", detail, &[other, number]);
             }
             if operation.outcome == Outcome::Ok {
@@ -85,7 +85,7 @@ impl<'h> Tool<'h, '_> {
         }
     }
 
-    /// Notes that `write` made `version`, as the operation at `shown` says.
+    /// Records that `write` made `version`, as the operation numbered `shown` states.
     fn attribute(&mut self, version: Version, write: Numbered<'h>, shown: usize) {
         let (number, operation) = write;
         if let Some(other) = self.versions.insert(number, version).filter(|other| *other != version) {

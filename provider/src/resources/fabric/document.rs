@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use trust_fabric_spec::{FabricSpec, check};
 
-/// The document in a text of YAML or JSON, without members that are null.
+/// The document in a text of YAML or JSON, without fields that are null.
 ///
 /// # Errors
 /// The rule that the text breaks.

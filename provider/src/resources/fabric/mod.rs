@@ -1,7 +1,8 @@
 //! `svc_fabric`: a custom resource `Fabric` in Kubernetes, by server-side apply. It does not call the fabric.
 //!
-//! A field of the object belongs to the managers that have applied it. This one owns what its configuration states, leaves
-//! alone what others have added, and takes a field of another manager only if it is told to.
+//! A field of the object belongs to the managers that have applied it. This one owns what its configuration
+//! states, leaves alone what others have added, and takes a field of another manager only if the
+//! configuration requests it.
 
 mod document;
 

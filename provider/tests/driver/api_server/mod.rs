@@ -1,5 +1,5 @@
-//! A fake of a Kubernetes API server. **It is not a real one**: it shares no code with Kubernetes, and a test that passes
-//! against it proves what this file says an API server does, not what one does.
+//! A fake of a Kubernetes API server. **It is not a real one**: it shares no code with Kubernetes, and a test
+//! that passes against it proves the behaviour that this file states, not that of a real API server.
 //!
 //! It serves, over TLS: discovery, `OpenAPI` v3, namespaces, custom resource definitions and the objects that they define,
 //! with create, read, list, watch, replace, merge patch, server-side apply with field owners, the status subresource,
@@ -68,7 +68,7 @@ pub struct State {
     objects: BTreeMap<objects::Key, objects::Object>,
     version: u64,
     events: Vec<Event>,
-    /// Watchers from an older version are told that it is too old.
+    /// Watchers from an older version receive the error that it is too old.
     oldest: u64,
 }
 

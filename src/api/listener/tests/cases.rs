@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
         &[200, 200, 200],
     ),
     (
-        "a body that samples like a request",
+        "a body that looks like a request",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\nGET /x HTTP/1.1\r\nHost: b\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         &[200, 200],
     ),
@@ -171,13 +171,13 @@ pub const CASES: &[Case] = &[
     // --- the next request ---
     ("a bad second request", "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n", &[200, 400]),
     (
-        "a bad one behind a body",
+        "a bad one after a body",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhiGET / HTTP/1.1\nHost: a\n\n",
         &[200, 400],
     ),
-    ("a good one behind a bad one", "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", &[400]),
+    ("a good one after a bad one", "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", &[400]),
     (
-        "a request behind a chunked one",
+        "a request after a chunked one",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         &[200],
     ),
@@ -186,7 +186,7 @@ pub const CASES: &[Case] = &[
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi\0",
         &[200, 400],
     ),
-    ("half a head behind a request", "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT", &[200]),
+    ("half a head after a request", "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT", &[200]),
     ("half a head", "GET / HTTP/1.1\r\nHost: a\r\n", &[]),
     ("nothing", "", &[]),
 ];

@@ -9,7 +9,7 @@ const BYTES: usize = 256;
 const CLIENTS: [usize; 3] = [1, 64, 512];
 const TIME: Duration = Duration::from_secs(5);
 
-/// Stores each command under the index of its entry and its place in it.
+/// Stores each command under the index of its entry and its position in the entry.
 struct Blobs;
 
 impl Machine for Blobs {

@@ -88,7 +88,7 @@ fn roles(nodes: &[Node]) -> [u64; 3] {
     [leader, others[0], others[1]]
 }
 
-/// The node hung, its port never opened, and the log gave no reason.
+/// Regression: the node hung, its port never opened, and the log gave no reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_rolled_back_under_a_live_leader_is_rejected() {
     let site = Site::new(3);
@@ -119,8 +119,8 @@ async fn disk_rolled_back_under_a_live_leader_is_rejected() {
     stop_all(nodes).await;
 }
 
-/// The third member was down when the entry was acknowledged, and had a record of the process that acknowledged it.
-/// With the rolled-back disk it formed a majority, and the entry was lost.
+/// Regression: the third member was down when the entry was acknowledged, and had a record of the process
+/// that acknowledged it. With the rolled-back disk it formed a majority, and the entry was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolled_back_disk_with_a_recorded_start_elects_no_leader() {
     let site = Site::new(3);
@@ -154,7 +154,7 @@ async fn rolled_back_disk_with_a_recorded_start_elects_no_leader() {
     stop_all(vec![first, third_again]).await;
 }
 
-/// The third member learns the progress of the other only from the leader, and is restarted since.
+/// The third member learns the progress of the other only from the leader, and has been restarted since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_record_survives_the_leader_and_a_restart() {
     let site = Site::new(3);
@@ -218,7 +218,7 @@ async fn undetectable_loss_is_reported_afterwards() {
     stop_all(stopped).await;
 }
 
-/// The copy was admitted beside the original without a message.
+/// Regression: the copy was admitted beside the original without a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copied_disk_is_rejected_and_the_original_continues() {
     let site = Site::new(3);

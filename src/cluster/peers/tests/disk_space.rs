@@ -31,7 +31,7 @@ impl Node<Checked> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn low_disk_refuses_what_adds_data_and_nothing_else() {
+async fn low_disk_refuses_only_commands_that_add_data() {
     let site = Site::new(3);
     let mut nodes = site.checked_cluster().await;
     let (leader, _) = take_leader(&mut nodes);

@@ -87,14 +87,14 @@ async fn until_disputed_is_over(node: &Node<Checked>, index: u64) {
     node.handle.until_applied(index).await;
 }
 
-/// Every follower stopped, because their hash differed from the leader's.
+/// Regression: every follower stopped, because their hash differed from the leader's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn diverged_leader_stops_for_good_and_is_replaced() {
     let site = Site::new(3);
     let mut nodes = site.checked_cluster().await;
     let (wrong, flag) = take_leader(&mut nodes);
     let hash = diverge(&flag, &wrong, &nodes).await;
-    // Their answers to each other come first. Regression: the question to the leader was then cancelled.
+    // Their answers to each other come first. Regression: the request to the leader was then cancelled.
     for (from, to) in [(0, 1), (1, 0)] {
         let (from, to) = (&nodes[from].0.handle, nodes[to].0.handle.node_id());
         let record = from.known_members().get(to).expect("a member").clone();
@@ -248,9 +248,9 @@ async fn voter_that_needs_a_snapshot_decides_a_dispute() {
     third_decides(&site, leader, wrong, away).await;
 }
 
-/// It was away for so long that nobody can compare its state any more. It waited for ever.
+/// Regression: a node that was away for so long that no voter retained a hash to compare waited for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dispute_about_a_hash_nobody_retains_stops_the_node() {
+async fn dispute_about_an_unretained_hash_stops_the_node() {
     let site = Site::new(3);
     let mut nodes = site.checked_cluster().await;
     let (leader, _) = take_leader(&mut nodes);
@@ -277,7 +277,7 @@ async fn dispute_about_a_hash_nobody_retains_stops_the_node() {
     assert_eq!(refusal(&site, id), None, "nothing is known to be wrong with it");
 }
 
-/// A member that stated a wrong hash of an old index stopped a node that lagged.
+/// Regression: a member that stated a wrong hash of an old index stopped a node that lagged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agreement_at_a_newer_index_ends_an_old_dispute() {
     let site = Site::new(3);
@@ -395,7 +395,7 @@ async fn tie_is_ended_by_founding_from_the_chosen_node() {
     };
     let refused = found(false).await.expect_err("in dispute").to_string();
     assert!(refused.contains(&format!("log index {index}")), "{refused}");
-    // As if the dispute had not been stored: the entry with the hash tells.
+    // As if the dispute had not been stored: the entry with the hash opens it.
     write_dispute(&site, id, &[]);
     let refused = found(false).await.expect_err("in dispute").to_string();
     assert!(refused.contains(&format!("log index {index}")), "{refused}");

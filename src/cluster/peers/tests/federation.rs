@@ -10,7 +10,7 @@ use crate::state::command::{ImportLedger, PeerEntry};
 use crate::state::{PeerCopy, Replicated, State, peer_key};
 
 const PEER: &str = "https://a.example";
-/// Entries of an import. Some are new, the others move an entry of before.
+/// Entries of an import. Some are new, the others move an earlier entry.
 const ENTRIES: u64 = 8;
 const FACTS: u64 = 50;
 /// A fact that is imported once.
@@ -41,7 +41,7 @@ fn import(copy: Option<&PeerCopy>) -> ImportLedger {
     }
 }
 
-/// Position and root of a copy, of one moment.
+/// Position and root of a copy, read at the same instant.
 fn moment(state: &State) -> Option<(u64, [u8; 32])> {
     let position = || Ok::<_, Corrupt>(state.peer_copy(PEER).expect("reads")?.position).ok();
     let before = position()?;
@@ -49,8 +49,8 @@ fn moment(state: &State) -> Option<(u64, [u8; 32])> {
     (position() == Some(before)).then_some((before, root))
 }
 
-/// A follower that lacks purged entries installs a snapshot while imports go on: at each moment its copy has the root that
-/// the leader had at that position.
+/// A follower that lacks purged entries installs a snapshot while imports go on: at each instant its copy has
+/// the root that the leader had at that position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshot_has_copy_and_position_of_one_moment() {
     let site = Site::new(3);

@@ -108,8 +108,8 @@ async fn certificate_of_another_identity_is_rejected() {
     played.end().await;
 }
 
-/// A node certified by the cluster's CA learned the cluster id and disk from `Hello`. With these it voted, appended,
-/// proposed and took leases as if it were a member.
+/// Regression: a node certified by the cluster's CA learned the cluster id and disk from `Hello`. With these
+/// it voted, appended, proposed and took leases as if it were a member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certified_non_member_is_rejected_on_every_call() {
     let played = Played::begin().await;
@@ -365,8 +365,8 @@ async fn commands_with_invalid_ids_are_rejected() {
     played.end().await;
 }
 
-/// A newer node may forward it during an upgrade. It ended the stream, and with it the outcomes of all commands in
-/// flight.
+/// A newer node may forward one during an upgrade. Regression: it ended the stream, and the outcomes of all
+/// commands in flight were lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_command_is_refused_without_ending_the_stream() {
     use proto::proposed::Outcome::{Done, Refused};
@@ -462,8 +462,8 @@ async fn half_open_connection_is_detected_by_the_client() {
     played.end().await;
 }
 
-/// A leader of a later term whose log differs at an entry that is committed here: openraft removed the committed entry
-/// without a message.
+/// Regression: when the log of a leader of a later term differed at an entry that was committed here,
+/// openraft removed the committed entry without a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn append_over_a_committed_entry_stops_the_node() {
     let mut played = Played::begin().await;

@@ -337,13 +337,11 @@ async fn stop_all<M: Machine>(nodes: Vec<Node<M>>) {
     }
 }
 
-/// The leader.
 fn leader<M: Machine>(nodes: &[Node<M>]) -> &Node<M> {
     let leader = nodes[0].handle.leader().expect("a leader");
     nodes.iter().find(|node| node.handle.node_id() == leader).expect("one of them")
 }
 
-/// A follower.
 fn follower(nodes: &[Node]) -> &Node {
     let leader = leader(nodes).handle.node_id();
     nodes.iter().find(|node| node.handle.node_id() != leader).expect("another")

@@ -80,7 +80,7 @@ async fn call_is_noted_before_its_index_is_confirmed() {
     stop_all(nodes).await;
 }
 
-/// A new leader knows nothing of the calls of before: it waits for the longest lease, or for a statement.
+/// A new leader does not know the earlier calls: it waits for the longest lease, or for a statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_leader_waits_until_the_reader_repeats_itself() {
     let clock = manual_clock();

@@ -206,7 +206,7 @@ async fn truncated_snapshot_is_rejected() {
     assert!(matches!(take(broken).await, Err(SnapshotError::Sender(_))));
 }
 
-/// A silent sender kept the only transfer permit, while it answered every ping.
+/// Regression: a silent sender kept the only transfer permit, while it answered every ping.
 #[tokio::test(start_paused = true)]
 async fn silent_sender_times_out() {
     for length in 0..whole().len() {
@@ -340,7 +340,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Files with data, each with places in it.
+/// Files with data, each with offsets in it.
 fn places(directory: &Path, per_file: u64) -> Vec<(String, usize)> {
     let mut places = Vec::new();
     for item in fs::read_dir(directory).expect("files") {
@@ -358,7 +358,8 @@ fn places(directory: &Path, per_file: u64) -> Vec<(String, usize)> {
     places
 }
 
-/// The digests of damaged files match. Such a snapshot stopped its receiver, and then every other one.
+/// The digests of damaged files match. Regression: such a snapshot stopped its receiver, and then every other
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshot_of_a_damaged_disk_is_refused() {
     let site = Site::new(3);
@@ -435,8 +436,8 @@ async fn snapshot_without_space_for_it_is_refused() {
     back.stop().await;
 }
 
-/// A snapshot replaces the state, and then the log. A node killed between the two found its state ahead of its log,
-/// took that for lost log entries, and never started again.
+/// A snapshot replaces the state, and then the log. Regression: a node killed between the two found its state
+/// ahead of its log, took that for lost log entries, and never started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_killed_during_snapshot_install_restarts() {
     let site = Site::new(3);

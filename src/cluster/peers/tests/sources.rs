@@ -24,7 +24,7 @@ impl Node {
         timeout(LONG, polled).await.expect("renewed");
     }
 
-    /// Hears the source as the leader, without entries.
+    /// Records, as the leader, a response of the source without entries.
     fn hear(&self) -> bool {
         let call = self.handle.begin_source_call().expect("leads");
         self.handle.record_source(call, SOURCE, LENGTH)
@@ -60,7 +60,7 @@ async fn record_of_the_leader_is_a_lease_of_every_node() {
     stop_all(nodes).await;
 }
 
-/// The leases that the former leader gave go on; none comes from its records.
+/// The leases that the former leader gave remain valid; its records give no new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_leader_names_no_lease_before_it_calls() {
     let clock = manual_clock();
@@ -93,7 +93,7 @@ async fn new_leader_names_no_lease_before_it_calls() {
     stop_all(nodes).await;
 }
 
-/// The boot clock of a suspended virtual machine stands still, its wall clock is set afterwards.
+/// The boot clock of a suspended virtual machine stands still; its wall clock is set afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn suspended_leader_names_no_record_of_before() {
     let clock = manual_clock();

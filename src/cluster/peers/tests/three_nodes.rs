@@ -99,8 +99,8 @@ impl Node {
     }
 }
 
-/// A hanging disk under the leader stopped all writes and revocations for as long as it hung: the entries were on the
-/// other disks, but the leader applied none of them, and its heartbeats went on.
+/// Regression: a hanging disk under the leader stopped all writes and revocations for as long as it hung: the
+/// entries were on the other disks, but the leader applied none of them, and its heartbeats went on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_with_a_hanging_disk_is_replaced() {
     let site = Site::new(3);
@@ -158,7 +158,7 @@ async fn node_with_a_hanging_disk_stays_while_there_is_no_leader() {
     stop_all(nodes).await;
 }
 
-/// Every acknowledgement took a whole lease while any member was down.
+/// Regression: every acknowledgement took a whole lease while any member was down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_member_delays_only_the_first_barrier() {
     let site = Site::new(3);
@@ -180,7 +180,7 @@ async fn stopped_member_delays_only_the_first_barrier() {
 
 /// A lease depends on the node's own clock, which may stand still; `ReadIndex` mode does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_index_mode_asks_the_leader_per_request() {
+async fn read_index_mode_calls_the_leader_per_request() {
     let site = Site { freshness: FreshnessMode::ReadIndex, ..Site::new(3) };
     let mut nodes = site.cluster().await;
     for node in &nodes {
@@ -232,8 +232,8 @@ async fn without_a_quorum_writes_and_leases_fail() {
     last.stop().await;
 }
 
-/// No other leader is known, so only the timeout ends the wait. The error stated that nothing was proposed, and the
-/// audit dropped what was applied all the same.
+/// No other leader is known, so only the timeout ends the wait. Regression: the error stated that nothing was
+/// proposed, and the audit dropped entries that were applied all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn proposal_without_a_quorum_has_unknown_outcome() {
     let site = Site::new(3);
@@ -253,7 +253,8 @@ async fn proposal_without_a_quorum_has_unknown_outcome() {
     stop_all(leads).await;
 }
 
-/// Commands for an unreachable leader delayed all others of the node, each by a connection timeout.
+/// Regression: commands for an unreachable leader delayed all others of the node, each by a connection
+/// timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abandoned_commands_do_not_delay_others() {
     let site = Site::new(3);

@@ -139,7 +139,7 @@ async fn waiting_requests_are_limited() {
     assert!(matches!(freshness.fresh().now_or_never(), Some(Err(LeaseError::TooManyWait))));
     assert_eq!(freshness.status().refused, 1);
     drop(waiting.pop());
-    assert!(freshness.fresh().now_or_never().is_none(), "a place is free again");
+    assert!(freshness.fresh().now_or_never().is_none(), "a permit is free again");
     renew(&freshness).await;
     for waiting in waiting {
         waiting.await.expect("all are served");
@@ -266,7 +266,7 @@ fn member(applied: u64, lease_requested: Duration) -> MemberProgress {
     MemberProgress { applied, lease_requested: Some(lease_requested) }
 }
 
-/// Every acknowledgement took a whole lease while any member was down or catching up.
+/// Regression: every acknowledgement took a whole lease while any member was down or catching up.
 #[test]
 fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     let second = Duration::from_secs(1);
@@ -308,7 +308,8 @@ fn barrier_waits_only_for_leases_that_a_member_can_hold() {
     assert_eq!(barrier.remaining(&always_alone, hour), Duration::ZERO);
 }
 
-/// A removed member was forgotten with its membership, and answered from its lease what was revoked meanwhile.
+/// Regression: a removed member was forgotten with its membership, and accepted under its lease tokens that
+/// were revoked meanwhile.
 #[test]
 fn removed_node_counts_until_its_lease_has_expired() {
     let (progress, hour) = (ProgressTracker::default(), Duration::from_secs(3600));
@@ -319,7 +320,8 @@ fn removed_node_counts_until_its_lease_has_expired() {
     assert!(progress.lease_holders(hour + limits::FRESHNESS_LEASE).is_empty());
 }
 
-/// A member that caught up requested leases that it could not take, and every acknowledgement waited for them.
+/// Regression: a member that was catching up requested leases that it could not take, and every
+/// acknowledgement waited for them.
 #[tokio::test]
 async fn lagging_node_requests_the_index_without_a_lease() {
     let (freshness, _clock) = freshness();

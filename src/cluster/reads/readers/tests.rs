@@ -42,7 +42,8 @@ fn wait_ends_with_the_acknowledgement_or_the_lease() {
     assert_eq!(check(&readers, wait(begun), begun), Ok(ReaderState::Enforced), "a late call");
 }
 
-/// `WaitsFromApplied`: a call that arrives later is answered with the entry, one of before does not count longer.
+/// `WaitsFromApplied`: a call that arrives later is answered with the entry, and an earlier call does not
+/// count for longer.
 #[test]
 fn wait_counts_from_the_entry_or_the_last_call() {
     let (readers, called) = (Readers::default(), LED + LONG);

@@ -152,7 +152,7 @@ fn lease_is_of_one_copy() {
         let refused = sources.prove(stranger, LENGTH, (HOUR, Duration::ZERO)).expect_err("another");
         assert_eq!((refused.heard_ago, refused.to_string().as_str()), (None, "not heard yet"));
     }
-    // The leader's present copy replaces that of before, although its last call is older.
+    // The leader's present copy replaces the earlier one, although its last call is older.
     hold(&sources, HOUR, vec![named(NEXT_COPY, secs(30), LENGTH)]);
     assert!(is_held(&sources, NEXT_COPY, HOUR) && !is_held(&sources, SOURCE, HOUR));
 }
@@ -228,7 +228,7 @@ fn inconsistent_lease_of_a_message_is_dropped() {
     assert_eq!(leases_from_proto(vec![good; limits::SOURCES_MAX + 1]), []);
 }
 
-/// A leader that was deposed and leads again records no call of before.
+/// A leader that was deposed and leads again records no earlier call.
 #[tokio::test]
 async fn call_of_another_term_is_not_recorded() {
     let node = TestNode::start(Timestamp::from_secs(1_800_000_000)).await;

@@ -17,7 +17,7 @@ use crate::state::command::{
 use crate::state::fact_row;
 use crate::token::lineage::Fact;
 
-/// Facts that the revocations of a run share: repeated ones too.
+/// Number of facts in a run: fewer than revocations, so that some are revoked repeatedly.
 const FACTS: u64 = 40;
 const CALLERS: u64 = 6;
 
@@ -83,7 +83,7 @@ impl Clients {
         }
     }
 
-    /// Asks a node whether it accepts a fact.
+    /// Has a node verify the credential of a fact.
     async fn verify(&self, node: &SimNode, number: u64) {
         let checks = &self.net.checks;
         let begun = checks.now();
@@ -92,7 +92,7 @@ impl Clients {
         }
     }
 
-    /// Revokes a fact, and then asks all nodes about it for longer than a lease.
+    /// Revokes a fact, and then has all nodes verify it for longer than a lease.
     async fn revoke(self: &Arc<Self>, node: &SimNode, number: u64) {
         let Some((index, _)) = node.propose(revoke(number, false)).await else { return };
         self.net.checks.answered(index);
@@ -119,7 +119,7 @@ impl Clients {
         }
     }
 
-    /// A caller gives a command, or an operator blocks it.
+    /// A caller sends a command, or an operator blocks the caller.
     async fn command(&self, node: &SimNode, caller: u64, blocks: bool) {
         let (checks, begun) = (&self.net.checks, self.net.checks.now());
         let command = if blocks { revoke(caller, true) } else { spend(self.new_token(), Some(caller)) };

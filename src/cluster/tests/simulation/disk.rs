@@ -110,7 +110,7 @@ async fn write(
 }
 
 impl SimLog {
-    /// A log with what a crash left.
+    /// A log with the content that a crash left.
     pub fn open(content: Content, random: Random) -> Self {
         let (sender, durable) = watch::channel(content.end());
         let (jobs, queue) = mpsc::unbounded_channel();

@@ -1,12 +1,15 @@
-//! Simulation: a whole cluster in one thread, on simulated time, network and disks. A seed gives the faults, the delays and
-//! the requests of a run. Each seed is run in two processes, whose traces must be equal. The chance of the
-//! operating system, from which tokio and hash maps draw, is replaced in them (`tests/faults/random.c`).
+//! Simulation: a whole cluster in one thread, on simulated time, network and disks. A seed gives the faults,
+//! the delays and the requests of a run. Each seed is run in two processes, whose traces must be equal. The
+//! randomness of the operating system, from which tokio and hash maps draw, is replaced in them
+//! (`tests/faults/random.c`).
 //!
-//! Real are openraft with the product's configuration, the state machine with all of `apply`, the freshness lease, the
-//! barrier, `ReadIndex`, deduplication, and the agreement of clocks. Simulated are time, chance, links (delay, reordering,
-//! loss, cuts in each direction), disks (a crash loses unsynced entries, and nothing of the state or all but the latest
-//! snapshot) and one wrong wall clock. Logs are purged, so that members that lag get snapshots. Not simulated: RocksDB,
-//! gRPC and its pipeline, changes of the membership, the checks of disks, HTTP. Each run ends with a healing, after which every node must work within 5 s.
+//! Real are openraft with the product's configuration, the state machine with all of `apply`, the freshness
+//! lease, the barrier, `ReadIndex`, deduplication, and the agreement of clocks. Simulated are time,
+//! randomness, links (delay, reordering, loss, cuts in each direction), disks (a crash loses unsynced
+//! entries, and nothing of the state or all but the latest snapshot) and one wrong wall clock. Logs are
+//! purged, so that members that lag get snapshots. Not simulated: RocksDB, gRPC and its pipeline, changes of
+//! the membership, the checks of disks, HTTP. Each run ends with a healing, after which every node must work
+//! within 5 s.
 
 mod clients;
 mod disk;
@@ -28,7 +31,7 @@ use self::invariants::Outcome;
 use self::world::World;
 use crate::cluster::type_config::{Commands, MemberRecord, Replies, TypeConfig};
 
-/// The runtime of the product, whose chance follows from a seed.
+/// The runtime of the product, whose random numbers follow from a seed.
 type SimRuntime = DeterministicRng<AsyncRuntimeOf<TypeConfig>>;
 
 openraft::declare_raft_types!(
@@ -46,7 +49,7 @@ fn run(nodes: u64, seed: u64) -> Outcome {
     runtime.expect("a runtime").block_on(SimRuntime::scope(seed, World::play(nodes, seed)))
 }
 
-/// Lines of a trace around a place.
+/// Lines of a trace around a position.
 fn excerpt(lines: &[String], at: usize) -> String {
     let first = at.saturating_sub(40);
     lines[first..lines.len().min(at + 20)].join("\n")
@@ -75,7 +78,7 @@ fn digest(lines: &[String]) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// Runs a test of this module in a process without chance, and returns the digests that it prints.
+/// Runs a test of this module in a process without randomness, and returns the digests that it prints.
 #[track_caller]
 fn traces_of(test: &str, library: &Path) -> Vec<String> {
     let mut command = Command::new(std::env::current_exe().expect("this program"));

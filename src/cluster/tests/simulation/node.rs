@@ -70,7 +70,7 @@ pub struct Remains {
 pub type Outcome = (u64, Bytes);
 
 impl SimNode {
-    /// Starts a node on what a crash left.
+    /// Starts a node on the remains of a crash.
     pub async fn start(
         id: u64,
         remains: Remains,

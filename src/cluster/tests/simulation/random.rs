@@ -1,4 +1,4 @@
-//! The only source of chance of a simulation (`SplitMix64`).
+//! The only source of randomness of a simulation (`SplitMix64`).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A run: nodes are founded, disturbed and healed, and must then work again.
+//! A run: a cluster is bootstrapped, disturbed and healed, and must then work again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// Founds, disturbs and heals a cluster of this many nodes.
+    /// Bootstraps, disturbs and heals a cluster of this many nodes.
     pub async fn play(nodes: u64, seed: u64) -> Outcome {
         let mut world = Self::found(nodes, seed).await;
         let (has_ended, tokens) = (AtomicBool::new(false), AtomicU64::new(1));

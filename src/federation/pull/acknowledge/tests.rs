@@ -16,8 +16,8 @@ fn imported(generation: u64, index: u64, endpoint: usize) -> Imported {
     Imported { generation, to, endpoint }
 }
 
-/// Without this rule of the model (`AcknowledgesAfterBarrier`), the origin fabric would end its wait while a node here
-/// answers from a state of before.
+/// Without this rule of the model (`AcknowledgesAfterBarrier`), the origin fabric would end its wait while a
+/// node here answers from an earlier state.
 #[test]
 fn acknowledgement_waits_for_the_barrier() {
     let (has, had) = watch::channel(None);

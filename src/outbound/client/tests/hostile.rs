@@ -23,7 +23,7 @@ async fn pushed_to<F: Future<Output = io::Result<()>>>(
     }
 }
 
-/// Writes `again` repeatedly.
+/// Writes `begin`, then `repeated` without end.
 async fn without_end(mut socket: TcpStream, begin: &str, repeated: &[u8]) -> io::Result<()> {
     socket.write_all(begin.as_bytes()).await?;
     loop {
@@ -136,7 +136,7 @@ async fn compressed_response_is_not_decompressed() {
 }
 
 #[tokio::test]
-async fn gives_up_on_a_slow_source() {
+async fn slow_source_times_out() {
     let source = answering(ResponseTemplate::new(200).set_delay(AMPLE)).await;
     let limits = CallLimits { timeout: SHORT, ..CallLimits::default() };
     assert_eq!(client(limits).fetch(&source.uri()).await, Err(Error::TimedOut));

@@ -144,7 +144,7 @@ async fn url_of_another_guard_is_checked_again() {
         Rules { own_ports: [port].into(), ..Rules::default() },
     ] {
         let client = Client::new(patient(), Guard::new(strict)).expect("client");
-        let permit = client.push_permit(open.clone(), "somebody").await.expect("place");
+        let permit = client.push_permit(open.clone(), "somebody").await.expect("permit");
         let outcome = client.push(permit, String::new()).await;
         assert!(matches!(outcome, Err(Error::Url(_))), "{outcome:?}");
     }

@@ -202,7 +202,7 @@ fn blocks_are_dropped_after_their_retention_with_all_rows() {
     assert_eq!(rows.apply(later, vec![block(2, 2, &[9])]), [DONE], "a node continues its chain");
 }
 
-/// A leader's clock was 100 days ahead: blocks written a second before were dropped as old.
+/// Regression: a leader's clock was 100 days ahead, and blocks written a second before were dropped as old.
 #[test]
 fn a_leap_of_log_time_drops_no_block() {
     let mut rows = Rows::default();
@@ -232,7 +232,8 @@ fn dropped_bytes_are_bounded_per_entry() {
     assert!(rows.count(AUDIT_BLOCK) <= 3);
 }
 
-/// The attack: a caller writes more than the limit. Before, the oldest entries of all callers were dropped for it.
+/// The attack: a caller writes more than the limit. Regression: the oldest entries of all callers were
+/// dropped for it.
 #[test]
 fn flood_of_one_caller_evicts_only_its_own_entries() {
     let mut rows = Rows::default();

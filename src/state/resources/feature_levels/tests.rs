@@ -91,7 +91,7 @@ fn raise_without_the_report_of_a_member_is_refused() {
         let refused = harness.one(START, raise_to(1, node_ids));
         assert_eq!(refused, Reply::Refused(Refusal::MembersChanged), "{node_ids:?}");
     }
-    // A node that joins after the members were asked.
+    // A node that joins after the members have reported.
     let id = invite(&mut harness);
     assert_eq!(harness.one(START, join(id, 0)), harness_node(&harness, id));
     assert_eq!(harness.one(START, raise_to(1, &[1, 2])), Reply::Refused(Refusal::MembersChanged));
@@ -185,7 +185,7 @@ fn obstacles_to_a_level_are_named() {
     for (current, members, expected) in [
         (0, vec![new(1), new(2)], Ok(1)),
         (1, vec![new(1), new(2)], Ok(1)),
-        // Nothing would change, so nothing stands in the way.
+        // Nothing would change, so there is no obstacle.
         (1, vec![new(1), member(2, Err("timeout"))], Ok(1)),
         (0, vec![member(1, Ok(("1.0.0", 0)))], Ok(0)),
         (

@@ -76,9 +76,7 @@ pub fn epoch_of(elapsed: Timestamp) -> u32 {
 pub struct EntryPosition {
     /// Log index.
     pub index: u64,
-    /// Epoch.
     pub epoch: u32,
-    /// State.
     pub state: LedgerState,
 }
 

@@ -15,7 +15,7 @@ use crate::state::tables::{BLOCK, LEDGER_SUM, REVOCATION, REVOCATION_ORDER, Tabl
 /// Number of buckets of an epoch, by the first byte of an id.
 const BUCKETS: usize = 256;
 
-/// The sums of the ledger, of one moment.
+/// The sums of the ledger at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerSums {
     /// Log index of the entry that changed the ledger last.
@@ -49,7 +49,6 @@ impl LedgerSums {
         self.covered(floor).iter().map(|(_, sum)| sum.count).sum::<u64>().saturating_add(self.blocks.count)
     }
 
-    /// The sum of an epoch.
     #[must_use]
     pub fn of_epoch(&self, epoch: u32) -> Sum {
         let found = self.epochs.binary_search_by_key(&epoch, |(epoch, _)| *epoch);
@@ -112,9 +111,7 @@ impl LedgerQuery {
 pub struct LedgerEntry {
     /// Log index.
     pub index: u64,
-    /// Epoch.
     pub epoch: u32,
-    /// State.
     pub state: LedgerState,
     /// Digest of the fact.
     pub id: Digest128,
@@ -131,7 +128,6 @@ pub struct LedgerEntry {
 /// Entries in order, and the cursor if there may be more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerPage {
-    /// The entries.
     pub entries: Vec<LedgerEntry>,
     /// Cursor of the next page.
     pub next: Option<LedgerCursor>,
@@ -142,7 +138,7 @@ pub(super) fn sums(view: &dyn View) -> Result<LedgerSums, Corrupt> {
     sums_of(&Tables::new(view), &OWN)
 }
 
-/// The sums of the ledger of this origin, read in one scan, which sees one moment.
+/// The sums of the ledger of this origin, read in one scan, and so at one instant.
 pub fn sums_of(tables: &Tables<'_>, origin: &[u8]) -> Result<LedgerSums, Corrupt> {
     let mut sums = LedgerSums::default();
     for (key, row) in tables.rows_under(LEDGER_SUM, origin)? {

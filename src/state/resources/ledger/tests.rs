@@ -270,7 +270,7 @@ impl View for Switching<'_> {
     }
 }
 
-/// A page that left such an entry out would tell a reader that the subject is not revoked.
+/// A page that left such an entry out would show a reader that the subject is not revoked.
 #[test]
 fn entry_that_moves_while_it_is_read_is_on_a_later_page() {
     let mut harness = StateHarness::default();
@@ -333,7 +333,7 @@ fn restore_keeps_the_ledger_under_another_hash() {
     assert_ne!(root(&harness), hash);
 }
 
-/// A row that is gone is a fault of this node, which must not count on with another sum.
+/// A missing row is a fault of this node, which must not go on counting from a wrong sum.
 #[test]
 fn missing_or_unknown_entry_is_corrupt() {
     let again = |break_row: &dyn Fn(&mut Rows)| {

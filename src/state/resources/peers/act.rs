@@ -59,8 +59,9 @@ const fn detail_of(act: PeerAct) -> &'static str {
     }
 }
 
-/// Whether it changed anything; `None` without a fault that may be approved. A log that lost its end without a new
-/// incarnation is never accepted in place: no index tells its tokens from those that are issued later.
+/// Whether it changed anything; `None` without a fault that may be approved. A log that lost its end without
+/// a new incarnation is never accepted in place: no index distinguishes its tokens from those that are issued
+/// later.
 fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Option<bool>, Corrupt> {
     match peer.row.fault() {
         PeerFault::Unspecified | PeerFault::PeerRolledBack => Ok(None),
@@ -77,9 +78,9 @@ fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Optio
     }
 }
 
-/// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused, and so do the tokens of
-/// the deleted copy's incarnation that it could judge. A log that lost its end has no index that tells those tokens from
-/// later ones, so its incarnation stays refused as a whole.
+/// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused, and so do
+/// the tokens of the deleted copy's incarnation that it could judge. A log that lost its end has no index
+/// that distinguishes those tokens from later ones, so its incarnation stays refused as a whole.
 fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Corrupt> {
     let (is_rolled_back, known_to) = (peer.row.is_rolled_back, peer.row.known_to.max(peer.row.floor_n));
     let incarnation = peer.begin_generation(tables, index)?;

@@ -33,7 +33,7 @@ pub struct Target<'p> {
     pub epoch: u32,
 }
 
-/// Effect of an entry, with its row of before.
+/// Effect of an entry, with its earlier row.
 enum Step {
     /// The entry is known, or was known and is forgotten.
     Skip,

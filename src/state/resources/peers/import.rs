@@ -82,7 +82,7 @@ fn read_entry(entry: &PeerEntry) -> Option<Entry> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Refused(Refusal),
-    /// A response of before the position.
+    /// A response that ends before the position.
     None,
     Held(PeerFault),
     /// Begins the copy of a new incarnation.
@@ -209,8 +209,9 @@ fn note_hold(
     Ok(changed)
 }
 
-/// Begins the copy of a new incarnation of the peer, or of its first one. The old one is retired. One that comes again after
-/// its copy was deleted begins with what that knew as forgotten.
+/// Begins the copy of a new incarnation of the peer, or of its first one. The old one is retired. If an
+/// incarnation comes again after its copy was deleted, every entry that the deleted copy had counts as
+/// forgotten.
 fn adopt(tables: &mut Tables<'_>, peer: &mut Peer, index: u64, incarnation: &Bytes) -> Result<(), Corrupt> {
     let replaced = peer.begin_generation(tables, index)?;
     peer.retire(replaced);

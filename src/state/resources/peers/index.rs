@@ -1,8 +1,8 @@
 //! The copies of peers' ledgers in memory, which every request about a credential of a peer reads. Fed by `apply`, rebuilt at
 //! start.
 //!
-//! A request sees no state that is between two entries of the log, as far as that could accept a credential: what is added
-//! is there before the peer's row, and floors are raised before an entry is removed.
+//! A request sees no state that is between two entries of the log, as far as that could accept a credential:
+//! additions are visible before the peer's row, and floors are raised before an entry is removed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -110,7 +110,6 @@ impl Blocks {
 /// A peer and its copy.
 #[derive(Clone)]
 pub struct PeerState {
-    /// The row of the peer.
     pub row: Arc<PeerRow>,
     /// `None` without a copy.
     pub incarnation: Option<Incarnation>,
@@ -152,7 +151,7 @@ impl PeerState {
     #[must_use]
     pub fn covers_n(&self, lineage: &[Digest128], idx: u64) -> bool {
         let covers = |indexes: &Indexes| indexes.covers_all || index_of(indexes.n) > idx;
-        // The floor is read last: what is no longer among the entries has raised it.
+        // The floor is read last: an entry that has been removed has raised it.
         self.entries.covers(lineage, covers) || idx < self.entries.floor_n.load(Ordering::SeqCst)
     }
 
@@ -217,8 +216,8 @@ impl PeerIndex {
         writes.into_iter().try_for_each(|write| remove(&copies, write))
     }
 
-    /// Reads all rows. A copy whose rows are not those of its sums judges nothing: the disk lost or changed some, and what
-    /// is lost would be accepted.
+    /// Reads all rows. A copy whose rows do not add up to its sums is not used: the disk lost or changed some
+    /// of them, and revoked credentials would be accepted.
     pub fn rebuild(&self, view: &dyn View) -> Result<(), Corrupt> {
         let mut copies = BTreeMap::new();
         let mut counted = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! The judgement of credentials that came from a peer, by the copy of its ledger: two comparisons of integers of one log,
 //! and no clock (docs/design/federation.md §8.4).
 //!
-//! The fabric's own revocations and blocks, and the source lease, are checked apart.
+//! The fabric's own revocations and blocks, and the source lease, are checked separately.
 
 use super::PeerFault;
 use super::index::PeerState;
@@ -13,7 +13,7 @@ use crate::id::{Digest128, LogPosition};
 pub enum PeerVerdict {
     /// The peer's ledger does not refuse it.
     Clear,
-    /// It is revoked or blocked, or too old to tell.
+    /// It is revoked or blocked, or too old for the copy to know.
     Revoked,
     /// An operator has paused the peer.
     Paused,

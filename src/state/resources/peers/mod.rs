@@ -167,7 +167,7 @@ pub fn entries_of(command: &Command) -> usize {
     }
 }
 
-/// Tells those who watch what happened to a peer, by whom.
+/// Appends an event about a peer to the live feed; `by` is the caller.
 #[cfg(not(feature = "level-0"))]
 fn note(tables: &mut Tables<'_>, now: Timestamp, peer: &str, by: &str, detail: &str) -> Result<(), Corrupt> {
     let event = NewFeedEvent { kind: FeedKind::Federation, subject: peer, target: by, detail };
@@ -185,7 +185,7 @@ fn root_of(view: &dyn View, issuer: &str, floor: u32) -> Result<Option<([u8; 32]
         let incarnation = row.incarnation.as_ref().try_into().map(Incarnation::from_bytes);
         let Ok(incarnation) = incarnation else { return Ok(None) };
         let sums = sums_of(&Tables::new(view), &copy_key(&peer_key(issuer), row.generation))?;
-        // Row and sums are of one moment.
+        // Row and sums are of the same instant.
         if row_of(view, issuer)?.as_ref() == Some(&row) {
             return Ok(Some((sums.root(&incarnation, floor), sums.count(floor))));
         }
@@ -200,7 +200,7 @@ impl State {
         Ok(copy.map(|copy| self.with_damage(copy)))
     }
 
-    /// Damage is of this node alone, and not in its state.
+    /// Damage concerns this node alone and is not in the replicated state.
     fn with_damage(&self, mut copy: PeerCopy) -> PeerCopy {
         let in_memory = self.cluster.machine().peers().get(&peer_key(&copy.issuer));
         let is_damaged =
@@ -227,8 +227,8 @@ impl State {
         self.proven_copy(proof).map(|copy| copy.keys)
     }
 
-    /// The verdict of a peer's ledger about a token of the peer with this `idx`, by the copy that the proof is about. This
-    /// fabric's own revocations and blocks are checked apart.
+    /// The verdict of a peer's ledger about a token of the peer with this `idx`, by the copy that the proof
+    /// is about. This fabric's own revocations and blocks are checked separately.
     #[must_use]
     pub fn judge_peer_token(
         &self,
@@ -256,7 +256,8 @@ impl State {
         judge::judge_through_token(self.proven_copy(proof).as_ref(), idx, lineage)
     }
 
-    /// The copy in memory, unless another one has replaced that which the proof is about: how old another is, is unknown.
+    /// The copy in memory, unless another one has replaced the copy that the proof is about: the age of
+    /// another copy is unknown.
     fn proven_copy(&self, proof: &SourceProof) -> Option<index::PeerState> {
         let source = proof.source();
         let copy = self.cluster.machine().peers().get(&source.id);

@@ -106,7 +106,7 @@ impl Peer {
         Ok(Some(Self { key, row, ledger }))
     }
 
-    /// One of which nothing is stored.
+    /// A peer of which nothing is stored.
     #[must_use]
     pub fn new(issuer: &str) -> Self {
         let row = PeerRow { issuer: issuer.to_owned(), ..PeerRow::default() };
@@ -174,7 +174,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Deletes the copy, and voids every through-token of before. Returns the incarnation of the copy; empty without one.
+    /// Deletes the copy, and voids every earlier through-token. Returns the incarnation of the copy; empty
+    /// without one.
     pub fn begin_generation(&mut self, tables: &mut Tables<'_>, index: u64) -> Result<Bytes, Corrupt> {
         self.delete_copy(tables)?;
         let old = std::mem::take(&mut self.row);

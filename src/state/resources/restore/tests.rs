@@ -77,8 +77,8 @@ fn incarnation_and_floor_are_rows_that_a_rebuild_reads() {
         let covers = |idx, iat| machine.revocations().covers(known.epoch(), &[], idx, iat);
         assert!(covers(None, START) && !covers(None, START.plus(HOUR)));
         let at = |byte, index| Some(LogPosition { incarnation: Incarnation::from_bytes([byte; 16]), index });
-        assert!(covers(at(1, index), START.plus(HOUR)), "a token of before");
-        assert!(!covers(at(6, index), START.minus(HOUR)), "a token of after");
+        assert!(covers(at(1, index), START.plus(HOUR)), "a token from before");
+        assert!(!covers(at(6, index), START.minus(HOUR)), "a token from after");
     }
 }
 
@@ -119,7 +119,7 @@ fn founder_is_the_only_node_and_ids_above_it_are_free() {
 }
 
 #[test]
-fn keys_of_before_are_gone_and_first_keys_sign_at_once() {
+fn earlier_keys_are_gone_and_first_keys_sign_at_once() {
     let mut harness = restored();
     for table in [SIGNING_KEY, ENCRYPTION_KEY, ENCRYPTION_KEY_OF, ENCRYPTION_KEY_END] {
         assert!(!harness.rows.0.keys().any(|(known, _)| known == table), "{table}");
@@ -153,7 +153,7 @@ fn blocks_revocations_and_agents_survive() {
 /// Regression: an issue that was repeated under its `Idempotency-Key` returned an agent whose revocation the backup
 /// lacked, and minted for it; children of such an agent were issued.
 #[test]
-fn agent_of_before_has_ended_and_outcomes_are_gone() {
+fn earlier_agent_has_ended_and_outcomes_are_gone() {
     let mut harness = cluster();
     let id = "wimse://a.example/agent/mcp/1";
     let agent = Agent { agent_id: id.to_owned(), ..Agent::default() };
@@ -173,9 +173,9 @@ fn agent_of_before_has_ended_and_outcomes_are_gone() {
     assert!(!harness.rows.0.keys().any(|(table, _)| table == IDEMPOTENCY));
 }
 
-/// A command of a caller whose token is of before waits in a queue of another node.
+/// A command of a caller with an earlier token waits in a queue of another node.
 #[test]
-fn command_of_a_bearer_of_before_is_refused() {
+fn command_of_an_earlier_bearer_is_refused() {
     let mut harness = restored();
     let mut spend = |token: u8, incarnation: u8, index: u64| {
         let bearer = command::BearerIssued {

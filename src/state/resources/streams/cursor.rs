@@ -18,7 +18,6 @@ use crate::state::resources::events::EventId;
 use crate::state::tables::{DEAD_LETTER, STREAM_CURSOR, Tables, decode, try_scan};
 use crate::state::{Error, OnBehalf, State};
 
-/// Cursor of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamCursor {
     /// Every event before it is delivered, rejected permanently, or dropped.
@@ -48,7 +47,6 @@ pub struct DeadLetterRange {
 /// An event that a receiver rejected permanently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Id of the event.
     pub id: EventId,
     /// Log time of the rejection.
     pub at: Timestamp,
@@ -56,7 +54,6 @@ pub struct DeadLetter {
     pub err: String,
     /// The receiver's description.
     pub description: String,
-    /// Event type.
     pub event_type: String,
     /// Subject identifier, as a JSON object; an empty one if it was too long to be stored.
     pub sub_id: String,
@@ -65,13 +62,11 @@ pub struct DeadLetter {
 /// A dead letter to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDeadLetter {
-    /// Id of the event.
     pub id: EventId,
     /// The receiver's code (RFC 8935 §2.4).
     pub err: String,
     /// The receiver's description.
     pub description: String,
-    /// Event type.
     pub event_type: String,
     /// Subject identifier, as a JSON object.
     pub sub_id: String,

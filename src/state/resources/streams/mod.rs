@@ -55,9 +55,7 @@ pub struct StreamConfig {
 /// A stored stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stream {
-    /// Its configuration.
     pub config: StreamConfig,
-    /// Its status.
     pub status: StreamStatus,
     /// Reason for its status.
     pub reason: Option<String>,
@@ -269,7 +267,6 @@ impl State {
         self.index().streams.get(stream_id).map(Arc::clone)
     }
 
-    /// Cursor of a stream.
     #[must_use]
     pub fn stream_cursor(&self, stream_id: &str) -> Option<Arc<StreamCursor>> {
         self.index().stream_cursors.get(stream_id).map(Arc::clone)

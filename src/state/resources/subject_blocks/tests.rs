@@ -126,7 +126,7 @@ fn only_a_later_event_blocks_again_after_a_lift() {
     assert_eq!(harness.one(START, unblock(id)), Reply::Done { changed: true });
     assert!(!refuses(&harness.machine, &alice, LATER));
     harness.one(START, disabled("alice", START));
-    assert!(!refuses(&harness.machine, &alice, LATER), "an event of before");
+    assert!(!refuses(&harness.machine, &alice, LATER), "an earlier event");
     harness.one(START, disabled("alice", ahead.plus(SECOND)));
     assert!(refuses(&harness.machine, &alice, LATER));
 }

@@ -125,7 +125,7 @@ async fn unusable_crl_of_a_peer_concerns_that_peer_alone() {
     for unusable in [None, Some("x")] {
         setup.write("peer-crl.pem", &fresh_crl(&one, &[]));
         logged = tls.poll(logged);
-        assert!(id_of(&setup, &tls, of_id(NODE, &one)).await.is_ok(), "mended");
+        assert!(id_of(&setup, &tls, of_id(NODE, &one)).await.is_ok(), "repaired");
         match unusable {
             Some(text) => setup.write("peer-crl.pem", text),
             None => fs::remove_file(&crl).expect("removed"),

@@ -87,7 +87,7 @@ fn chain_is_verified_across_blocks_without_their_content() {
     let gap = Gap { blocks: 1, entries: 1, first: time.clone(), last: time };
     assert_eq!(summary.nodes[&1], Blocks { first: 1, last: 4, hash: fourth.hash.clone(), gap: Some(gap) });
     assert_eq!((summary.entries, summary.blocks, summary.chains_begun_before), (3, 4, 1));
-    // During an export, the content of a block may go after an earlier one of its bucket was read.
+    // During an export, the content of a block may be dropped after an earlier one of its bucket was read.
     let lines = [line(first), line(second), line(&emptied(third)), line(fourth)];
     assert_eq!(verify(&lines).expect("holds").entries, 3);
     let none = blocks.iter().map(|block| line(&emptied(block))).collect::<Vec<_>>();

@@ -29,7 +29,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "every member may be absent")]
+#[expect(clippy::unnecessary_wraps, reason = "every field may be absent")]
 fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
@@ -46,7 +46,7 @@ fn flat() -> StreamInput {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "every member may be absent")]
+#[expect(clippy::unnecessary_wraps, reason = "every field may be absent")]
 fn delivery(method: &str, endpoint_url: Option<&str>) -> Option<Delivery> {
     Some(Delivery {
         method: some(method),

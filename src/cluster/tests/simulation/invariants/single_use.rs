@@ -1,5 +1,5 @@
-//! Single use: of all requests with one token, at most one is granted, and a request that nothing races is never told
-//! that its token was used before, however often its command was proposed.
+//! Single use: of all requests with one token, at most one is granted, and a request that nothing races is
+//! never refused as a repeated use, however often its command was proposed.
 
 use std::collections::BTreeSet;
 

@@ -29,7 +29,7 @@ impl Number {
     }
 }
 
-/// Where the ledger must have an entry: key of the row → index, epoch, state.
+/// Entries that the ledger must have: key of the row → index, epoch, state.
 type Expected = BTreeMap<Vec<u8>, (u64, u32, u8)>;
 
 /// From the rows, and the elapsed time of each log index.

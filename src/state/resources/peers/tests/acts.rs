@@ -62,9 +62,9 @@ fn forgotten_peer_joins_anew_and_its_past_is_void() {
     assert_eq!((relying.row().expiring, relying.federated(), relying.copy().floor_n), (0, 0, 10));
 }
 
-/// The peer has forgotten the entry of before, or its operator has removed it.
+/// The peer has forgotten the earlier entry, or its operator has removed it.
 #[test]
-fn token_of_before_a_deletion_never_counts_again() {
+fn token_from_before_a_deletion_never_counts_again() {
     let mut relying = Relying::joined(vec![revoked(5, 1)]);
     let again = |generation| ImportLedger { generation, ..first(7, vec![]) };
     for generation in [2, 4, 6] {
@@ -87,7 +87,7 @@ fn token_of_before_a_deletion_never_counts_again() {
     );
 }
 
-/// No index tells the tokens of the lost end from those that are issued later.
+/// No index distinguishes the tokens of the lost end from those that are issued later.
 #[test]
 fn forgotten_log_without_its_end_stays_refused() {
     let mut relying = Relying::joined(vec![revoked(5, 1)]);

@@ -20,7 +20,7 @@ fn peer_that_lost_its_past_is_held_until_it_is_restored() {
     let fault = held(PeerFault::RolledBack);
     assert_eq!((relying.token(9_000, &[]), relying.through(9_000, &[])), (fault, fault));
     assert_eq!(relying.import(rolled_back), UNCHANGED, "it is held already");
-    // The same log goes on: it stays held, and nobody accepts it in place.
+    // The same log goes on: it stays held, and no operator can accept it in place.
     assert_eq!(relying.import(response(10, 30, vec![revoked(29, 2)])), DONE);
     let refused = Reply::Refused(Refusal::PeerNotApprovable);
     assert_eq!(relying.set(PeerAct::Approve), refused);
@@ -50,7 +50,7 @@ fn retired_incarnation_that_comes_back_holds_the_peer() {
     );
     assert_eq!(relying.import(back.clone()), DONE);
     assert_eq!(relying.token_of(2, 9, &[]), fault);
-    // Forgetting the peer does not make it forget what was replaced.
+    // Forgetting the peer does not forget its replaced incarnations.
     assert_eq!(relying.set(PeerAct::Forget), DONE);
     assert_eq!(relying.import(ImportLedger { generation: 3, ..back }), DONE);
     assert_eq!(relying.copy().fault, Some(PeerFault::IncarnationReused));
@@ -261,7 +261,7 @@ fn peer_over_its_quota_changes_nothing_until_there_is_room() {
     relying.refuses(lowered(response(16, 17, vec![revoked(17, 6)])), Refusal::PeerOverQuota);
 }
 
-/// Otherwise a peer that is founded anew all the time fills the disk.
+/// Otherwise, a peer with one new incarnation after the other would fill the disk.
 #[test]
 fn entries_of_deleted_copies_count_towards_the_quota() {
     let mut relying = Relying::new();

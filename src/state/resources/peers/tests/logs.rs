@@ -1,5 +1,5 @@
-//! Judgement by both complete logs: nothing is compacted or forgotten, no floor is kept, and everything is read again for
-//! each question.
+//! Judgement by both complete logs: nothing is compacted or forgotten, no floor is kept, and everything is
+//! read again for each verdict.
 
 use std::collections::BTreeMap;
 

@@ -97,9 +97,9 @@ fn repair_voids_no_credential_and_adopts_no_shorter_log() {
     assert_eq!((relying.copy().entries, relying.federated()), (0, 1));
 }
 
-/// As without a repair: what is not remembered refuses what it may have covered.
+/// As without a repair: a floor refuses everything that a forgotten entry may have covered.
 #[test]
-fn repair_keeps_floors_and_raises_them_by_what_is_gone() {
+fn repair_keeps_floors_and_raises_them_by_forgotten_entries() {
     let mut relying = Relying::joined(vec![revoked(5, 1)]);
     let m = relying.m();
     relying.wait(limits::FEDERATED_RETENTION.saturating_add(Duration::from_millis(1)));
@@ -145,7 +145,7 @@ fn equal_roots_with_other_content_harm_no_other_peer() {
     let root = Bytes::copy_from_slice(&stated.root(0).expect("a copy").0);
     assert_eq!(relying.import(ImportLedger { root, ..response(10, 11, vec![]) }), DONE);
     assert_eq!(relying.copy().fault, None, "the roots are equal");
-    // The tokens of the peer are judged by what it sent, and no others.
+    // Tokens of this peer are judged by the entries that it sent; tokens of other peers are not.
     let judge = |issuer: &str, number: u8| {
         let idx = LogPosition { incarnation: incarnation(1), index: 4 };
         judge_token(relying.harness.machine.peers().get(&peer_key(issuer)).as_ref(), idx, &[fact(number)])
