@@ -5,7 +5,6 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::admin_audit::Act;
 use super::awaited;
@@ -20,9 +19,6 @@ use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
 use crate::policy::Point;
 use crate::state::{CallContext, LinearizableRead};
 use crate::{json, limits};
-
-/// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Issues an identity to an agent.
 #[utoipa::path(
@@ -50,7 +46,7 @@ pub async fn issue(
     let identified = identified.inspect_err(|error| keep_denied(&app, &caller, error, None))?;
     let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, caller = caller.id(), "agent identity issued");
-    let location = format!("/v1/identity/agents/{}", utf8_percent_encode(agent_id, SEGMENT));
+    let location = format!("/v1/identity/agents/{}", text::segment(agent_id));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     Ok(([(header::LOCATION, location)], NO_STORE, Json(identified)).into_response())
 }

@@ -9,14 +9,13 @@ use axum::http::header::{CACHE_CONTROL, ETAG, IF_MATCH, IF_NONE_MATCH, LOCATION}
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::App;
 use super::caller::{Caller, ManageTools, ReadTools};
 use super::error::Error;
 use super::etag;
 use super::etag::Tags;
-use super::{body, paging};
+use super::{body, paging, text};
 use crate::api::openapi::params::{self, IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
 use crate::state::command::{ToolRow, ToolVersion};
 use crate::state::{self, LinearizableRead, ToolQuery};
@@ -24,9 +23,6 @@ use crate::text::values;
 use crate::tools::entry::{self, ToolEntry, ToolRecord};
 use crate::tools::registry::{Precondition, RegistryChange, RegistryView, Written};
 use crate::{json, limits};
-
-/// Characters that stay unencoded in a path segment (RFC 3986 §2.3, unreserved).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 type ToolId = Result<Path<String>, PathRejection>;
@@ -342,7 +338,7 @@ fn answer_write(door: RegistryView, written: Written) -> Result<Response, Error>
         RegistryView::Every => "/v1/tools",
         RegistryView::Mcp => "/v1/mcp/tools",
     };
-    let location = format!("{list}/{}", utf8_percent_encode(record.tool_id(), RESERVED));
+    let location = format!("{list}/{}", text::segment(record.tool_id()));
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     Ok((StatusCode::CREATED, [(ETAG, etag), (LOCATION, location)], Json(record)).into_response())
 }

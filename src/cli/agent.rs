@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::endpoint::{Connection, ServerArguments, read_token};
 use super::new_file::NewFile;
-use super::output::{self, Format, Output, printable, text};
+use super::output::{self, Format, Output, printable, printable_text, text};
 use crate::text::values;
 
 const AGENT: [&str; 3] = ["v1", "identity", "agent"];
@@ -199,14 +199,14 @@ fn deliver_token(
     if output.format == Format::Json {
         return Ok(output::json(out, identity)?);
     }
-    writeln!(out, "{} is {action}", printable(text(identity, "agent_id")))?;
+    writeln!(out, "{} is {action}", printable_text(identity, "agent_id"))?;
     let capabilities = identity.get("capabilities").and_then(Value::as_array).into_iter().flatten();
     let capabilities: Vec<_> = capabilities.filter_map(Value::as_str).map(printable).collect();
     writeln!(out, "  capabilities  {}", capabilities.join(" "))?;
     if identity.get("blast_radius").is_some() {
-        writeln!(out, "  blast radius  {}", printable(text(identity, "blast_radius")))?;
+        writeln!(out, "  blast radius  {}", printable_text(identity, "blast_radius"))?;
     }
-    writeln!(out, "  expires       {}", printable(text(identity, "expires_at")))?;
+    writeln!(out, "  expires       {}", printable_text(identity, "expires_at"))?;
     if let Some(path) = stored {
         writeln!(out, "  token file    {}", path.display())?;
     }
@@ -286,7 +286,7 @@ fn draw(out: &mut dyn Write, agents: &[Value], root: Option<&str>) -> io::Result
     while let Some((id, before, below)) = open.pop() {
         let Some(agent) = known.get(id) else { continue };
         let [name, status, platform] =
-            ["agent_name", "status", "platform"].map(|name| printable(text(agent, name)));
+            ["agent_name", "status", "platform"].map(|name| printable_text(agent, name));
         let depth = agent.get("delegation_depth").and_then(Value::as_u64).unwrap_or_default();
         writeln!(out, "{before}{name}  {platform}  {status}  depth {depth}  {}", printable(id))?;
         let last = children.remove(id).unwrap_or_default();

@@ -1,8 +1,7 @@
 //! `trust-fabric cluster …`
 
-use std::fs::File;
-use std::io::{self, Read as _, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -10,12 +9,12 @@ use trust_fabric_client::{Method, NodeClient, Request};
 
 use super::Error;
 use super::confirmation::may_go_on;
-use super::endpoint::{Connection, ServerArguments};
-use super::output::{self, Format, Output, printable, text};
+use super::endpoint::{Connection, ServerArguments, read_token};
+use super::output::{self, Format, Output, printable, printable_text};
 use crate::api::admin_socket::ADMIN_SOCKET;
 use crate::config::{self, Config, Peers};
+use crate::node;
 use crate::state::{JoinToken, feature_level};
-use crate::{limits, node};
 
 const MEGABYTE: u64 = 1_000_000;
 const GIGABYTE: u64 = 1_000 * MEGABYTE;
@@ -181,7 +180,7 @@ fn status(view: &View, out: &mut dyn Write) -> Result<(), Error> {
     if view.output.format == Format::Json {
         return Ok(output::json(out, &cluster)?);
     }
-    let (cluster_id, level) = (printable(text(&cluster, "cluster_id")), number(&cluster, "feature_level"));
+    let (cluster_id, level) = (printable_text(&cluster, "cluster_id"), number(&cluster, "feature_level"));
     writeln!(out, "cluster {cluster_id}, feature level {level}, {}", leader_of(&cluster))?;
     let leads = each_member(&cluster).find(|member| member["node_id"] == cluster["leader"]);
     let of_leader = leads.map_or(&Value::Null, |leader| &leader["report"]);
@@ -307,7 +306,7 @@ fn invite(server: &ServerArguments, output: Output, body: &Value, out: &mut dyn 
         return Ok(output::json(out, &created)?);
     }
     let node_id = number(&created, "node_id");
-    let [spiffe_id, end] = ["spiffe_id", "expires_at"].map(|name| printable(text(&created, name)));
+    let [spiffe_id, end] = ["spiffe_id", "expires_at"].map(|name| printable_text(&created, name));
     writeln!(
         io::stderr(),
         "join token of node {node_id}, secret, until {end}:\n\
@@ -318,7 +317,7 @@ fn invite(server: &ServerArguments, output: Output, body: &Value, out: &mut dyn 
          4. start it",
         client.server()
     )?;
-    Ok(writeln!(out, "{}", printable(text(&created, "join_token")))?)
+    Ok(writeln!(out, "{}", printable_text(&created, "join_token"))?)
 }
 
 fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
@@ -357,26 +356,13 @@ pub(super) fn peer_address(config: &Config, peers: &Peers, stated: Option<&Strin
     Ok(address.clone())
 }
 
-/// The join token in a file, without surrounding white space.
-fn read_token(path: &Path) -> Result<String, Error> {
-    let mut text = String::new();
-    let limit = limits::TOKEN_BYTES_MAX as u64;
-    let read = if path.as_os_str() == "-" {
-        io::stdin().take(limit).read_to_string(&mut text)
-    } else {
-        File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text))
-    };
-    read.map_err(|source| Error::File { path: path.to_owned(), source })?;
-    Ok(text.trim().to_owned())
-}
-
 /// Sends a change until it is done: each response waits for a while, and names the reason for the delay.
 fn apply(change: &Change, request: &Request<'_>, out: &mut dyn Write) -> Result<(), Error> {
     let client = change.server.client()?;
     let mut shown = Value::Null;
     loop {
         let answer = super::wait_for(client.send(request))?.body;
-        let wanted = printable(text(&answer, "wanted"));
+        let wanted = printable_text(&answer, "wanted");
         if answer["done"] == true {
             return Ok(writeln!(out, "node {}: {wanted}", change.node_id)?);
         }

@@ -1,7 +1,7 @@
 //! The node that a command calls, and its authentication.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -47,13 +47,16 @@ impl ServerArguments {
     }
 }
 
-/// The token in a file, without surrounding white space.
+/// The token in a file, or in standard input for `-`, without surrounding white space.
 pub(super) fn read_token(path: &Path) -> Result<String, Error> {
     let mut text = String::new();
     let limit = limits::TOKEN_BYTES_MAX as u64;
-    File::open(path)
-        .and_then(|file| file.take(limit).read_to_string(&mut text))
-        .map_err(|source| Error::File { path: path.to_owned(), source })?;
+    let read = if path.as_os_str() == "-" {
+        io::stdin().take(limit).read_to_string(&mut text)
+    } else {
+        File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text))
+    };
+    read.map_err(|source| Error::File { path: path.to_owned(), source })?;
     Ok(text.trim().to_owned())
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use super::output::{printable, text};
+use super::output::{printable, printable_text, text};
 
 /// Maximum characters of a shown value; the JSON output has it whole.
 const VALUE_CHARS_MAX: usize = 120;
@@ -23,15 +23,15 @@ pub(super) fn denial(out: &mut dyn Write, denied: &Value) -> io::Result<()> {
         ("request", "request_id"),
     ];
     for (heading, member) in lines.into_iter().filter(|(_, member)| denied.get(*member).is_some()) {
-        writeln!(out, "{heading:<9} {}", printable(text(denied, member)))?;
+        writeln!(out, "{heading:<9} {}", printable_text(denied, member))?;
     }
     let Some(policy) = denied.get("policy") else { return Ok(()) };
     let age = match policy.get("is_current") {
         Some(Value::Bool(true)) => "",
         _ => ", since replaced: the explanation is of the current one",
     };
-    writeln!(out, "policy    {}{age}", printable(text(policy, "digest")))?;
-    writeln!(out, "\ninput of `{}`", printable(text(policy, "point")))?;
+    writeln!(out, "policy    {}{age}", printable_text(policy, "digest"))?;
+    writeln!(out, "\ninput of `{}`", printable_text(policy, "point"))?;
     members(out, policy.get("input"))?;
     writeln!(out)?;
     decision(out, policy.get("explanation").unwrap_or(&Value::Null))
@@ -66,7 +66,7 @@ pub(super) fn decision(out: &mut dyn Write, explanation: &Value) -> io::Result<(
 }
 
 fn edit(change: &Value) -> String {
-    let member = printable(text(change, "member"));
+    let member = printable_text(change, "member");
     match (change.get("set"), change.get("add"), change.get("remove")) {
         (Some(value), _, _) => format!("{member} is {}", shown(value)),
         (_, Some(element), _) => format!("{member} has {}", shown(element)),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::endpoint::ServerArguments;
-use super::output::{self, Output, printable};
+use super::output::{self, Output, printable_text};
 use crate::token::signing_key::SigningAlgorithm;
 
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
@@ -62,8 +62,8 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             writeln!(
                 out,
                 "{} is retired, {} is active",
-                text(&rotated, "retired"),
-                text(&rotated, "active")
+                printable_text(&rotated, "retired"),
+                printable_text(&rotated, "active")
             )?;
         }
         Command::Taint { kid, server } => {
@@ -72,13 +72,9 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             writeln!(
                 out,
                 "{} is tainted: its signatures are refused from now on",
-                text(&tainted, "tainted")
+                printable_text(&tainted, "tainted")
             )?;
         }
     }
     Ok(())
-}
-
-fn text(answer: &Value, name: &str) -> String {
-    answer.get(name).and_then(Value::as_str).map(printable).unwrap_or_default()
 }

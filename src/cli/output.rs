@@ -81,6 +81,11 @@ pub(super) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The same, [`printable`].
+pub(super) fn printable_text(value: &Value, name: &str) -> String {
+    printable(text(value, name))
+}
+
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null | Value::Bool(false)) => String::new(),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::endpoint::ServerArguments;
 use super::explanation;
-use super::output::{self, Format, Output, printable, text};
+use super::output::{self, Format, Output, printable, printable_text, text};
 use crate::policy::compile::{self, Check};
 use crate::policy::{Bundle, Point};
 use crate::{config, json as strict_json, limits};
@@ -269,9 +269,9 @@ fn show(Show { server, output }: &Show, out: &mut dyn Write) -> Result<(), Error
     if output.format == Format::Json {
         return Ok(output::json(out, &policy)?);
     }
-    writeln!(out, "# policy {}", printable(text(&policy, "digest")))?;
+    writeln!(out, "# policy {}", printable_text(&policy, "digest"))?;
     for source in policy.get("sources").and_then(Value::as_array).into_iter().flatten() {
-        writeln!(out, "\n# --- {}", printable(text(source, "path")))?;
+        writeln!(out, "\n# --- {}", printable_text(source, "path"))?;
         for line in text(source, "text").lines() {
             writeln!(out, "{}", printable(&line.replace('\t', "    ")))?;
         }

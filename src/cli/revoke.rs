@@ -9,7 +9,7 @@ use trust_fabric_client::{NodeClient, Request};
 use super::Error;
 use super::confirmation::is_confirmed;
 use super::endpoint::ServerArguments;
-use super::output::{self, Format, Output, counted, printable};
+use super::output::{self, Format, Output, counted, printable, printable_text};
 use super::pagination;
 use crate::id::WorkloadId;
 use crate::limits;
@@ -268,11 +268,11 @@ fn write_receipt(out: &mut dyn Write, format: Format, receipt: &Value) -> io::Re
     }
     let blocked = if receipt["blocked"] == true { " and blocked" } else { "" };
     writeln!(out, "{} is revoked{blocked}, with everything that derives from it", target(receipt))?;
-    writeln!(out, "  id      {}", text(receipt, "id"))?;
+    writeln!(out, "  id      {}", printable_text(receipt, "id"))?;
     if let Some(agents) = receipt["agents"].as_u64() {
         writeln!(out, "  agents  {agents}")?;
     }
-    writeln!(out, "  at      {} (log index {})", text(receipt, "revoked_at"), receipt["index"])?;
+    writeln!(out, "  at      {} (log index {})", printable_text(receipt, "revoked_at"), receipt["index"])?;
     let left: Vec<_> =
         receipt["not_covered"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !left.is_empty() {
@@ -283,9 +283,9 @@ fn write_receipt(out: &mut dyn Write, format: Format, receipt: &Value) -> io::Re
 
 /// Kind, value and issuer.
 fn target(answer: &Value) -> String {
-    let issuer = text(answer, "issuer");
+    let issuer = printable_text(answer, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
-    format!("{} {}{of}", text(answer, "kind"), text(answer, "value"))
+    format!("{} {}{of}", printable_text(answer, "kind"), printable_text(answer, "value"))
 }
 
 fn affected(page: &Value) -> String {
@@ -321,9 +321,9 @@ fn question(request: &Value, page: Option<&Value>) -> String {
 fn requested_target(request: &Value) -> String {
     let mut names = ["subject", "email", "agent", "client", "jti", "key", "fabric"].into_iter();
     let name = names.find(|name| request.get(*name).is_some()).unwrap_or_default();
-    let issuer = text(request, "issuer");
+    let issuer = printable_text(request, "issuer");
     let of = if issuer.is_empty() { String::new() } else { format!(" of {issuer}") };
-    format!("{name} {}{of}", text(request, name))
+    format!("{name} {}{of}", printable_text(request, name))
 }
 
 pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), Error> {
@@ -337,10 +337,6 @@ pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), E
         ("id", "id"),
     ];
     pagination::list(&arguments.server, &REVOCATIONS, arguments.limit, (arguments.output, &columns), out)
-}
-
-fn text(answer: &Value, name: &str) -> String {
-    answer.get(name).and_then(Value::as_str).map(printable).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 use super::endpoint::ServerArguments;
-use super::output::{self, Format, Output, printable, text};
+use super::output::{self, Format, Output, printable, printable_text};
 use super::pagination;
 use crate::limits;
 use crate::token::event_types::EVENTS_SUPPORTED;
@@ -179,7 +179,7 @@ fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
-    writeln!(out, "stream {} is created", printable(text(&stream, "stream_id")))?;
+    writeln!(out, "stream {} is created", printable_text(&stream, "stream_id"))?;
     Ok(lines(out, &stream, &["aud", "events_delivered", "delivery_method", "endpoint_url"])?)
 }
 
@@ -231,7 +231,7 @@ fn set_status(arguments: &Change, status: &str, out: &mut dyn Write) -> Result<(
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &answer)?);
     }
-    let [stream_id, status] = ["stream_id", "status"].map(|name| printable(text(&answer, name)));
+    let [stream_id, status] = ["stream_id", "status"].map(|name| printable_text(&answer, name));
     Ok(writeln!(out, "stream {stream_id} is {status}")?)
 }
 
