@@ -302,7 +302,7 @@ pub const OUTBOX_EVENTS_DROPPED_PER_APPEND: usize = 4;
 /// Maximum size of a relayed event (claims, subject identifier and `txn`, as JSON); a signal beyond it: 400.
 /// The SET that carries it stays within [`TOKEN_BYTES_MAX`], so that a receiver of this product accepts it.
 /// Metric: `svc_signals_total{result="invalid"}`.
-pub const EVENT_SAID_BYTES_MAX: usize = 5 * 1024;
+pub const RELAYED_EVENT_BYTES_MAX: usize = 5 * 1024;
 /// Maximum event types that a stream can request.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const STREAM_EVENT_TYPES_MAX: usize = 64;
@@ -462,7 +462,7 @@ pub const SYNC_ENTRIES_MAX: usize = 5000;
 pub const SYNC_ENTRIES_MIN: usize = 100;
 /// Maximum size of a response to a call between fabrics; a larger one is neither sent nor accepted.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
-pub const SYNC_ANSWER_BYTES_MAX: usize = 1024 * 1024;
+pub const SYNC_RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum length of a page cursor in a response of a peer.
 /// Metric: `svc_federation_calls_total{result="malformed"}`.
 pub const SYNC_CURSOR_BYTES_MAX: usize = 256;
@@ -485,9 +485,9 @@ pub const SYNC_HELD_MAX: usize = 512;
 pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time beyond the requested hold within which a peer must have answered a call.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
-pub const SYNC_ANSWER_WAIT: Duration = Duration::from_secs(2);
+pub const SYNC_RESPONSE_WAIT: Duration = Duration::from_secs(2);
 /// Minimum of that time for a peer with a short lease.
-pub const SYNC_ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
+pub const SYNC_RESPONSE_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Minimum wait before a failed call to a peer is repeated; also the wait after a response without entries
 /// that was not held, or that was imported.
 pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -501,7 +501,7 @@ pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
 pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
 /// Maximum entries of peers in commands in flight, so that a peer's flood does not delay other writes. A set
 /// of keys counts as all of them.
-pub const IMPORTS_UNDER_WAY_MAX: usize = 256;
+pub const IMPORTS_IN_FLIGHT_MAX: usize = 256;
 /// Interval at which the position in an idle peer's log is written to our log.
 pub const PEER_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -626,9 +626,9 @@ pub const POLICY_CHANGES_SHOWN_MAX: usize = 10;
 /// Maximum time of one evaluation of a changed input; beyond it: it does not count as allowed.
 pub const POLICY_CHANGE_TIMEOUT: Duration = Duration::from_millis(5);
 /// Maximum recent denials that a node retains for explanations; beyond it: the oldest are removed.
-pub const DENIALS_KEPT_MAX: usize = 10_000;
+pub const DENIALS_RETAINED_MAX: usize = 10_000;
 /// Maximum size of the retained denials together; beyond it: the oldest are removed.
-pub const DENIALS_KEPT_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub const DENIALS_RETAINED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum length of the public reason of a denial; beyond it: truncated.
 pub const POLICY_REASON_BYTES_MAX: usize = 512;
 /// Maximum length of the message from the compiling process; beyond it: truncated.

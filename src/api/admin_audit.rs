@@ -10,7 +10,7 @@ use crate::tools::audit::{Decision, Draft, PendingEntry};
 #[must_use = "an act that is dropped is recorded as one whose outcome is not known"]
 pub struct Act {
     open: PendingEntry,
-    what: String,
+    description: String,
 }
 
 /// Runs a change of a stream. If an operator changes another owner's stream, it is an administrative act.
@@ -20,7 +20,7 @@ pub struct Act {
 pub async fn on_stream<T, E>(
     (app, current): (&App, &LinearizableRead),
     caller: &CallContext,
-    (what, stream_id): (&str, &str),
+    (description, stream_id): (&str, &str),
     change: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Error>
 where
@@ -31,7 +31,7 @@ where
     if owner == caller.name() {
         return Ok(change.await?);
     }
-    let act = Act::begin(app, caller, format!("{what} stream {stream_id} of {owner}"))?;
+    let act = Act::begin(app, caller, format!("{description} stream {stream_id} of {owner}"))?;
     act.end(change.await.map_err(Error::from), |_| String::new()).await
 }
 
@@ -40,9 +40,9 @@ impl Act {
     ///
     /// # Errors
     /// 503 if the entry cannot be written; the act must not be done then.
-    pub fn begin(app: &App, caller: &CallContext, what: impl Into<String>) -> Result<Self, Error> {
+    pub fn begin(app: &App, caller: &CallContext, description: impl Into<String>) -> Result<Self, Error> {
         let open = app.audit.begin(Draft::act(caller, app.clock.now()))?;
-        Ok(Self { open, what: what.into() })
+        Ok(Self { open, description: description.into() })
     }
 
     /// Records the outcome and returns it. `describe` adds to the entry of a successful act.
@@ -54,18 +54,18 @@ impl Act {
         outcome: Result<T, Error>,
         describe: impl FnOnce(&T) -> String,
     ) -> Result<T, Error> {
-        let Self { open, what } = self;
+        let Self { open, description } = self;
         let (decision, result) = match &outcome {
             Ok(done) => (Decision::Allow, describe(done)),
             Err(error) if error.is_of_server() => (Decision::Error, error.description().to_owned()),
             Err(error) => (Decision::Deny, error.description().to_owned()),
         };
-        let notes = if result.is_empty() { what.clone() } else { format!("{what}: {result}") };
+        let notes = if result.is_empty() { description.clone() } else { format!("{description}: {result}") };
         let recorded = open.record(|draft| (draft.decision, draft.notes) = (decision, notes)).await;
         match (recorded, outcome) {
             (Err(error), Ok(_)) => {
                 let text = format!(
-                    "{what}: done, but not audited, because this node cannot write its audit journal; send the same \
+                    "{description}: done, but not audited, because this node cannot write its audit journal; send the same \
                      request again, to another node or to this one once its disk has space: it is audited then"
                 );
                 Err(Error::unavailable(text).with_detail(error))

@@ -67,13 +67,15 @@ struct Kept {
 }
 
 impl Denials {
-    /// Retains a denial, and removes the oldest ones beyond [`limits::DENIALS_KEPT_MAX`] and
-    /// [`limits::DENIALS_KEPT_BYTES_MAX`].
+    /// Retains a denial, and removes the oldest ones beyond [`limits::DENIALS_RETAINED_MAX`] and
+    /// [`limits::DENIALS_RETAINED_BYTES_MAX`].
     pub fn keep(&self, denied: DeniedRequest) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes += denied.bytes();
         kept.denied.push_back(denied);
-        while kept.denied.len() > limits::DENIALS_KEPT_MAX || kept.bytes > limits::DENIALS_KEPT_BYTES_MAX {
+        while kept.denied.len() > limits::DENIALS_RETAINED_MAX
+            || kept.bytes > limits::DENIALS_RETAINED_BYTES_MAX
+        {
             let Some(oldest) = kept.denied.pop_front() else { break };
             kept.bytes -= oldest.bytes();
         }
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn oldest_denials_are_removed_beyond_the_number() {
         let denials = Denials::default();
-        for number in 0..=limits::DENIALS_KEPT_MAX {
+        for number in 0..=limits::DENIALS_RETAINED_MAX {
             denials.keep(denied(number, 0));
         }
         assert_eq!(kept_from(&denials, 2), [false, true]);
@@ -156,10 +158,10 @@ mod tests {
     fn oldest_denials_are_removed_beyond_the_size() {
         let denials = Denials::default();
         for number in 0..3 {
-            denials.keep(denied(number, limits::DENIALS_KEPT_BYTES_MAX / 2));
+            denials.keep(denied(number, limits::DENIALS_RETAINED_BYTES_MAX / 2));
         }
         assert_eq!(kept_from(&denials, 3), [false, false, true]);
-        denials.keep(denied(3, limits::DENIALS_KEPT_BYTES_MAX));
+        denials.keep(denied(3, limits::DENIALS_RETAINED_BYTES_MAX));
         denials.keep(denied(4, 0));
         assert_eq!(kept_from(&denials, 5), [false, false, false, false, true]);
     }

@@ -149,8 +149,8 @@ pub async fn invite(
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| Error::internal("the system provides no random bytes"))?;
     let caller = caller.with_key(&parts, &bytes)?;
     let purpose = replaces.map(|replaced| format!(" to replace node {replaced}")).unwrap_or_default();
-    let what = format!("create a join token{purpose}{}", forced_note(force));
-    let act = Act::begin(&app, &caller, what)?;
+    let description = format!("create a join token{purpose}{}", forced_note(force));
+    let act = Act::begin(&app, &caller, description)?;
     let digest = JoinToken::digest_of(&secret);
     let allocated = app.state.on_behalf_of(&caller).allocate_node(digest, role, replaces).await;
     let allocated = allocated.map_err(Error::from).and_then(|allocated| {
@@ -231,8 +231,8 @@ pub async fn promote(
     request: Request,
 ) -> Result<Response, Error> {
     let node_id = known(node_id)?;
-    let what = format!("promote node {node_id}");
-    change(&app, caller, (node_id, NodeRole::Voter), what, &request.into_parts().0).await
+    let description = format!("promote node {node_id}");
+    change(&app, caller, (node_id, NodeRole::Voter), description, &request.into_parts().0).await
 }
 
 /// Removes a member, or a node that is about to join, for ever: its id is not used again.
@@ -262,8 +262,8 @@ pub async fn remove(
     if !is_forced {
         check_minters(&app, node_id).await?;
     }
-    let what = format!("remove node {node_id}{}", forced_note(is_forced));
-    change(&app, caller, (node_id, NodeRole::Removed), what, &request.into_parts().0).await
+    let description = format!("remove node {node_id}{}", forced_note(is_forced));
+    change(&app, caller, (node_id, NodeRole::Removed), description, &request.into_parts().0).await
 }
 
 fn known(node_id: Result<Path<u64>, PathRejection>) -> Result<u64, Error> {
@@ -315,12 +315,12 @@ async fn change(
     app: &App,
     caller: Caller<ClusterAdmin>,
     (node_id, role): (u64, NodeRole),
-    what: String,
+    description: String,
     parts: &Parts,
 ) -> Result<Response, Error> {
     let wanted = if role == NodeRole::Voter { "voter" } else { "removed" };
     let caller = caller.with_key(parts, b"")?;
-    let act = Act::begin(app, &caller, what)?;
+    let act = Act::begin(app, &caller, description)?;
     let changed = app.state.on_behalf_of(&caller).want_role(node_id, role).await;
     act.end(changed.map_err(Error::from), |_| String::new()).await?;
     tracing::warn!(node_id, wanted, caller = caller.id(), "change of a member requested");

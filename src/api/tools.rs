@@ -62,7 +62,7 @@ pub async fn register_mcp(
 }
 
 async fn register_through(
-    door: RegistryView,
+    view: RegistryView,
     app: &App,
     caller: Caller<ManageTools>,
     request: Request,
@@ -71,14 +71,14 @@ async fn register_through(
     // Preconditions belong to the tool, not to the list.
     etag::refuse(&parts.headers, &[IF_MATCH, IF_NONE_MATCH])?;
     let entry = json::read::<ToolEntry>(&bytes)?.validate()?;
-    if let Some(protocol) = door.protocol()
+    if let Some(protocol) = view.protocol()
         && !entry.protocols().iter().any(|known| known == protocol)
     {
         return Err(Error::invalid_request(format!("protocols: must include {protocol} here")));
     }
     let caller = caller.with_key(&parts, &bytes)?;
     let written = app.registry.register(entry, &caller).await?;
-    answer_write(door, written)
+    answer_write(view, written)
 }
 
 /// Registers or replaces a tool.
@@ -158,8 +158,8 @@ fn answer_list(
     query: &paging::QueryParams,
     protocol: Option<&str>,
 ) -> Result<Response, Error> {
-    let asked = query.page()?;
-    let wanted = ToolQuery { after: asked.after.as_deref(), protocol, limit: asked.limit };
+    let page = query.page()?;
+    let wanted = ToolQuery { after: page.after.as_deref(), protocol, limit: page.limit };
     let page = app.registry.tools(current, wanted)?;
     let records = page.rows.into_iter().map(ToolRecord::try_from).collect::<Result<Vec<_>, _>>()?;
     paging::answer(uri, &records, page.next.as_deref())
@@ -198,11 +198,11 @@ pub async fn get_mcp(
 fn answer_one(
     app: &App,
     current: &LinearizableRead,
-    door: RegistryView,
+    view: RegistryView,
     tool_id: &str,
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
-    let row = app.registry.tool(current, tool_id, door)?;
+    let row = app.registry.tool(current, tool_id, view)?;
     if !if_match(headers)?.holds_for(&row) {
         return Err(state::Error::PreconditionFailed.into());
     }
@@ -275,7 +275,7 @@ pub async fn deregister_mcp_by_query(
 }
 
 async fn deregister_through(
-    door: RegistryView,
+    view: RegistryView,
     app: &App,
     caller: Caller<ManageTools>,
     tool_id: String,
@@ -285,7 +285,7 @@ async fn deregister_through(
     etag::refuse(&parts.headers, &[IF_NONE_MATCH])?;
     let condition = if_match(&parts.headers)?;
     let caller = caller.with_key(&parts, b"")?;
-    app.registry.deregister(tool_id, door, condition, &caller).await?;
+    app.registry.deregister(tool_id, view, condition, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -328,13 +328,13 @@ fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
     }
 }
 
-fn answer_write(door: RegistryView, written: Written) -> Result<Response, Error> {
+fn answer_write(view: RegistryView, written: Written) -> Result<Response, Error> {
     let etag = HeaderValue::try_from(etag_of(&written.row)?).map_err(Error::internal)?;
     let record = ToolRecord::try_from(written.row)?;
     if written.outcome != RegistryChange::Registered {
         return Ok(([(ETAG, etag)], Json(record)).into_response());
     }
-    let list = match door {
+    let list = match view {
         RegistryView::Every => "/v1/tools",
         RegistryView::Mcp => "/v1/mcp/tools",
     };

@@ -13,7 +13,7 @@ use super::{Corrupt, Handle, Machine, StateHash, View};
 pub(crate) struct StateFiles(Database);
 
 /// Term and node of the leader, and index of a log entry.
-pub(crate) type LogPlace = (u64, u64, u64);
+pub(crate) type EntryPosition = (u64, u64, u64);
 
 impl StateFiles {
     /// Opens the files of `M` in `directory`.
@@ -33,7 +33,7 @@ impl StateFiles {
     ///
     /// # Errors
     /// If a row is corrupt, or no entry was applied.
-    pub(crate) fn last(&self) -> io::Result<LogPlace> {
+    pub(crate) fn last(&self) -> io::Result<EntryPosition> {
         let last = self.0.applied().map_err(|corrupt| reason(&corrupt))?;
         let last = last.ok_or_else(|| io::Error::other("the state has no log entry"))?;
         Ok((last.leader_id.term(), *last.leader_id.node_id(), last.index))

@@ -171,7 +171,7 @@ pub async fn run(
         shown = steps::show(&mut page, &endpoints, &clock) => shown,
     };
     if shown.is_ok() && !options.once {
-        steps::say_how_to_go_on(&mut page, &endpoints)?;
+        steps::show_next_steps(&mut page, &endpoints)?;
     } else {
         shutdown.cancel();
     }

@@ -242,7 +242,7 @@ async fn show_revocation(
 }
 
 /// Suggested commands.
-pub(super) fn say_how_to_go_on(page: &mut DemoOutput<'_>, endpoints: &DemoEndpoints) -> Result<(), Error> {
+pub(super) fn show_next_steps(page: &mut DemoOutput<'_>, endpoints: &DemoEndpoints) -> Result<(), Error> {
     let DemoEndpoints { broker, program, .. } = endpoints;
     page.heading("The broker keeps running. Try:")?;
     page.command(&exchange_command(endpoints))?;

@@ -195,7 +195,7 @@ impl Engine {
     /// ends.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        let answer = self.hold.clamp(limits::SYNC_ANSWER_WAIT_MIN, limits::SYNC_ANSWER_WAIT);
+        let answer = self.hold.clamp(limits::SYNC_RESPONSE_WAIT_MIN, limits::SYNC_RESPONSE_WAIT);
         self.next_hold() + answer
     }
 

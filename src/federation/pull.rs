@@ -65,7 +65,7 @@ impl Puller {
         reports: Arc<Reports>,
         origins: Vec<Origin>,
     ) -> Self {
-        let entries = Semaphore::new(limits::IMPORTS_UNDER_WAY_MAX);
+        let entries = Semaphore::new(limits::IMPORTS_IN_FLIGHT_MAX);
         Self { state, clock, metrics, reports, origins, entries }
     }
 
@@ -182,7 +182,7 @@ impl Puller {
     ) -> Result<Answer, Failure> {
         let body =
             serde_json::to_vec(&call.request).map_err(|error| Failure::Unanswered(error.to_string()))?;
-        let (patience, most) = (engine.patience(), limits::SYNC_ANSWER_BYTES_MAX);
+        let (patience, most) = (engine.patience(), limits::SYNC_RESPONSE_BYTES_MAX);
         let response = client.post(endpoint, PATH, body.into(), patience, most).await;
         let response = response.map_err(|error| Failure::Unanswered(error.to_string()))?;
         match response.status {
@@ -288,7 +288,7 @@ fn known_of(copy: &PeerCopy) -> Known {
 
 /// Permits for a command in flight. A set of keys is as large as all entries of a command.
 fn permits_of(part: &ImportLedger) -> u32 {
-    let permits = if part.keys.is_some() { limits::IMPORTS_UNDER_WAY_MAX } else { part.entries.len().max(1) };
+    let permits = if part.keys.is_some() { limits::IMPORTS_IN_FLIGHT_MAX } else { part.entries.len().max(1) };
     u32::try_from(permits).unwrap_or(u32::MAX)
 }
 

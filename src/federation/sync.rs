@@ -333,11 +333,11 @@ impl Federation {
     /// next page.
     fn cut(&self, peer: &Peer, page: LedgerPage, keys: &SyncKeys) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
         let bytes_of_keys = serde_json::to_string(keys).map_or(usize::MAX, |text| text.len());
-        let room = limits::SYNC_ANSWER_BYTES_MAX - HEAD_BYTES;
+        let room = limits::SYNC_RESPONSE_BYTES_MAX - HEAD_BYTES;
         let mut room = room.saturating_sub(bytes_of_keys);
         let (mut entries, mut last) = (Vec::with_capacity(page.entries.len()), None);
         for mut entry in latest(page.entries) {
-            let place = place_of(&entry);
+            let cursor = cursor_of(&entry);
             self.conceal(&peer.disclose, &mut entry);
             let entry = entry_of(entry);
             let bytes = bytes_max(&entry);
@@ -346,7 +346,7 @@ impl Federation {
             }
             room = room.saturating_sub(bytes);
             entries.push(entry);
-            last = place;
+            last = cursor;
         }
         (entries, page.next)
     }
@@ -418,7 +418,7 @@ fn entry_of(entry: LedgerEntry) -> SyncEntry {
 }
 
 /// The position of an entry in the order of the ledger.
-fn place_of(entry: &LedgerEntry) -> Option<LedgerCursor> {
+fn cursor_of(entry: &LedgerEntry) -> Option<LedgerCursor> {
     let by = entry.by.map(|by| by.as_bytes().to_vec()).unwrap_or_default();
     LedgerCursor::after_entry(entry.index, &[&entry.id.as_bytes()[..], &by].concat())
 }

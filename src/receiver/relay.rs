@@ -32,13 +32,13 @@ pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
     let via: Vec<String> = set.via.iter().chain([&set.iss]).cloned().collect();
     let via_bytes = Value::from(via.as_slice()).to_string().len();
     let subject_bytes = sub_id.to_string().len().saturating_add(txn).saturating_add(via_bytes);
-    if subject_bytes > limits::EVENT_SAID_BYTES_MAX {
+    if subject_bytes > limits::RELAYED_EVENT_BYTES_MAX {
         let rule = "must be at most 5120 bytes as JSON, with txn and svc_via, to be relayed";
         return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
     }
     let event = |event: &EventClaims| {
         let claims = Value::Object(event.claims.clone()).to_string().len();
-        if subject_bytes.saturating_add(claims) > limits::EVENT_SAID_BYTES_MAX {
+        if subject_bytes.saturating_add(claims) > limits::RELAYED_EVENT_BYTES_MAX {
             let name = event.uri.rsplit('/').next().unwrap_or_default();
             let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be relayed";
             return Err(Error::Invalid { field: format!("events.{name}"), rule });

@@ -233,7 +233,7 @@ mod tests {
         let empty = SecurityEvent { event_type, txn: Some(txn.clone()), ..event().event };
         let used = [&empty.sub_id, &json!(txn), &json!(empty.via), &json!({"a": ""})];
         let used: usize = used.map(|part| part.to_string().len()).iter().sum();
-        let claims = json!({"a": "x".repeat(limits::EVENT_SAID_BYTES_MAX - used)});
+        let claims = json!({"a": "x".repeat(limits::RELAYED_EVENT_BYTES_MAX - used)});
         let largest = SecurityEvent { claims: claims.as_object().cloned().expect("object"), ..empty };
         let id = EventId { index: u64::MAX, number: u32::MAX };
         let event = OutboxEvent { id, event: largest, ..event() };

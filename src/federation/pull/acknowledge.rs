@@ -69,7 +69,7 @@ impl Puller {
         else {
             return false;
         };
-        let (patience, most) = (limits::SYNC_ANSWER_WAIT, limits::SYNC_ANSWER_BYTES_MAX);
+        let (patience, most) = (limits::SYNC_RESPONSE_WAIT, limits::SYNC_RESPONSE_BYTES_MAX);
         match client.post(endpoint, PATH, body.into(), patience, most).await {
             Ok(response) if response.status == 200 => true,
             Ok(response) => {

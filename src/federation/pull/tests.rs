@@ -281,7 +281,7 @@ fn set_of_keys_takes_every_permit_of_imports() {
     let keys = Some(PeerKeys::default());
     assert_eq!(permits_of(&ImportLedger::default()), 1);
     let most = permits_of(&ImportLedger { keys, ..ImportLedger::default() });
-    assert_eq!(most as usize, limits::IMPORTS_UNDER_WAY_MAX);
+    assert_eq!(most as usize, limits::IMPORTS_IN_FLIGHT_MAX);
 }
 
 /// The lease of the copy on which `honours_lease` of this fabric and `lease_ms` of the peer are in force, and how long after

@@ -74,12 +74,12 @@ const VIA: &str = r#"["https://first.example","https://idp.example"]"#;
 
 /// The part of the limit that `txn`, `svc_via` and the subject leave.
 fn left_by(sub_id: &Value) -> usize {
-    limits::EVENT_SAID_BYTES_MAX - sub_id.to_string().len() - r#""t-1""#.len() - VIA.len()
+    limits::RELAYED_EVENT_BYTES_MAX - sub_id.to_string().len() - r#""t-1""#.len() - VIA.len()
 }
 
 #[test]
 fn event_at_limit_is_relayed_and_one_byte_more_is_refused() {
-    assert_eq!(limits::EVENT_SAID_BYTES_MAX, 5120, "as the refusal says");
+    assert_eq!(limits::RELAYED_EVENT_BYTES_MAX, 5120, "as the refusal says");
     // As it is relayed.
     let alice_of_idp = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
     let most = left_by(&alice_of_idp);
@@ -113,7 +113,8 @@ fn subject_at_limit_is_relayed_and_one_byte_more_is_refused() {
     );
     assert_eq!(relay(&two(spare + 1), "urn:other").expect("is accepted"), []);
     // Fields that the format does not have are not relayed and do not count.
-    let wordy = json!({"format": "opaque", "id": "alice", "more": "x".repeat(limits::EVENT_SAID_BYTES_MAX)});
+    let wordy =
+        json!({"format": "opaque", "id": "alice", "more": "x".repeat(limits::RELAYED_EVENT_BYTES_MAX)});
     assert!(relay(&wordy, SESSION_REVOKED).is_ok());
 }
 

@@ -245,13 +245,13 @@ async fn without_acknowledgement_only_one_window_is_delivered() {
 async fn large_events_are_split_over_responses() {
     let harness = start().await;
     let large = || {
-        let text = "a".repeat(limits::EVENT_SAID_BYTES_MAX - 100);
+        let text = "a".repeat(limits::RELAYED_EVENT_BYTES_MAX - 100);
         event(WANTED, json!({ "reason": text }).as_object().cloned().expect("object"))
     };
     let most = limits::POLL_EVENTS_MAX;
     harness.append((0..most).map(|_| large()).collect()).await;
     let first = harness.poll(&json!({})).await;
-    let expected = limits::POLL_RESPONSE_BYTES_FULL.div_ceil(limits::EVENT_SAID_BYTES_MAX);
+    let expected = limits::POLL_RESPONSE_BYTES_FULL.div_ceil(limits::RELAYED_EVENT_BYTES_MAX);
     assert!((expected..expected + 5).contains(&first.sets.len()), "{}", first.sets.len());
     assert_eq!(first.more_available, Some(true));
     let second = harness.poll(&json!({"ack": jtis(&first)})).await;

@@ -18,7 +18,7 @@ const AGENT: &str = "wimse://a.example/agent/mcp/1";
 
 impl StateHarness {
     /// Feed events from `from` on.
-    pub fn told_from(&self, from: EventId) -> Vec<FeedEvent> {
+    pub fn feed_events_from(&self, from: EventId) -> Vec<FeedEvent> {
         let mut events = Vec::new();
         read(&self.rows, from, &mut |event| {
             events.push(event);
@@ -37,17 +37,17 @@ impl StateHarness {
             assert_eq!((event.result.as_str(), event.at), ("ok", START));
             format!("{} {} [{target}] {detail}", event.kind, event.subject)
         };
-        self.told_from(from).into_iter().map(text).collect()
+        self.feed_events_from(from).into_iter().map(text).collect()
     }
 
     /// Kinds of all feed events.
     pub fn feed_kinds(&self) -> Vec<String> {
-        self.told_from(EventId::default()).into_iter().map(|event| event.kind).collect()
+        self.feed_events_from(EventId::default()).into_iter().map(|event| event.kind).collect()
     }
 
     /// Ids of the feed events of this kind.
     pub fn feed_ids_of(&self, kind: &str) -> Vec<EventId> {
-        let events = self.told_from(EventId::default());
+        let events = self.feed_events_from(EventId::default());
         events.into_iter().filter(|event| event.kind == kind).map(|event| event.id).collect()
     }
 
@@ -216,11 +216,12 @@ fn ids_increase_within_and_across_entries() {
     let mut harness = StateHarness::default();
     harness.apply(START, vec![policy("a"), policy("b")]);
     harness.apply(START, vec![policy("c")]);
-    let ids: Vec<EventId> = harness.told_from(EventId::default()).into_iter().map(|event| event.id).collect();
+    let ids: Vec<EventId> =
+        harness.feed_events_from(EventId::default()).into_iter().map(|event| event.id).collect();
     let id = |index, number| EventId { index, number };
     assert_eq!(ids, [id(1, 0), id(1, 1), id(2, 0)]);
     assert_eq!(*harness.machine.feed_end().borrow(), id(2, 1));
-    let from: Vec<EventId> = harness.told_from(id(1, 1)).into_iter().map(|event| event.id).collect();
+    let from: Vec<EventId> = harness.feed_events_from(id(1, 1)).into_iter().map(|event| event.id).collect();
     assert_eq!(from, [id(1, 1), id(2, 0)], "from the requested id on");
 }
 
@@ -240,7 +241,7 @@ fn long_text_is_truncated() {
     let mut harness = StateHarness::default();
     let long = "x".repeat(limits::FEED_TEXT_BYTES_MAX);
     harness.apply(START, vec![policy(&long), policy(&format!("{long}y"))]);
-    let events = harness.told_from(EventId::default());
+    let events = harness.feed_events_from(EventId::default());
     assert_eq!((events[0].subject.as_str(), events[1].subject.as_str()), (long.as_str(), long.as_str()));
 }
 
@@ -272,7 +273,7 @@ fn oldest_events_are_dropped_in_one_range() {
     harness.one(START, policy("b"));
     let first = EventId { index: at_once + 1, number: 0 };
     assert_eq!((harness.span().begin, harness.span().events), (first, limits::FEED_EVENTS_MAX));
-    let events = harness.told_from(EventId::default());
+    let events = harness.feed_events_from(EventId::default());
     assert_eq!((events.len() as u64, events[0].id), (limits::FEED_EVENTS_MAX, first));
     harness.one(START, policy("c"));
     assert_eq!(harness.span().begin, first, "not with each new event");
@@ -286,7 +287,7 @@ fn entry_drops_repeatedly_but_none_of_its_own_events() {
     harness.apply(START, (0..many).map(|number| policy(&number.to_string())).collect());
     assert_eq!(harness.span().events, limits::FEED_EVENTS_MAX + 9);
     assert_eq!(harness.span().begin, EventId { index: 3 * at_once + 1, number: 0 });
-    let events = harness.told_from(EventId::default());
+    let events = harness.feed_events_from(EventId::default());
     assert_eq!(events.len() as u64, harness.span().events);
     assert_eq!(events.iter().filter(|event| event.kind == "cluster").count() as u64, many);
 }

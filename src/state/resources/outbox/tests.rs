@@ -264,7 +264,7 @@ fn large_event_drops_as_many_bytes_as_it_adds() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     harness.one(START, signal("1", &many));
     harness.set_bytes(limits::OUTBOX_BYTES_MAX);
-    let large = "x".repeat(limits::EVENT_SAID_BYTES_MAX);
+    let large = "x".repeat(limits::RELAYED_EVENT_BYTES_MAX);
     harness.one(START, signal("2", &[&large]));
     assert!(harness.outbox().bytes <= limits::OUTBOX_BYTES_MAX, "{}", harness.outbox().bytes);
     assert!(harness.waiting().len() > 100, "no more is dropped than necessary: {}", harness.waiting().len());

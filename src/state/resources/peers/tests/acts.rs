@@ -126,8 +126,11 @@ fn changes_of_a_peer_are_federation_events_of_the_feed() {
     assert_eq!(relying.import(ImportLedger { root: other_root, ..response(10, 11, vec![]) }), DONE);
     assert_eq!(relying.set(PeerAct::Approve), DONE);
     assert_eq!(relying.set(PeerAct::Forget), DONE);
-    let events =
-        relying.harness.told_from(EventId::default()).into_iter().filter(|event| event.kind != "cluster");
+    let events = relying
+        .harness
+        .feed_events_from(EventId::default())
+        .into_iter()
+        .filter(|event| event.kind != "cluster");
     let events =
         events.map(|event| (event.kind, event.subject, event.target, event.detail.unwrap_or_default()));
     let adopted = format!("peer has incarnation {}", incarnation(1));
