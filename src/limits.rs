@@ -293,8 +293,8 @@ pub const STREAM_BACKLOG_EVENTS_MAX: usize = 100_000;
 pub const STREAM_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Retention of events in the outbox, in elapsed time: a little longer than [`STREAM_RETENTION`].
 pub const OUTBOX_RETENTION: Duration = Duration::from_secs(24 * 3600 + 600);
-/// Maximum size of the outbox with the overhead of its rows; beyond it the oldest events are dropped, and
-/// streams count them as missed.
+/// Maximum size of the outbox with the overhead of its rows; beyond it the oldest events are dropped: a stream that had not
+/// delivered them is paused, with that reason, and counts them as dropped.
 pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Maximum events dropped per appended event, unless that one is larger: more than one, so that their number
 /// falls.

@@ -190,7 +190,11 @@ impl PeerTokens {
             .collect()
     }
 
+    /// A paused peer is refused for that reason, whether or not it has a lease: it is often paused because it is silent.
     fn lease(&self, fresh: &LeaseProof, peer: &AcceptedPeer) -> Result<SourceProof, Refused> {
+        if self.0.state.is_peer_paused(&peer.issuer) {
+            return Err(Refused::Paused(peer.name.clone()));
+        }
         let generation = self.0.state.peer_generation(&peer.issuer);
         let source = Source { id: peer_key(&peer.issuer), generation };
         let lease = self.0.state.source_lease(fresh, source, peer.stale_after);

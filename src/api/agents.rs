@@ -60,7 +60,9 @@ pub async fn issue(
 pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<Response, Error> {
     app.identity.configured()?;
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
-    let identified = app.identity.renew(bearer).await?;
+    let identified = app.identity.renew(bearer).await;
+    let agent_id = Some(bearer.sub().as_str());
+    let identified = identified.inspect_err(|error| keep_denied(&app, &caller, error, agent_id))?;
     let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");
     Ok((NO_STORE, Json(identified)).into_response())

@@ -29,7 +29,7 @@ pub fn answer(headers: &HeaderMap, media: &'static str, document: String) -> Res
             matches!(candidate.trim(), "*") || candidate.trim().trim_start_matches("W/") == etag
         });
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
-    let age = format!("public, max-age={}", limits::JWKS_MAX_AGE.as_secs());
+    let age = format!("public, max-age={}, must-revalidate", limits::JWKS_MAX_AGE.as_secs());
     let cache = HeaderValue::try_from(age).map_err(Error::internal)?;
     let common = [
         (header::ETAG, etag),

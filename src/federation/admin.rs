@@ -117,8 +117,12 @@ impl Federation {
         Ok(())
     }
 
-    /// Whether the credentials of a peer are refused although no operator has paused it.
+    /// Whether the credentials of a peer are refused although no operator has paused it, or a peer names a position beyond the
+    /// end of our log.
     pub fn lacks_a_peer(&self) -> bool {
+        if self.calls.are_ahead() {
+            return true;
+        }
         let is_well = |status: PeerStatus| {
             matches!(status.state, PeerState::NotRead | PeerState::Live | PeerState::Paused)
         };

@@ -78,6 +78,11 @@ impl Calls {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner).insert(issuer.to_owned())
     }
 
+    /// Whether the last call of a peer named a position beyond the end of our log.
+    pub(super) fn are_ahead(&self) -> bool {
+        !self.ahead.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// The last call of a peer.
     pub(super) fn last(&self, issuer: &str) -> Option<LastCall> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).get(issuer).copied()

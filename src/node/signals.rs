@@ -72,8 +72,10 @@ pub(super) fn receiver(
     clock: &Clock,
     metrics: &Metrics,
 ) -> Receiver {
+    let peers = config.federation.iter().flat_map(|federation| federation.peers.iter());
     Receiver {
         own_issuer: config.fabric.issuer.clone(),
+        peer_issuers: peers.map(|peer| peer.issuer.clone()).collect(),
         issuers: config.signals.clone(),
         operators: CallerFacts::of_certificates(&config.fabric.issuer, config.callers.operators()),
         credential_issuers: CredentialIssuers::new(&config.fabric.issuer, &config.issuers),

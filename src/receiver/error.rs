@@ -88,6 +88,7 @@ impl Error {
                 state::Error::TooManyRevocations
                 | state::Error::Lease(_)
                 | state::Error::ReadIndex(_)
+                | state::Error::PeersSilent(_)
                 | state::Error::Write(_) => "unavailable",
                 _ => "error",
             },

@@ -10,6 +10,7 @@ mod error;
 mod issuers;
 pub(crate) mod relay;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -33,6 +34,8 @@ use crate::token::subject_id;
 /// Receives signals.
 pub struct Receiver {
     pub own_issuer: String,
+    /// Issuers of the peer fabrics, whose events are not relayed: each fabric sends its own events to its streams.
+    pub peer_issuers: BTreeSet<String>,
     /// The issuers whose signals are received.
     pub issuers: SignalIssuers,
     /// The facts of all callers with `cluster.admin`.
@@ -166,7 +169,8 @@ impl Receiver {
         let permit = self.decide(&set, caller.id(), matches!(form, Form::Signed(_)))?;
         let effects = effects::effects(&set, &permit, &facts, now)?;
         check_blocks(&effects, issuer, form, &caller.facts, &self.operators)?;
-        let events = if facts.may_relay { events } else { Vec::new() };
+        let may_relay = facts.may_relay && !self.peer_issuers.contains(&issuer.iss);
+        let events = if may_relay { events } else { Vec::new() };
 
         let count = effects.len();
         let signal = Signal {
@@ -178,7 +182,7 @@ impl Receiver {
             reason: effects::reason(&set),
             content,
             events,
-            subject: subject_id::text(&set.sub_id),
+            subject: subject_id::text(&subject_id::relayed(&set.sub_id, None)),
         };
         let state = self.state.on_behalf_of(caller);
         let accepted = state.accept_signal(signal).await;
@@ -193,7 +197,7 @@ impl Receiver {
             txn: set.txn,
             policy_digest: permit.policy_digest().to_owned(),
             unaccepted: facts.unaccepted,
-            may_relay: facts.may_relay,
+            may_relay,
         };
         Ok(Received {
             status: if count == 0 { Status::Ignored } else { Status::Accepted },

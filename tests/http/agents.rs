@@ -401,7 +401,11 @@ async fn policy_that_grants_no_requested_capability_denies() {
     let text = "policy denied: none of the requested capabilities can be granted";
     node.post(AGENT, &planner()).await.is_refused(403, "access_denied", text);
     // A policy that grants less applies to the next token.
-    with_bearer(&node, "POST", RENEW, before.token()).await.is_refused(403, "access_denied", text);
+    let renewed = with_bearer(&node, "POST", RENEW, before.token()).await;
+    let request_id = renewed.json()["request_id"].as_str().expect("an id").to_owned();
+    renewed.is_refused(403, "access_denied", text);
+    let explained = node.get(&format!("/v1/sys/denials/{request_id}")).await.json();
+    assert_eq!((&explained["operation"], &explained["target"]), (&json!("identity"), &json!(before.id)));
 }
 
 #[tokio::test]

@@ -374,6 +374,10 @@ async fn paused_peer_is_refused_everywhere() {
     set("resume").await;
     assert_eq!(exchange(&node, &json!({})).await.status, 200);
     assert_eq!(verify(&node, &minted.token).await.status, 200);
+    // A peer that is silent is paused for that reason, and the answer is the same.
+    set("pause").await;
+    node.advance_secs(301);
+    exchange(&node, &json!({})).await.is_refused(403, "access_denied", paused);
 }
 
 async fn call_exchange(node: &Node, eu: &Fabric, caller: usize, request: &Value) -> Response {

@@ -26,7 +26,7 @@ use trust_fabric::config::{self, Overrides};
 use trust_fabric::{api, pki};
 
 use crate::support::certificates::Curl;
-use crate::support::{Node, Setup, TRUST_DOMAIN};
+use crate::support::{FABRIC, IDP, Node, Setup, TRUST_DOMAIN};
 
 const HASH: &str = "/v1/federation/revocation-hash";
 const BUNDLE: &str = "/v1/federation/bundle";
@@ -238,8 +238,46 @@ async fn ledger_is_synced_and_peers_are_set() {
     let peers = node.call_over(&operator, "GET", PEERS, &[], "").await.json();
     assert_eq!((&peers[0]["name"], peers[0]["serving"].is_object()), (&json!("eu"), true), "{peers}");
     set("remove").await.is_refused(404, "not_found", "the verb must be");
+    // The log of one of the two has lost its end.
+    let health = async || node.call_over(&operator, "GET", "/v1/sys/health", &[], "").await.json();
+    let through = answer.json()["through"].as_u64().expect("an index");
+    let since = format!("{}-{}", answer.json()["incarnation"].as_str().expect("text"), through + 1_000);
+    let ahead = json!({"version": 1, "since": since}).to_string();
+    assert_eq!(node.call_over(&peer, "POST", SYNC, &json, ahead).await.status, 409);
+    assert_eq!(health().await["status"], "warn");
+    assert_eq!(sync().await.status, 200);
+    assert_eq!(health().await["status"], "pass");
     let acts = node.call_over(&node.certified("gateway"), "GET", "/v1/audit", &[], "").await;
     assert!(acts.body.contains("pause peer eu"), "{}", acts.body);
+}
+
+/// Attack: a receiver that has streams at both fabrics gets an event of one of them twice.
+#[tokio::test]
+async fn event_of_a_peer_is_not_relayed() {
+    let idp = Fabric::new("idp.example", &["one"]);
+    assert_eq!(format!("https://{}", idp.trust_domain), IDP, "it sends signals too");
+    let (node, _own) = node_with(&idp.section("idp", SERVED)).await;
+    let gateway = node.certified("gateway");
+    let post = async |path: &str, body: Value| {
+        let json = [("content-type", "application/json")];
+        node.call_over(&gateway, "POST", path, &json, body.to_string()).await
+    };
+    let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
+    let stream = json!({
+        "iss": FABRIC, "aud": "https://receiver.example/events", "events_requested": [revoked],
+        "delivery_method": "poll",
+    });
+    let stream = post("/v1/signals/stream", stream).await;
+    assert_eq!(stream.status, 201, "{}", stream.body);
+    let set = json!({
+        "iss": IDP, "jti": "of-a-peer", "iat": node.now_secs(), "aud": FABRIC,
+        "sub_id": {"format": "uri", "uri": "wimse://trust.example/ns/demo/sa/reporter"}, "events": {revoked: {}},
+    });
+    let received = post("/v1/signals/events", set).await;
+    assert_eq!((received.status, &received.json()["status"]), (202, &json!("accepted")), "{}", received.body);
+    let path = format!("/v1/signals/poll/{}", stream.json()["stream_id"].as_str().expect("an id"));
+    let polled = post(&path, json!({"returnImmediately": true})).await;
+    assert_eq!((polled.status, polled.body.as_str()), (200, r#"{"sets":{}}"#));
 }
 
 #[tokio::test]

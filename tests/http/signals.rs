@@ -918,6 +918,17 @@ async fn replace_rule(node: &Node, text: &str) {
     let applied = node.put("/v1/sys/policy", &json!({ "sources": sources })).await;
     assert_eq!(applied.status, 200, "{}", applied.body);
 }
+/// Attack: a member that the format of the subject does not have is shown in place of the subject.
+#[tokio::test]
+async fn event_names_the_subject_that_is_revoked() {
+    let node = Node::start().await;
+    let mut feed = node.feed(&node.plain(), "?types=signal", &[]).await;
+    let bob = "wimse://trust.example/ns/demo/sa/bob";
+    let alice = json!({"format": "iss_sub", "iss": IDP, "sub": "alice", "uri": bob});
+    assert_eq!(send(&node, &set(&node, &alice, &revoked())).await.status, 202);
+    let event = feed.next().await.expect("an event");
+    assert!(event.words().1.contains("alice") && !event.words().1.contains("bob"), "{}", event.data);
+}
 
 #[tokio::test]
 async fn signal_denied_or_undecided_by_policy_is_rejected() {

@@ -145,7 +145,10 @@ async fn poll_stream_completes_the_caep_interoperability_profile() {
 async fn discovery_document_lists_exactly_the_existing_endpoints() {
     let node = start(true).await;
     let answer = node.call_over(&node.plain(), "GET", CONFIGURATION, &[], "").await;
-    assert_eq!((answer.status, answer.header("cache-control")), (200, Some("public, max-age=60")));
+    assert_eq!(
+        (answer.status, answer.header("cache-control")),
+        (200, Some("public, max-age=60, must-revalidate"))
+    );
     let metadata = answer.json();
     assert_eq!(
         metadata,

@@ -114,21 +114,29 @@ pub fn put(
         EffectKind::Block => (known.blocked_at_millis.max(at), known.lifted_at_millis),
         _ => (known.blocked_at_millis, known.lifted_at_millis.max(at)),
     };
+    let changed = match effect.kind() {
+        EffectKind::Block => blocked != known.blocked_at_millis,
+        _ => lifted != known.lifted_at_millis,
+    };
     let row = BlockRow {
         blocked_at_millis: blocked,
         lifted_at_millis: lifted,
         fact: Some(Fact { digest: Bytes::new(), ..fact }),
         issuer: issuer.to_owned(),
         family: effect.family.clone(),
-        reason: reason.to_owned(),
         kept_until_millis: retained_until(time).millis(),
         by: String::new(),
         index: tables.entry_index(),
+        ..known
     };
-    let state = if is_blocked(&row) { LedgerState::Blocked } else { LedgerState::Lifted };
+    let is_in_force = is_blocked(&row);
+    // The reason is that of the effect that decided, not of one that came late.
+    let decided = changed && is_in_force == (effect.kind() == EffectKind::Block);
+    let row = if decided { BlockRow { reason: reason.to_owned(), ..row } } else { row };
+    let state = if is_in_force { LedgerState::Blocked } else { LedgerState::Lifted };
     ledger::record(tables, time.elapsed, &key, before, state)?;
     tables.put(BLOCK, &key, row.encode_to_vec());
-    if !is_blocked(&row) {
+    if !is_in_force {
         tables.put(REVOCATION_END, &time_key(row.kept_until_millis, &key), Vec::new());
     }
     Ok(())

@@ -105,7 +105,7 @@ metrics! {
     agent_identities_issued: IntCounterVec = "svc_agent_identities_issued_total" ["platform"]
         "Agent identities issued, without renewals.";
     verifications: IntCounterVec = "svc_verify_total" ["result"]
-        "Verifications of tool calls: `allow`, `deny`, `error`.";
+        "Verifications of tool calls: `allow`, `deny`, `error`, `not_found` for an unknown tool, `invalid_request`.";
     verify_checks: IntCounterVec = "svc_verify_checks_total" ["check", "result"]
         "Single checks of tool calls: `pass`, `skip`, `fail`.";
     tool_writes: IntCounterVec = "svc_tool_writes_total" ["action", "result"]
@@ -124,7 +124,7 @@ metrics! {
     blocks: IntGauge = "svc_blocks" []
         "Subject blocks in force.";
     streams: IntGaugeVec = "svc_streams" ["status"]
-        "Streams.";
+        "Streams by their stored status. An enabled stream with an obstacle, such as a blocked owner, counts as enabled.";
     stream_events: IntCounterVec = "svc_stream_events_total" ["result"]
         "Events finished on streams: delivered, dropped, dead letters and others.";
     stream_backlog: IntGaugeVec = "svc_stream_backlog" ["of"]

@@ -39,6 +39,12 @@ pub enum Excess {
     Events(u64),
     /// Events from before this time are to be dropped.
     Age(Timestamp),
+    /// Some of the undelivered events before `end` are no longer in the outbox, which exceeded its size.
+    Removed {
+        /// Number of undelivered events before `end`, with those that were removed.
+        undelivered: u64,
+        end: EventId,
+    },
 }
 
 impl Backlog {
@@ -109,6 +115,8 @@ const fn completed(cursor: &StreamCursor) -> u64 {
 pub struct Dropping {
     cursor: StreamCursor,
     excess: Excess,
+    /// The next event to visit.
+    next: Option<EventId>,
     dropped: u64,
     /// Log time of the first dropped event.
     since: Option<Timestamp>,
@@ -118,7 +126,8 @@ pub struct Dropping {
 impl Dropping {
     /// Begins at the stream's cursor.
     pub const fn new(cursor: StreamCursor, excess: Excess) -> Self {
-        Self { cursor, excess, dropped: 0, since: None, oldest: None }
+        let dropped = if let Excess::Removed { undelivered, .. } = excess { undelivered } else { 0 };
+        Self { next: Some(cursor.next), cursor, excess, dropped, since: None, oldest: None }
     }
 
     /// Version of the cursor at which it began.
@@ -126,29 +135,46 @@ impl Dropping {
         self.cursor.version
     }
 
-    /// The next event to visit; `None` if the oldest event that stays was visited.
-    pub fn next(&self) -> Option<EventId> {
-        self.oldest.is_none().then_some(self.cursor.next)
+    /// The next event to visit; `None` if no later one matters.
+    pub const fn next(&self) -> Option<EventId> {
+        self.next
     }
 
     /// Visits an event of the outbox. Events come in order; one before the cursor changes nothing.
     pub fn visit(&mut self, event: &OutboxEvent, matches: impl FnOnce(&OutboxEvent) -> bool) {
-        if self.next().is_none_or(|next| event.id < next) {
+        if self.next.is_none_or(|next| event.id < next) {
+            return;
+        }
+        if matches!(self.excess, Excess::Removed { end, .. } if event.id >= end) {
+            self.next = None;
             return;
         }
         if matches(event) && !self.cursor.done.contains(&event.id) {
-            let is_dropped = match self.excess {
-                Excess::Events(events) => self.dropped < events,
-                Excess::Age(before) => event.elapsed < before,
-            };
-            if !is_dropped {
-                self.oldest = Some((event.id, event.elapsed));
-                return;
-            }
+            self.visit_undelivered(event);
+        }
+        if self.oldest.is_none() {
+            self.cursor.next = event.id.next();
+        }
+        self.next = self.next.map(|_| event.id.next());
+    }
+
+    fn visit_undelivered(&mut self, event: &OutboxEvent) {
+        let is_dropped = match self.excess {
+            Excess::Events(events) => self.dropped < events,
+            Excess::Age(before) => event.elapsed < before,
+            Excess::Removed { .. } => false,
+        };
+        if is_dropped {
             self.since.get_or_insert(event.at);
             self.dropped = self.dropped.saturating_add(1);
+            return;
         }
-        self.cursor.next = event.id.next();
+        self.oldest.get_or_insert((event.id, event.elapsed));
+        match self.excess {
+            // It is there, so it was not removed.
+            Excess::Removed { .. } => self.dropped = self.dropped.saturating_sub(1),
+            Excess::Events(_) | Excess::Age(_) => self.next = None,
+        }
     }
 
     /// The oldest event that stays with its elapsed time, if it was visited.
@@ -163,13 +189,19 @@ impl Dropping {
 
     /// Reason for which events are dropped; `None` if there are none.
     pub fn reason(&self, retention: &Retention) -> Option<String> {
-        let since = self.since?.to_rfc3339();
         let excess = match self.excess {
             Excess::Events(_) => format!("more than {} events wait", retention.events_max),
             Excess::Age(_) => {
                 format!("events wait for more than {}", humantime::format_duration(retention.age_max))
             }
+            Excess::Removed { .. } => {
+                let removed = || {
+                    format!("{} events were dropped: the events of all streams exceeded 1 GiB", self.dropped)
+                };
+                return (self.dropped > 0).then(removed);
+            }
         };
+        let since = self.since?.to_rfc3339();
         Some(format!("{excess}, the oldest since {since}; the oldest are dropped"))
     }
 
@@ -277,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn event_removed_from_outbox_makes_count_doubtful() {
+    fn event_removed_from_outbox_is_noticed() {
         let mut backlog = backlog(&cursor(0, &[]), 4..7);
         assert!(!backlog.is_truncated(id(4)));
         assert!(backlog.is_truncated(id(5)));
@@ -317,6 +349,26 @@ mod tests {
         assert_eq!((cursor_now.next, dropped, oldest), (id(8).next(), 4, Some((id(9), at(9)))));
         let (cursor_now, dropped, oldest) = drop_odd(&cursor(0, &[]), Excess::Events(100));
         assert_eq!((cursor_now.next, dropped, oldest), (id(19).next(), 10, None));
+    }
+
+    /// Regression: a stream lost events without a count and a reason.
+    #[test]
+    fn events_removed_from_the_outbox_count_as_dropped() {
+        // 1, 3, 5 and 7 wait, of which the outbox has lost those before 4.
+        let mut dropping = Dropping::new(cursor(0, &[]), Excess::Removed { undelivered: 4, end: id(8) });
+        for second in 4..20 {
+            dropping.visit(&event(second), |event| event.id.index % 2 == 1);
+        }
+        assert_eq!((dropping.next(), dropping.oldest(), dropping.dropped()), (None, Some((id(5), at(5))), 2));
+        let reason = dropping.reason(&RETENTION).expect("a reason");
+        assert!(reason.starts_with("2 events were dropped"), "{reason}");
+        let cursor_now = dropping.into_cursor();
+        assert_eq!((cursor_now.next, cursor_now.dropped), (id(4).next(), 5));
+        // None was removed: a count that begins early is no loss.
+        let mut dropping = Dropping::new(cursor(4, &[]), Excess::Removed { undelivered: 2, end: id(8) });
+        (4..9).for_each(|second| dropping.visit(&event(second), |event| event.id.index % 2 == 1));
+        assert_eq!((dropping.dropped(), dropping.reason(&RETENTION)), (0, None));
+        assert_eq!(dropping.oldest(), Some((id(5), at(5))));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Excess};
 use super::backoff::Jitter;
 use super::catch_up::CatchUp;
 use super::inbox::Inbox;
@@ -230,7 +230,7 @@ impl Dispatcher {
     /// Compares the backlog of each stream with its retention, and restarts failed workers.
     fn sweep(&mut self) {
         let elapsed = self.elapsed();
-        // If the beginning cannot be read, counts are not doubted.
+        // If the beginning cannot be read, no event counts as removed.
         let begin = self.shared.state.outbox_begin().unwrap_or_default();
         let retention = &self.shared.limits.retention;
         let (mut sum, mut most) = (0_u64, 0_u64);
@@ -249,11 +249,16 @@ impl Dispatcher {
             if self.enforcing.is_some() || self.catch_up.contains(stream_id) {
                 continue;
             }
-            let Some(excess) = subscription.backlog.excess(retention, undelivered, elapsed) else {
+            let excess = if subscription.backlog.is_truncated(begin) {
+                Some(Excess::Removed { undelivered, end: self.position })
+            } else {
+                subscription.backlog.excess(retention, undelivered, elapsed)
+            };
+            let Some(excess) = excess else {
                 subscription.is_recounted = false;
                 continue;
             };
-            if subscription.is_doubtful(begin) {
+            if subscription.is_doubtful() {
                 // An event that was counted but is no longer undelivered must not cause a drop.
                 subscription.backlog = Backlog::new(cursor.as_ref().clone());
                 self.catch_up.start(stream_id, subscription.backlog.begin());

@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 
 use super::backlog::Backlog;
 use super::inbox::Inbox;
-use crate::state::{EventId, OutboxEvent, Stream, StreamStatus};
+use crate::state::{OutboxEvent, Stream, StreamStatus};
 use crate::transmitter::matching;
 
 /// A stream with a backlog.
@@ -35,10 +35,9 @@ impl Subscription {
         Self { stream, backlog, inbox, worker, is_suspect: false, is_recounted: false }
     }
 
-    /// Whether the count of the backlog must be repeated before it causes a drop; not twice in a row. `begin` is that of
-    /// the outbox.
-    pub fn is_doubtful(&mut self, begin: EventId) -> bool {
-        let is_doubtful = std::mem::take(&mut self.is_suspect) || self.backlog.is_truncated(begin);
+    /// Whether the count of the backlog must be repeated before it causes a drop; not twice in a row.
+    pub fn is_doubtful(&mut self) -> bool {
+        let is_doubtful = std::mem::take(&mut self.is_suspect);
         self.is_recounted = is_doubtful && !self.is_recounted;
         self.is_recounted
     }

@@ -221,6 +221,12 @@ impl State {
         self.cluster.machine().peers().get(&peer_key(issuer)).map_or(0, |copy| copy.row.generation)
     }
 
+    /// Whether an operator has paused a peer.
+    #[must_use]
+    pub fn is_peer_paused(&self, issuer: &str) -> bool {
+        self.cluster.machine().peers().get(&peer_key(issuer)).is_some_and(|copy| copy.row.is_paused)
+    }
+
     /// The signing keys of the peer in the copy that the proof is about; `None` if that is replaced or deleted.
     #[must_use]
     pub fn peer_keys(&self, proof: &SourceProof) -> Option<Arc<KeySet>> {

@@ -49,6 +49,32 @@ fn disabled(sub: &str, happened_at: Timestamp) -> Command {
     })
 }
 
+/// An effect on the same account, with its reason.
+fn account(kind: EffectKind, happened_at: Timestamp, reason: &str) -> Command {
+    let Command::AcceptSignal(mut signal) = disabled("alice", happened_at) else { panic!("a signal") };
+    signal.effects.iter_mut().for_each(|effect| effect.kind = kind.into());
+    let jti = Digest128::of(DigestKind::Signal, reason.as_bytes(), &happened_at.millis().to_be_bytes());
+    signal.jti = Bytes::copy_from_slice(jti.as_bytes());
+    Command::AcceptSignal(AcceptSignal { reason: reason.to_owned(), ..signal })
+}
+
+/// Regression: an effect that came late, and changed nothing, replaced the reason.
+#[test]
+fn block_has_the_reason_of_the_effect_that_decided() {
+    let (before, at) = (START.minus(SECOND), START);
+    let mut harness = StateHarness::default();
+    for (kind, happened_at, reason, shown) in [
+        (EffectKind::Block, at, "stolen", "stolen"),
+        (EffectKind::Lift, before, "returned", "stolen"),
+        (EffectKind::Block, before, "lost", "stolen"),
+        (EffectKind::Block, at.plus(SECOND), "stolen again", "stolen again"),
+    ] {
+        harness.one(START, account(kind, happened_at, reason));
+        let reasons: Vec<_> = all(&harness).into_iter().map(|block| block.reason).collect();
+        assert_eq!(reasons, [shown], "{reason}");
+    }
+}
+
 fn unblock(id: BlockId) -> Command {
     Command::LiftBlock(LiftBlock { id: Bytes::copy_from_slice(&id.0) })
 }
