@@ -11,6 +11,13 @@ use crate::support::{Channel, FABRIC, JWT, Minted, Node, Setup, TOOL, credential
 
 const GOLDEN: &str = "tests/golden/callers.txt";
 
+#[test]
+fn every_route_is_on_the_page_of_the_interface() {
+    let page = std::fs::read_to_string("docs/reference/http-api.md").expect("the page");
+    let absent: Vec<_> = api::rows().iter().map(|row| row.path).filter(|path| !page.contains(path)).collect();
+    assert!(absent.is_empty(), "{absent:?}");
+}
+
 async fn secure() -> Node {
     Node::start_with(Setup { is_secure: true, ..Setup::default() }).await
 }
