@@ -65,7 +65,8 @@ pub struct Revocation {
     /// The reason, as the operator or the issuer gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// The operator, or the issuer of the signal; absent for an anonymous operator.
+    /// The operator, or the issuer of the signal; absent for an anonymous operator, and for a key that was tainted by its `kid`:
+    /// the audit has that act.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
     /// Log time, RFC 3339, UTC.
