@@ -112,7 +112,7 @@ fix: checkout ## format, apply lint suggestions, rewrite the generated pages of 
 	@scripts/reference.py cli --program "$$CARGO_TARGET_DIR/release/trust-fabric"
 
 .PHONY: proof
-proof: checkout ## run the long proofs too: the tests marked `ignore` because they take minutes
+proof: checkout ## run the long proofs: the tests marked `ignore` because they take minutes
 	@scripts/install.sh test
 	@cargo nextest run --workspace $(PROFILE) --run-ignored only
 

@@ -90,8 +90,8 @@ pub async fn of_tool(
     paging::answer(&uri, &page.entries, page.next.map(|cursor| cursor.to_string()).as_deref())
 }
 
-/// Administrative acts: changes of policy, signing keys, revocations, blocks and allowances, and of streams by operators
-/// that do not own them.
+/// Administrative acts: changes of policy, signing keys, revocations, blocks, allowances, members, the feature level and
+/// peer fabrics, backups, and changes of agents and streams by operators that do not own them.
 #[utoipa::path(
     get, path = "", operation_id = "listAdministrativeActs",
     params(

@@ -29,7 +29,8 @@ pub(super) enum Command {
         /// The tool.
         #[arg(required_unless_present = "admin", conflicts_with = "admin")]
         tool_id: Option<String>,
-        /// Administrative acts: policy, signing keys, revocations, blocks, allowances, streams of others.
+        /// Administrative acts: policy, signing keys, revocations, blocks, allowances, members, upgrades, backups, peer
+        /// fabrics; agents and streams of others.
         #[arg(long)]
         admin: bool,
         /// Number of entries.

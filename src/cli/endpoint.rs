@@ -66,6 +66,8 @@ pub(super) struct Connection {
     /// URL of a node; further ones, separated by commas or in a repeated option, are used if it does not respond.
     #[arg(
         long = "server",
+        env = "TRUST_FABRIC_ENDPOINTS",
+        hide_env_values = true,
         value_name = "URL",
         value_delimiter = ',',
         default_value = "http://127.0.0.1:8693"

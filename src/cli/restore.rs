@@ -50,7 +50,7 @@ pub(super) struct Arguments {
     /// File written by `backup save`.
     #[arg(required_unless_present = "force_new_cluster", conflicts_with = "force_new_cluster")]
     file: Option<PathBuf>,
-    /// Found a new cluster from the data directory of this node, a survivor of a cluster that lost its majority.
+    /// Bootstrap a new cluster from the data directory of this node, a survivor of a cluster that lost its majority.
     #[arg(long)]
     force_new_cluster: bool,
     /// Use this node although another one is known to have acknowledged more: its last writes are lost.
