@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Error;
 use super::endpoint::ServerArguments;

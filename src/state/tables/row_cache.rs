@@ -138,7 +138,6 @@ mod tests {
         fn of_bytes(bytes: usize) -> Self {
             Self {
                 tools: PackedTable::new(Packing::Compressed, bytes),
-                decoded_tools: ToolCache::default(),
                 audit_heads: PackedTable::new(Packing::Plain, bytes),
             }
         }
