@@ -26,7 +26,7 @@ use trust_fabric::config::{self, Overrides};
 use trust_fabric::{api, pki};
 
 use crate::support::certificates::Curl;
-use crate::support::{FABRIC, IDP, Node, Setup, TRUST_DOMAIN};
+use crate::support::{FABRIC, Node, Setup, TRUST_DOMAIN};
 
 const HASH: &str = "/v1/federation/revocation-hash";
 const BUNDLE: &str = "/v1/federation/bundle";
@@ -223,7 +223,7 @@ async fn ledger_is_synced_and_peers_are_set() {
         let path = format!("{PEERS}/eu/{verb}");
         node.call_over(&operator, "POST", &path, &[], "").await
     };
-    let mut feed = node.feed(&operator, "?types=federation", &[]).await;
+    let mut feed = node.feed(&node.certified("gateway"), "?types=federation", &[]).await;
     assert_eq!(feed.status, 200);
     assert_eq!(set("pause").await.json()["state"], "paused");
     let event = feed.next().await.expect("an event");
@@ -254,13 +254,14 @@ async fn ledger_is_synced_and_peers_are_set() {
 /// Attack: a receiver that has streams at both fabrics gets an event of one of them twice.
 #[tokio::test]
 async fn event_of_a_peer_is_not_relayed() {
-    let idp = Fabric::new("idp.example", &["one"]);
-    assert_eq!(format!("https://{}", idp.trust_domain), IDP, "it sends signals too");
-    let (node, _own) = node_with(&idp.section("idp", SERVED)).await;
-    let gateway = node.certified("gateway");
+    let eu = Fabric::new("eu.example", &["one"]);
+    let signals = "[transmitter]\nbase_url = \"https://fabric.example\"\n\
+        [[signals]]\nissuer = \"https://eu.example\"\ncallers = [\"spiffe://trust.example/gateway\"]\n\
+        trust_domains = [\"trust.example\"]\n";
+    let (node, _own) = node_with(&format!("{}{signals}", eu.section("eu", SERVED))).await;
     let post = async |path: &str, body: Value| {
         let json = [("content-type", "application/json")];
-        node.call_over(&gateway, "POST", path, &json, body.to_string()).await
+        node.call_over(&node.certified("gateway"), "POST", path, &json, body.to_string()).await
     };
     let revoked = "https://schemas.openid.net/secevent/caep/event-type/session-revoked";
     let stream = json!({
@@ -270,14 +271,14 @@ async fn event_of_a_peer_is_not_relayed() {
     let stream = post("/v1/signals/stream", stream).await;
     assert_eq!(stream.status, 201, "{}", stream.body);
     let set = json!({
-        "iss": IDP, "jti": "of-a-peer", "iat": node.now_secs(), "aud": FABRIC,
+        "iss": "https://eu.example", "jti": "of-a-peer", "iat": node.now_secs(), "aud": FABRIC,
         "sub_id": {"format": "uri", "uri": "wimse://trust.example/ns/demo/sa/reporter"}, "events": {revoked: {}},
     });
     let received = post("/v1/signals/events", set).await;
     assert_eq!((received.status, &received.json()["status"]), (202, &json!("accepted")), "{}", received.body);
     let path = format!("/v1/signals/poll/{}", stream.json()["stream_id"].as_str().expect("an id"));
     let polled = post(&path, json!({"returnImmediately": true})).await;
-    assert_eq!((polled.status, polled.body.as_str()), (200, r#"{"sets":{}}"#));
+    assert_eq!((polled.status, &polled.json()["sets"]), (200, &json!({})));
 }
 
 #[tokio::test]
