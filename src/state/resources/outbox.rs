@@ -21,6 +21,8 @@ use crate::state::tables::{EntryTime, OUTBOX, STREAMS, Tables, decode, try_scan}
 pub const SPAN: &[u8] = b"outbox";
 /// Estimated overhead of a row: its key, a checksum, database index.
 const ROW_BYTES: u64 = 128;
+/// More than an event takes: a table within it of its limit is full.
+const FULL_MARGIN_BYTES: u64 = 1024 * 1024;
 
 /// An event for streams.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,9 +150,11 @@ impl State {
         self.cluster.machine().stream_changes()
     }
 
-    /// Id before which every event was dropped.
-    pub fn outbox_begin(&self) -> Result<EventId, Corrupt> {
-        Ok(Span::at(self.cluster.view(), SPAN)?.begin)
+    /// Id before which every event was dropped, and whether the outbox has reached its size: then appending drops events that
+    /// may be undelivered.
+    pub fn outbox_begin(&self) -> Result<(EventId, bool), Corrupt> {
+        let span = Span::at(self.cluster.view(), SPAN)?;
+        Ok((span.begin, span.bytes > limits::OUTBOX_BYTES_MAX - FULL_MARGIN_BYTES))
     }
 }
 

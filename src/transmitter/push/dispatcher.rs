@@ -231,7 +231,7 @@ impl Dispatcher {
     fn sweep(&mut self) {
         let elapsed = self.elapsed();
         // If the beginning cannot be read, no event counts as removed.
-        let begin = self.shared.state.outbox_begin().unwrap_or_default();
+        let (begin, is_full) = self.shared.state.outbox_begin().unwrap_or_default();
         let retention = &self.shared.limits.retention;
         let (mut sum, mut most) = (0_u64, 0_u64);
         let (mut without_worker, mut in_excess) = (Vec::new(), Vec::new());
@@ -249,7 +249,10 @@ impl Dispatcher {
             if self.enforcing.is_some() || self.catch_up.contains(stream_id) {
                 continue;
             }
-            let excess = if subscription.backlog.is_truncated(begin) {
+            let is_truncated = subscription.backlog.is_truncated(begin);
+            // Otherwise age removed them, of which the retention of each stream is shorter: the count begins early.
+            let is_removed = is_truncated && is_full;
+            let excess = if is_removed {
                 Some(Excess::Removed { undelivered, end: self.position })
             } else {
                 subscription.backlog.excess(retention, undelivered, elapsed)
@@ -258,7 +261,7 @@ impl Dispatcher {
                 subscription.is_recounted = false;
                 continue;
             };
-            if subscription.is_doubtful() {
+            if subscription.is_doubtful(is_truncated && !is_removed) {
                 // An event that was counted but is no longer undelivered must not cause a drop.
                 subscription.backlog = Backlog::new(cursor.as_ref().clone());
                 self.catch_up.start(stream_id, subscription.backlog.begin());

@@ -35,9 +35,10 @@ impl Subscription {
         Self { stream, backlog, inbox, worker, is_suspect: false, is_recounted: false }
     }
 
-    /// Whether the count of the backlog must be repeated before it causes a drop; not twice in a row.
-    pub fn is_doubtful(&mut self) -> bool {
-        let is_doubtful = std::mem::take(&mut self.is_suspect);
+    /// Whether the count of the backlog must be repeated before it causes a drop; not twice in a row. `is_truncated` states that
+    /// it has events that the outbox has no longer.
+    pub fn is_doubtful(&mut self, is_truncated: bool) -> bool {
+        let is_doubtful = std::mem::take(&mut self.is_suspect) || is_truncated;
         self.is_recounted = is_doubtful && !self.is_recounted;
         self.is_recounted
     }
