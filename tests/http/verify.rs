@@ -476,7 +476,7 @@ async fn token_ahead_of_the_local_log_waits_and_then_gets_503() {
     std::fs::rename(&earlier, &data).expect("rename");
     node.start_again().await;
     let answer = verify(&node, &request).await;
-    answer.is_refused(503, "server_error", "this node has not applied the log");
+    answer.is_refused(503, "server_error", "this node has not yet applied the log");
     // The index is applied while the request waits, or before the next one.
     spend(&node, 100).await;
     assert_passes(&verify(&node, &request).await);
