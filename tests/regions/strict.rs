@@ -120,7 +120,7 @@ async fn strict_waits_for_the_lease_and_no_longer() {
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
     us.start().await;
-    us.until_peer("eu", "live", 5).await;
+    us.until_peer("eu", "live", 4 + attempts.get()).await;
     assert_eq!(acknowledged(&eu, "peggy").await.0, "us=enforced");
 }
 
