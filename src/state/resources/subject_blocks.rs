@@ -110,15 +110,14 @@ pub fn put(
         BlockRow::default()
     };
     let at = Some(effect.happened_at_millis);
-    let (blocked, lifted) = match effect.kind() {
-        EffectKind::Block => (known.blocked_at_millis.max(at), known.lifted_at_millis),
-        _ => (known.blocked_at_millis, known.lifted_at_millis.max(at)),
+    let is_block = effect.kind() == EffectKind::Block;
+    let (blocked, lifted) = if is_block {
+        (known.blocked_at_millis.max(at), known.lifted_at_millis)
+    } else {
+        (known.blocked_at_millis, known.lifted_at_millis.max(at))
     };
-    let changed = match effect.kind() {
-        EffectKind::Block => blocked != known.blocked_at_millis,
-        _ => lifted != known.lifted_at_millis,
-    };
-    let row = BlockRow {
+    let has_changed = (blocked, lifted) != (known.blocked_at_millis, known.lifted_at_millis);
+    let mut row = BlockRow {
         blocked_at_millis: blocked,
         lifted_at_millis: lifted,
         fact: Some(Fact { digest: Bytes::new(), ..fact }),
@@ -131,8 +130,9 @@ pub fn put(
     };
     let is_in_force = is_blocked(&row);
     // The reason is that of the effect that decided, not of one that came late.
-    let decided = changed && is_in_force == (effect.kind() == EffectKind::Block);
-    let row = if decided { BlockRow { reason: reason.to_owned(), ..row } } else { row };
+    if has_changed && is_in_force == is_block {
+        reason.clone_into(&mut row.reason);
+    }
     let state = if is_in_force { LedgerState::Blocked } else { LedgerState::Lifted };
     ledger::record(tables, time.elapsed, &key, before, state)?;
     tables.put(BLOCK, &key, row.encode_to_vec());
