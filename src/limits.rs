@@ -458,7 +458,7 @@ pub const BUNDLE_REFRESH_HINT: Duration = Duration::from_secs(60);
 pub const SYNC_BODY_BYTES_MAX: usize = 4 * 1024;
 /// Maximum entries in a response to a call between fabrics.
 pub const SYNC_ENTRIES_MAX: usize = 5000;
-/// Minimum of that number after calls that were not answered in time: each of them halves it.
+/// Minimum of that number after calls that were not answered in time: each of them halves it, each response doubles it again.
 pub const SYNC_ENTRIES_MIN: usize = 100;
 /// Maximum size of a response to a call between fabrics; a larger one is neither sent nor accepted.
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.

@@ -319,9 +319,7 @@ impl Engine {
     pub fn succeeded(&mut self, outcome: Outcome, took: Duration) -> Duration {
         let hold = self.next_hold();
         (self.failures, self.is_answered) = (0, true);
-        if outcome == Outcome::NothingNew {
-            self.entries_max = limits::SYNC_ENTRIES_MAX;
-        }
+        self.entries_max = (self.entries_max * 2).min(limits::SYNC_ENTRIES_MAX);
         match outcome {
             Outcome::Held => {
                 // Not all of the page is imported.
