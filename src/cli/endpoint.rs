@@ -10,6 +10,8 @@ use trust_fabric_client::{Certificates, NodeClient, Pem};
 use super::Error;
 use crate::{config, limits};
 
+const DEFAULT_URL: &str = "http://127.0.0.1:8693";
+
 /// Arguments of every command that calls a node.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ServerArguments {
@@ -22,29 +24,38 @@ pub(super) struct ServerArguments {
 
 impl ServerArguments {
     pub(super) fn client(&self) -> Result<NodeClient, Error> {
-        let client = self.connection.client()?;
-        match self.token_file(config::environment()) {
-            Some(path) => Ok(client.with_bearer(read_token(&path)?)),
-            None => Ok(client),
-        }
+        Ok(with_token(self.connection.client()?, self.token()?.as_deref()))
     }
 
-    /// A client of each node, which calls no other.
+    /// A client of each node, which calls no other. Standard input has the token once.
     pub(super) fn client_of_each(&self) -> Result<Vec<NodeClient>, Error> {
-        let urls = self.connection.urls.iter();
-        let of_one = urls.map(|url| Self {
-            connection: Connection { urls: vec![url.clone()], ..self.connection.clone() },
-            ..self.clone()
-        });
-        of_one.map(|server| server.client()).collect()
+        let token = self.token()?;
+        let clients = self.connection.client_of_each()?;
+        Ok(clients.into_iter().map(|client| with_token(client, token.as_deref())).collect())
     }
 
-    /// The argument overrides the environment. Empty is unset.
-    fn token_file(&self, environment: impl Iterator<Item = (String, String)>) -> Option<PathBuf> {
-        let mut variables = environment.filter(|(_, value)| !value.is_empty());
-        let variable = variables.find(|(name, _)| name == "TRUST_FABRIC_TOKEN_FILE");
-        self.token_file.clone().or_else(|| variable.map(|(_, value)| value.into()))
+    fn token(&self) -> Result<Option<String>, Error> {
+        self.token_file(config::environment()).as_deref().map(read_token).transpose()
     }
+
+    /// The argument overrides the environment.
+    fn token_file(&self, environment: impl Iterator<Item = (String, String)>) -> Option<PathBuf> {
+        self.token_file
+            .clone()
+            .or_else(|| variable(environment, "TRUST_FABRIC_TOKEN_FILE").map(PathBuf::from))
+    }
+}
+
+fn with_token(client: NodeClient, token: Option<&str>) -> NodeClient {
+    match token {
+        Some(token) => client.with_bearer(token),
+        None => client,
+    }
+}
+
+/// A variable of the environment. Empty is unset.
+fn variable(mut environment: impl Iterator<Item = (String, String)>, name: &str) -> Option<String> {
+    environment.find(|(found, value)| found == name && !value.is_empty()).map(|(_, value)| value)
 }
 
 /// The token in a file, or in standard input for `-`, without surrounding white space.
@@ -63,15 +74,10 @@ pub(super) fn read_token(path: &Path) -> Result<String, Error> {
 /// Arguments of a command that calls a node by certificate, or with a token of its own.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Connection {
-    /// URL of a node; further ones, separated by commas or in a repeated option, are used if it does not respond.
-    #[arg(
-        long = "server",
-        env = "TRUST_FABRIC_ENDPOINTS",
-        hide_env_values = true,
-        value_name = "URL",
-        value_delimiter = ',',
-        default_value = "http://127.0.0.1:8693"
-    )]
+    /// URL of a node; further ones, separated by commas or in a repeated option, are used if it does not respond; default:
+    /// `http://127.0.0.1:8693` [env: `TRUST_FABRIC_ENDPOINTS`]
+    // Not the `env` of clap, which refuses an empty variable, and takes a set one for an argument.
+    #[arg(long = "server", value_name = "URL", value_delimiter = ',')]
     pub urls: Vec<String>,
     /// Trust only these CAs, PEM; default: those of the system [env: `TRUST_FABRIC_CA`]
     #[arg(long, value_name = "FILE")]
@@ -86,7 +92,24 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn client(&self) -> Result<NodeClient, Error> {
-        Ok(NodeClient::with_certificates(&self.urls, &self.certificates(config::environment()))?)
+        let urls = self.urls(config::environment());
+        Ok(NodeClient::with_certificates(&urls, &self.certificates(config::environment()))?)
+    }
+
+    fn client_of_each(&self) -> Result<Vec<NodeClient>, Error> {
+        let urls = self.urls(config::environment()).into_iter();
+        urls.map(|url| Self { urls: vec![url], ..self.clone() }.client()).collect()
+    }
+
+    /// The arguments override the environment.
+    fn urls(&self, environment: impl Iterator<Item = (String, String)>) -> Vec<String> {
+        if !self.urls.is_empty() {
+            return self.urls.clone();
+        }
+        match variable(environment, "TRUST_FABRIC_ENDPOINTS") {
+            Some(urls) => urls.split(',').map(str::to_owned).collect(),
+            None => vec![DEFAULT_URL.to_owned()],
+        }
     }
 
     /// The arguments override the environment. Empty is unset.
@@ -136,6 +159,18 @@ mod tests {
         assert_eq!(chosen(server(None, None, path("k"))), (pem("env-CA"), None, pem("k")));
         let empty = [("TRUST_FABRIC_CA".to_owned(), String::new())].into_iter();
         assert!(server(None, None, None).certificates(empty).ca.is_none());
+    }
+
+    #[test]
+    fn urls_come_from_argument_environment_or_default() {
+        let urls = |arguments: &[&str], value: &str| {
+            let urls = arguments.iter().map(ToString::to_string).collect();
+            let connection = Connection { urls, ca: None, cert: None, key: None };
+            connection.urls([("TRUST_FABRIC_ENDPOINTS".to_owned(), value.to_owned())].into_iter())
+        };
+        assert_eq!(urls(&["a", "b"], "c"), ["a", "b"]);
+        assert_eq!(urls(&[], "c,d"), ["c", "d"]);
+        assert_eq!(urls(&[], ""), [DEFAULT_URL]);
     }
 
     #[test]
