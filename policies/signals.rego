@@ -25,7 +25,7 @@ problems contains sprintf("the issuer may not send %s", [uri]) if {
 	not uri in row.events
 }
 
-problems contains "the question has no event" if not asks
+problems contains "the token has no event" if not asks
 
 asks if count(input.set.events) > 0
 

@@ -7,20 +7,30 @@ use super::{Error, config, files};
 use crate::clock::Timestamp;
 use crate::limits;
 
+/// A certificate and its private key.
+#[derive(Clone, Debug)]
+pub struct KeyPair {
+    /// Certificate, intermediates and private key as one PEM text.
+    pub pem: Vec<u8>,
+    /// End of the certificate.
+    pub not_after: Timestamp,
+}
+
 impl KeyPairFiles {
-    /// Certificate and private key as one PEM text, after the checks that our server certificate passes.
+    /// Reads both, with the checks that our server certificate passes.
     ///
     /// # Errors
     /// [`Error`] if a file cannot be read, is open to others, has expired, or the two are not one pair.
-    pub fn read(&self, now: Timestamp) -> Result<Vec<u8>, Error> {
+    pub fn read(&self, now: Timestamp) -> Result<KeyPair, Error> {
         let mut pem = files::read(&self.certificate, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
         let key = files::read(&self.private_key, limits::TLS_FILE_BYTES_MAX, files::check_key_mode)?;
         let own = config::own_certificate(self, (&pem, &key), now)?;
+        let not_after = own.not_after;
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         CertifiedKey::from_der(own.chain, own.key, &provider).map_err(|error| self.unusable(&error))?;
         pem.push(b'\n');
         pem.extend_from_slice(&key);
-        Ok(pem)
+        Ok(KeyPair { pem, not_after })
     }
 
     /// The error for a pair that rustls refused.

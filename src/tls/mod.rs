@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub(crate) use self::bundle::{Bundle, BundleError};
+pub(crate) use self::client_certificate::KeyPair;
 pub(crate) use self::config::bundle_of_file;
 pub(crate) use self::files::{Authorities, Files, KeyPairFiles, Roots};
 pub(crate) use self::handshake_error::{handshake_failure, outbound_failure};

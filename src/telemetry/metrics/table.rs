@@ -201,7 +201,7 @@ metrics! {
     tls_reloads: IntCounterVec = "svc_tls_reloads_total" ["with", "result"]
         "Reloads of changed TLS files: `ok`, `failed`; for `callers`, `peers`, `fabrics`, `bundles`, `push`.";
     tls_certificate_not_after: IntGaugeVec = "svc_tls_certificate_not_after_seconds" ["with"]
-        "End of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
+        "End of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`, `push`.";
     log_lines_dropped: IntCounter = "svc_log_lines_dropped_total" []
         "Log lines dropped because standard error was not read fast enough.";
     build_info: IntGaugeVec = "svc_build_info" ["version"]
