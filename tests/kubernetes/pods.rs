@@ -115,6 +115,26 @@ fn pod_that_is_not_restricted_is_reported() {
     }
 }
 
+/// With fewer machines than nodes a pod waits: two nodes on one machine would be lost together.
+#[test]
+fn no_two_nodes_share_a_machine() {
+    for (name, report) in rendered(&[]) {
+        for set in of_kind(&report, "StatefulSet") {
+            let spread = items(&set["spec"]["template"]["spec"], "topologySpreadConstraints");
+            let of_machines = spread.filter(|row| row["topologyKey"] == "kubernetes.io/hostname");
+            let [row] = of_machines.collect::<Vec<_>>()[..] else { panic!("{name}") };
+            assert_eq!(
+                (&row["maxSkew"], &row["whenUnsatisfiable"]),
+                (&json!(1), &json!("DoNotSchedule")),
+                "{name}"
+            );
+            let replicas = &set["spec"]["replicas"];
+            let expected = if *replicas == 1 { &Value::Null } else { replicas };
+            assert_eq!(&row["minDomains"], expected, "{name}");
+        }
+    }
+}
+
 #[test]
 fn grace_period_is_longer_than_the_longest_stop() {
     use trust_fabric::limits;
