@@ -85,13 +85,43 @@ fn alert_rules_are_those_of_the_cluster() {
     let (_, report) = rendered(&[]).into_iter().find(|(name, _)| name == "monitoring").expect("monitoring");
     let rule = of_kind(&report, "PrometheusRule").next().expect("a PrometheusRule");
     let groups = rule["spec"]["groups"].as_array().expect("groups");
-    let alerts = groups.iter().flat_map(|group| group["rules"].as_array().expect("rules"));
+    let of_cluster = groups.iter().filter(|group| group["name"] != "trust-fabric-pods");
+    let alerts = of_cluster.flat_map(|group| group["rules"].as_array().expect("rules"));
     assert_eq!(alerts.count(), read("cluster/alerts.yml").matches("- alert: ").count());
     // The rules are about jobs with this name.
-    let monitor = of_kind(&report, "ServiceMonitor").next().expect("a ServiceMonitor");
+    let job = job_of(&report);
+    assert!(job.starts_with("trust-fabric"), "{job}");
+}
+
+fn job_of(report: &Value) -> &str {
+    let monitor = of_kind(report, "ServiceMonitor").next().expect("a ServiceMonitor");
     let job = &monitor["spec"]["endpoints"][0]["relabelings"][0];
     assert_eq!(job["targetLabel"], "job");
-    assert!(job["replacement"].as_str().is_some_and(|job| job.starts_with("trust-fabric")), "{job}");
+    job["replacement"].as_str().expect("a name")
+}
+
+/// A node without a pod is no target: only the number of nodes shows that it is missing. Without the ServiceMonitor the
+/// name of the job is not the chart's, and the rule would fire for ever.
+#[test]
+fn rule_about_missing_nodes_needs_the_job_of_the_chart() {
+    let values = values("monitoring");
+    let unscraped = json!({"deploy": {"serviceMonitor": {"enabled": false}}});
+    let releases =
+        [&values, &patched(&values, &unscraped)].map(|values| release(&values.to_string(), RELEASE));
+    let rules = |report: &Value| {
+        let rule = of_kind(report, "PrometheusRule").next().expect("a PrometheusRule");
+        let groups = rule["spec"]["groups"].as_array().expect("groups").iter();
+        groups
+            .filter(|group| group["name"] == "trust-fabric-pods")
+            .map(|group| group["rules"].clone())
+            .collect()
+    };
+    let reports = render(&chart(), &[], &releases);
+    let found: Vec<Vec<Value>> = reports.iter().map(rules).collect();
+    let [[of_pods], none] = [&found[0][..], &found[1][..]] else { panic!("{found:?}") };
+    assert!(none.is_empty(), "{none:?}");
+    let expected = format!("(sum(up{{job=\"{}\"}}) or vector(0)) < 3", job_of(&reports[0]));
+    assert_eq!(of_pods[0]["expr"], expected);
 }
 
 #[test]
