@@ -154,6 +154,10 @@ fn issuer(changes: &Value) -> Value {
     json!({"fabric": {"issuers": [patched(&issuer, changes)]}})
 }
 
+fn without_egress() -> Value {
+    json!({"deploy": {"networkPolicy": {"egress": null}}})
+}
+
 fn refused_by_the_schema() -> BadValues {
     vec![
         (
@@ -248,6 +252,17 @@ fn refused_by_a_template() -> BadValues {
             json!({"deploy": {"networkPolicy": {"apiServer": null}}}),
             "deploy.networkPolicy.apiServer must name its networks and ports.",
         ),
+        (
+            "one-node",
+            without_egress(),
+            "The nodes call other hosts for fabric.issuers[0]: deploy.networkPolicy.egress must name their networks",
+        ),
+        (
+            "every-setting",
+            without_egress(),
+            "for fabric.federation.peers[0], fabric.issuers[0], fabric.issuers[2], fabric.issuers[4], \
+             fabric.signals[0], fabric.signals[1], fabric.transmitter: deploy.networkPolicy.egress must name",
+        ),
         ("in-cluster", json!({"fabric": {"callers": null}}), "deploy.test.exchange needs a caller"),
         (
             "monitoring",
@@ -279,6 +294,19 @@ fn bad_values_are_refused_with_their_reason() {
         let of_schema = usize::from(index < by_schema.len());
         assert_eq!(found.matches("\n- at ").count(), of_schema, "{base} with {patch}: {found}");
     }
+}
+
+/// Another policy may permit the calls, a transmitter may only be polled, and keys may come from files.
+#[test]
+fn egress_may_be_stated_as_none_or_left_out_without_calls() {
+    let without = |change: Value| patched(&patched(&values("one-node"), &without_egress()), &change);
+    let accepted = [
+        without(json!({"deploy": {"networkPolicy": {"egress": []}}})),
+        without(json!({"deploy": {"networkPolicy": {"enabled": false}}})),
+        without(issuer(&json!({"discovery": null, "keysFile": "/x"}))),
+    ];
+    let releases = accepted.map(|values| release(&values.to_string(), RELEASE));
+    assert_eq!(refusal(render(&chart(), &[], &releases)), ["accepted"; 3]);
 }
 
 #[test]

@@ -30,6 +30,7 @@ such values, because Helm does not state the order of templates.
 {{- if and (include "trust-fabric.presentsToken" .) $deploy.networkPolicy.enabled (not $deploy.networkPolicy.apiServer) }}
 {{- fail "An issuer has bearerTokenFile, so the nodes call the API server: deploy.networkPolicy.apiServer must name its networks and ports." }}
 {{- end }}
+{{- include "trust-fabric.validateEgress" . }}
 {{- include "trust-fabric.validateMonitoring" . }}
 {{- if and $deploy.test (($deploy.test).exchange) (not $fabric.callers) }}
 {{- fail "deploy.test.exchange needs a caller: fabric.callers must give the identity of its certificate the capability exchange." }}
@@ -80,6 +81,24 @@ such values, because Helm does not state the order of templates.
 {{- end }}
 {{- if eq $isSpiffe (hasKey $issuer "subject") }}
 {{- fail (printf "%s.subject must be set for kind jwt, and must not be set for kind spiffe." $place) }}
+{{- end }}
+{{- end }}
+
+{{/* Refuses settings by which the nodes call others, unless the NetworkPolicy states their networks or that there are none. */}}
+{{- define "trust-fabric.validateEgress" -}}
+{{- $fabric := .Values.fabric }}
+{{- $calls := list }}
+{{- range $name, $rows := dict "issuers" $fabric.issuers "signals" $fabric.signals "federation.peers" ($fabric.federation).peers }}
+{{- range $index, $row := $rows }}
+{{- if and (or $row.discovery $row.keysUrl $row.bundleEndpoint $row.endpoints) (not $row.bearerTokenFile) }}
+{{- $calls = append $calls (printf "fabric.%s[%d]" $name $index) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $fabric.transmitter }}{{ $calls = append $calls "fabric.transmitter" }}{{ end }}
+{{- $policy := .Values.deploy.networkPolicy }}
+{{- if and $calls $policy.enabled (not (hasKey $policy "egress")) }}
+{{- fail (printf "The nodes call other hosts for %s: deploy.networkPolicy.egress must name their networks and ports, or be [] if there are none." (join ", " $calls)) }}
 {{- end }}
 {{- end }}
 
