@@ -1,19 +1,25 @@
 resource "svc_fabric" "example" {
-  name = "main"
+  name      = "main"
+  namespace = "fabric"
 
   spec = yamlencode({
     replicas    = 3
     issuer      = "https://trust.example.org"
     trustDomain = "trust.example.org"
     pki = {
-      mode      = "certManagerCsi"
-      issuerRef = { name = "trust-fabric" }
-      clientCA  = { name = "callers", key = "ca.crt" }
-      peerCA    = { name = "nodes", key = "ca.crt" }
+      mode          = "certManagerCsi"
+      issuerRef     = { name = "fabric" }
+      peerIssuerRef = { name = "fabric-peers" }
+      clientCA      = { name = "callers-ca", key = "ca.crt" }
+      peerCA        = { name = "fabric-peers-ca", key = "ca.crt" }
     }
     storage = { size = "20Gi" }
+    callers = [{
+      id           = "spiffe://trust.example.org/ns/gateway/sa/gateway"
+      capabilities = ["exchange"]
+    }]
     issuers = [{
-      issuer       = "https://kubernetes.default.svc"
+      issuer       = "https://kubernetes.example.org"
       subject      = "kubernetes"
       discovery    = true
       trustDomains = ["trust.example.org"]
@@ -21,10 +27,12 @@ resource "svc_fabric" "example" {
   })
 }
 
-# The chart is a resource of the provider of Helm:
+# The chart is a resource of the provider of Helm. deploy.yaml has `deploy` of the chart's values: the repository of the
+# image, the clients, and the networks of the issuers (docs/guide/terraform.md).
 #
 #   resource "helm_release" "fabric" {
-#     name   = "trust-fabric"
-#     chart  = "charts/trust-fabric"
-#     values = [svc_fabric.example.values_yaml]
+#     name      = "fabric"
+#     namespace = "fabric"
+#     chart     = "charts/trust-fabric"
+#     values    = [svc_fabric.example.values_yaml, file("deploy.yaml")]
 #   }
