@@ -340,11 +340,11 @@ fn copy_of_the_chart() -> tempfile::TempDir {
     directory
 }
 
-/// Offline, `lookup` finds nothing; a template beside the others states the ConfigMap that it would find.
+/// Offline, `lookup` finds nothing; a template beside the others states the objects that it would find.
 #[test]
 fn changed_name_or_size_of_an_installed_fabric_is_refused() {
     let copy = copy_of_the_chart();
-    let found = r#"{{ include "trust-fabric.unchanged" (dict "root" . "existing" (dict "data" (dict "trust-fabric.toml" (.Files.Get "old.toml")))) }}"#;
+    let found = r#"{{ include "trust-fabric.unchanged" (dict "root" . "existing" (dict "data" (dict "trust-fabric.toml" (.Files.Get "old.toml"))) "set" (.Files.Get "old.json" | fromJson)) }}"#;
     fs::write(copy.path().join("templates/installed.yaml"), found).expect("write");
     let refused = |base: &str, patch: Value| {
         let old = values(base);
@@ -352,11 +352,21 @@ fn changed_name_or_size_of_an_installed_fabric_is_refused() {
         let map = of_kind(&report, "ConfigMap").next().expect("a ConfigMap");
         let text = map["data"]["trust-fabric.toml"].as_str().expect("the configuration");
         fs::write(copy.path().join("old.toml"), text).expect("write");
+        let set = of_kind(&report, "StatefulSet").next().expect("a StatefulSet");
+        fs::write(copy.path().join("old.json"), set.to_string()).expect("write");
         let new = release(&patched(&old, &patch).to_string(), RELEASE);
         refusal(render(copy.path(), &[], &[new])).swap_remove(0)
     };
     for base in ["one-node", "three-nodes"] {
         assert_eq!(refused(base, json!({"fabric": {"version": "9.9.9"}})), "accepted", "{base}");
+    }
+    // The API server writes a quantity in the largest unit.
+    for equal in ["20480Mi", "21474836480", "20.0Gi"] {
+        assert_eq!(
+            refused("three-nodes", json!({"fabric": {"storage": {"size": equal}}})),
+            "accepted",
+            "{equal}"
+        );
     }
     let peer_ca = json!({"name": "nodes-ca", "key": "ca.crt"});
     for (base, patch, message) in [
@@ -379,6 +389,21 @@ fn changed_name_or_size_of_an_installed_fabric_is_refused() {
             "one-node",
             json!({"fabric": {"replicas": 3, "pki": {"peerCA": peer_ca}}}),
             "fabric.replicas is 3 and the installed fabric has 1:",
+        ),
+        (
+            "three-nodes",
+            json!({"fabric": {"storage": {"size": "50Gi"}}}),
+            "fabric.storage.size is 50Gi and the StatefulSet has 20Gi: Kubernetes does not change it.",
+        ),
+        (
+            "three-nodes",
+            json!({"fabric": {"storage": {"size": "20G"}}}),
+            "fabric.storage.size is 20G and the StatefulSet has 20Gi:",
+        ),
+        (
+            "three-nodes",
+            json!({"fabric": {"storage": {"storageClassName": null}}}),
+            "fabric.storage.storageClassName is \"\" and the StatefulSet has \"local-nvme\":",
         ),
     ] {
         let found = refused(base, patch.clone());

@@ -35,7 +35,9 @@ such values, because Helm does not state the order of templates.
 {{- if and $deploy.test (($deploy.test).exchange) (not $fabric.callers) }}
 {{- fail "deploy.test.exchange needs a caller: fabric.callers must give the identity of its certificate the capability exchange." }}
 {{- end }}
-{{- include "trust-fabric.unchanged" (dict "root" . "existing" (lookup "v1" "ConfigMap" .Release.Namespace .Release.Name)) }}
+{{- $existing := lookup "v1" "ConfigMap" .Release.Namespace .Release.Name }}
+{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace .Release.Name }}
+{{- include "trust-fabric.unchanged" (dict "root" . "existing" $existing "set" $set) }}
 {{- end }}
 
 {{- define "trust-fabric.validatePki" -}}
@@ -118,7 +120,18 @@ such values, because Helm does not state the order of templates.
 {{- end }}
 {{- end }}
 
-{{/* Refuses a changed name or size of a fabric that exists: (dict "root" . "existing" <its ConfigMap or nothing>). */}}
+{{/* Bytes of a quantity, which the API server may write in another unit than the values. */}}
+{{- define "trust-fabric.bytes" -}}
+{{- $decimal := dict "m" 1e-3 "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 }}
+{{- $binary := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 }}
+{{- $number := regexFind "^[0-9.]+" . }}
+{{- mulf $number (get (merge $decimal $binary) (trimPrefix $number .)) }}
+{{- end }}
+
+{{/*
+Refuses a changed name, size or volume of a fabric that exists:
+(dict "root" . "existing" <its ConfigMap or nothing> "set" <its StatefulSet or nothing>).
+*/}}
 {{- define "trust-fabric.unchanged" -}}
 {{- with (.existing).data }}
 {{- $old := fromToml (get . "trust-fabric.toml") }}
@@ -133,6 +146,16 @@ such values, because Helm does not state the order of templates.
 {{- $replicas := include "trust-fabric.replicas" $.root | int }}
 {{- if ne $size $replicas }}
 {{- fail (printf "fabric.replicas is %d and the installed fabric has %d: nodes join and leave by trust-fabric cluster, not by this number." $replicas $size) }}
+{{- end }}
+{{- end }}
+{{- $storage := .root.Values.fabric.storage }}
+{{- range ((.set).spec).volumeClaimTemplates }}
+{{- $size := .spec.resources.requests.storage }}
+{{- if ne (include "trust-fabric.bytes" $size) (include "trust-fabric.bytes" $storage.size) }}
+{{- fail (printf "fabric.storage.size is %s and the StatefulSet has %s: Kubernetes does not change it. The volumes and the StatefulSet are changed by hand: docs/guide/kubernetes-chart.md, \"Larger volumes\"." $storage.size $size) }}
+{{- end }}
+{{- if ne (.spec.storageClassName | default "") ($storage.storageClassName | default "") }}
+{{- fail (printf "fabric.storage.storageClassName is %q and the StatefulSet has %q: Kubernetes does not change it, and a volume keeps its class." ($storage.storageClassName | default "") (.spec.storageClassName | default "")) }}
 {{- end }}
 {{- end }}
 {{- end }}
