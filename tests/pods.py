@@ -43,11 +43,10 @@ class Pods:
         self.program = Path(os.environ["CARGO_TARGET_DIR"]) / "release/trust-fabric"
 
     def render(self):
-        values = VALUES.read_text().replace("fabric:\n", "fabric:\n  version: dev\n", 1)
         order = {
             "chart": str(ROOT / "charts/trust-fabric"),
             "versions": [],
-            "releases": [{"values": values, "release": RELEASE, "namespace": NAMESPACE}],
+            "releases": [{"values": VALUES.read_text(), "release": RELEASE, "namespace": NAMESPACE}],
         }
         report = run(os.environ["TRUST_FABRIC_PYTHON"], ROOT / "tests/oracles/render_chart.py", input=json.dumps(order))
         self.objects = json.loads(report)[0]["objects"]
