@@ -70,7 +70,7 @@ fn blocks(page: &str) -> (Vec<String>, Vec<String>) {
 #[test]
 fn manifests_and_values_of_the_guide_are_valid() {
     let (manifests, values) = blocks(&read("docs/guide/kubernetes-chart.md"));
-    assert_eq!((manifests.len(), values.len()), (5, 2));
+    assert_eq!((manifests.len(), values.len()), (6, 2));
     let order = json!({"manifests": manifests, "versions": VERSIONS});
     let (violations, success) = python::run("render_chart.py", &order);
     assert!(success, "{violations}");
