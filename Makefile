@@ -204,7 +204,8 @@ provider: build ## lay out the Terraform provider as a mirror from which terrafo
 	@install -D "$$CARGO_TARGET_DIR/release/terraform-provider-svc" \
 		"$(PROVIDER_PLACE)/terraform-provider-svc_v$(PROVIDER_VERSION)"
 	@printf '%s\n' "The mirror is $(PROVIDER_MIRROR). In ~/.terraformrc:" "" "  provider_installation {" \
-		"    filesystem_mirror { path = \"$(PROVIDER_MIRROR)\" }" "  }"
+		"    filesystem_mirror {" "      path    = \"$(PROVIDER_MIRROR)\"" "      include = [\"registry.example/*/*\"]" "    }" \
+		"    direct {" "      exclude = [\"registry.example/*/*\"]" "    }" "  }"
 
 .PHONY: provider-mirror
 provider-mirror: build ## write the Terraform provider as a network mirror, which any web server with HTTPS serves

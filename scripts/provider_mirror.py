@@ -16,6 +16,17 @@ from pathlib import Path
 
 # The source address of the provider, which the configuration names.
 SOURCE = "registry.example/fabric/svc"
+# Without `direct`, Terraform would look for every provider in the mirror.
+SETTINGS = """\
+  provider_installation {
+    network_mirror {
+      url     = "https://mirror.example.org/"
+      include = ["registry.example/*/*"]
+    }
+    direct {
+      exclude = ["registry.example/*/*"]
+    }
+  }"""
 # The first time that a zip file can state.
 TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -60,8 +71,7 @@ def main():
     described = {order.platform: {"url": archive.name, "hashes": hashes(archive)}}
     merge(place / f"{order.version}.json", "archives", described)
     merge(place / "index.json", "versions", {order.version: {}})
-    print(f"The mirror is {order.directory}. Serve it over HTTPS, and in ~/.terraformrc or ~/.tofurc:\n\n"
-          '  provider_installation {\n    network_mirror { url = "https://mirror.example.org/" }\n  }')
+    print(f"The mirror is {order.directory}. Serve it over HTTPS, and in ~/.terraformrc or ~/.tofurc:\n\n{SETTINGS}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,13 @@ To install it without a registry, put it into a directory
 and name the mirror in ~/.terraformrc (make provider does the former and prints the latter):
 
   provider_installation {
-    filesystem_mirror { path = \"MIRROR\" }
+    filesystem_mirror {
+      path    = \"MIRROR\"
+      include = [\"registry.example/*/*\"]
+    }
+    direct {
+      exclude = [\"registry.example/*/*\"]
+    }
   }
 
 Options:
