@@ -12,7 +12,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 scripts/no_breaks.sh "$built/trust-fabric"
-rm -rf "$dist"
+# Those of an earlier version. The directory has mirrors of the Terraform provider too.
+rm -f "$dist"/trust-fabric_*.deb "$dist"/trust-fabric-*-linux-*.tar.gz
 mkdir -p "$dist" "$built/completions"
 for shell in bash zsh fish; do
   "$built/trust-fabric" completions "$shell" >"$built/completions/trust-fabric.$shell"
