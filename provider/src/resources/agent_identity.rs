@@ -21,9 +21,9 @@ pub struct AgentIdentity;
 
 static TABLE: Table = Table {
     name: "svc_agent_identity",
-    summary: "The identity of an agent. It ends 30 days after its issue and is replaced before, so apply this \
-              configuration at least once in that time. Its token is not an attribute: the ephemeral resource \
-              `svc_agent_token` has one.",
+    summary: "The identity of an agent. It ends 30 days after its issue. A plan that is made in its last 72 hours \
+              (`rotate_before`) replaces it, so apply this configuration at least once in these hours. Its token is not \
+              an attribute: the ephemeral resource `svc_agent_token` has one.",
     attributes: &[
         agent::AGENT_NAME.replaces(),
         agent::PLATFORM.replaces(),
