@@ -77,7 +77,8 @@ static TABLE: Table = Table {
   identities; it does not take the stream for deleted.
 - A fabric that cannot deliver pauses the stream and states a reason, which a refresh shows as a warning. With
   `status = \"enabled\"` the next apply enables the stream again.
-- Counters of the stream are not attributes: they change at any time. `trust-fabric streams` shows them.",
+- Counters of the stream are not attributes, because they change at any time: `trust-fabric stream show <stream_id>` shows
+  them.",
 };
 
 /// The attributes that a request states.
