@@ -100,14 +100,13 @@ fn job_of(report: &Value) -> &str {
     job["replacement"].as_str().expect("a name")
 }
 
-/// A node without a pod is no target: only the number of nodes shows that it is missing. Without the ServiceMonitor the
+/// A node without a pod is no target: only the number of nodes shows that it is missing. Without a `ServiceMonitor` the
 /// name of the job is not the chart's, and the rule would fire for ever.
 #[test]
 fn rule_about_missing_nodes_needs_the_job_of_the_chart() {
     let values = values("monitoring");
     let unscraped = json!({"deploy": {"serviceMonitor": {"enabled": false}}});
-    let releases =
-        [&values, &patched(&values, &unscraped)].map(|values| release(&values.to_string(), RELEASE));
+    let releases = [&values, &patched(&values, &unscraped)].map(|one| release(&one.to_string(), RELEASE));
     let rules = |report: &Value| {
         let rule = of_kind(report, "PrometheusRule").next().expect("a PrometheusRule");
         let groups = rule["spec"]["groups"].as_array().expect("groups").iter();
