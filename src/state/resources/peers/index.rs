@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
+use parking_lot::RwLock;
 
 use super::rows::{EntryRow, copy_key, read_block_key, read_entry_key};
 use crate::cluster::{Corrupt, View, Write};
@@ -69,16 +70,16 @@ impl Entries {
     }
 
     fn put(&self, id: Digest128, indexes: Indexes) {
-        self.part(&id).write().unwrap_or_else(PoisonError::into_inner).insert(id, indexes);
+        self.part(&id).write().insert(id, indexes);
     }
 
     fn remove(&self, id: &Digest128) {
-        self.part(id).write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.part(id).write().remove(id);
     }
 
     fn covers(&self, lineage: &[Digest128], covers: impl Fn(&Indexes) -> bool) -> bool {
         lineage.iter().any(|id| {
-            let part = self.part(id).read().unwrap_or_else(PoisonError::into_inner);
+            let part = self.part(id).read();
             part.get(id).is_some_and(&covers)
         })
     }
@@ -90,7 +91,7 @@ struct Blocks(RwLock<BTreeSet<(Digest128, Digest128)>>);
 
 impl Blocks {
     fn set(&self, id: Digest128, by: Digest128, is_blocked: bool) {
-        let mut blocks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.0.write();
         if is_blocked {
             blocks.insert((id, by))
         } else {
@@ -99,7 +100,7 @@ impl Blocks {
     }
 
     fn block(&self, lineage: &[Digest128]) -> bool {
-        let blocks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.0.read();
         lineage.iter().any(|id| {
             let from = (*id, Digest128::from_bytes([0; 16]));
             blocks.range(from..).next().is_some_and(|(blocked, _)| blocked == id)
@@ -126,7 +127,8 @@ impl PeerState {
         let of_the_copy = before.filter(|before| before.row.generation == row.generation);
         let is_damaged = of_the_copy.is_some_and(|before| before.is_damaged);
         let entries = of_the_copy.map(|before| Arc::clone(&before.entries)).unwrap_or_default();
-        let blocks = before.filter(|before| before.row.blocks_of == row.blocks_of);
+        // A new generation has deleted the blocks of the one before.
+        let blocks = of_the_copy.filter(|before| before.row.blocks_of == row.blocks_of);
         let blocks = blocks.map(|before| Arc::clone(&before.blocks)).unwrap_or_default();
         let keys = before.map(|before| Arc::clone(&before.keys)).unwrap_or_default();
         entries.floor_n.fetch_max(row.floor_n, Ordering::SeqCst);
@@ -187,7 +189,7 @@ impl PeerIndex {
             Write::Put { table, .. } | Write::Delete { table, .. } => {
                 [PEER, PEER_KEYS, PEER_LEDGER, PEER_BLOCK].contains(table)
             }
-            // Ranges are deleted of generations and blocks that no row of a peer names.
+            // Ranges are deleted with the generation or the blocks of a copy, which its next row replaces.
             Write::DeleteRange { .. } => false,
         };
         let writes: Vec<_> = writes.iter().filter(is_of_peers).collect();

@@ -97,6 +97,22 @@ fn repair_voids_no_credential_and_adopts_no_shorter_log() {
     assert_eq!((relying.copy().entries, relying.federated()), (0, 1));
 }
 
+/// Regression: the blocks of a copy that was read without a reset stayed in memory after its repair, so that a running node
+/// refused what a restarted one accepted.
+#[test]
+fn repair_forgets_blocks_that_the_peer_has_lifted_since() {
+    let mut relying = Relying::joined(vec![blocked(6, 2)]);
+    for (generation, through, entry, verdict) in
+        [(2, 12, blocked(6, 2), REVOKED), (3, 13, lifted(11, 2), CLEAR)]
+    {
+        assert_eq!(relying.set(PeerAct::Repair), DONE);
+        // The peer has forgotten nothing, so that its response is no reset.
+        let import = ImportLedger { generation, is_reset: false, ..first(through, vec![entry]) };
+        assert_eq!(relying.import(import), DONE);
+        assert_eq!(relying.token(9_000, &[2]), verdict);
+    }
+}
+
 /// As without a repair: a floor refuses everything that a forgotten entry may have covered.
 #[test]
 fn repair_keeps_floors_and_raises_them_by_forgotten_entries() {
