@@ -215,7 +215,7 @@ pub(crate) async fn start<M: Machine>(
     work.extend(watches(&handle, read_index_task, &log_reader, opened.surplus));
     match (tls, listener, identities) {
         (Some(tls), Some(listener), Some(identities)) => {
-            handle.check_member(identity.disk_id).map_err(|error| failed(&error))?;
+            handle.check_member(identity.disk_id).await.map_err(|error| failed(&error))?;
             let (local, receiving) = (Arc::clone(&channels.local), AsyncMutex::new(None));
             let peers = Peers { local, handle: handle.clone(), log: log_reader, snapshots, receiving };
             let bootstrapping = bootstrap(channels, handle.clone(), options.drawn_cluster_id);
@@ -307,7 +307,7 @@ impl<M: Machine> Handle<M> {
             Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
             Err(error) => return Err(error.to_string()),
         }
-        self.check_member(local.disk_id)?;
+        self.check_member(local.disk_id).await?;
         if self.known_members().all().len() != 1 {
             return Err(
                 "the log belongs to a cluster with several members: cluster.listen must be set".to_owned()
@@ -318,7 +318,9 @@ impl<M: Machine> Handle<M> {
 
     /// Checks that the membership, if there is one, contains this node on this disk. A node that joined may not have
     /// received the entry that added it.
-    fn check_member(&self, disk_id: DiskId) -> Result<(), String> {
+    async fn check_member(&self, disk_id: DiskId) -> Result<(), String> {
+        // Until the core runs, the metrics have neither membership nor log.
+        self.raft.with_raft_state(|_| ()).await.map_err(|error| error.to_string())?;
         if let Some(index) = self.machine.removed_at(self.node_id) {
             return Err(removed(self.node_id, index));
         }

@@ -19,7 +19,7 @@ impl LogReader {
         // The committed entry is read before the vote: a later leader's entry is committed only after the vote for that
         // leader.
         let (committed, purged, vote) = {
-            let recent = self.recent();
+            let recent = self.recent.lock();
             (recent.never_truncated(), recent.purged, recent.vote)
         };
         let Some(committed) = committed.filter(|_| vote.is_none_or(|vote| vote.leader_id <= leader)) else {
@@ -29,7 +29,10 @@ impl LogReader {
             let ours = match purged {
                 _ if theirs.index == committed.index => Some(committed),
                 Some(purged) if theirs.index == purged.index => Some(purged),
-                Some(purged) if theirs.index < purged.index => None,
+                // Leader ids only grow along a log.
+                Some(purged) if theirs.index < purged.index => {
+                    (theirs.committed_leader_id() > purged.committed_leader_id()).then_some(purged)
+                }
                 _ => self.read(theirs.index, theirs.index + 1)?.first().map(RaftEntry::log_id),
             };
             if ours.is_some_and(|ours| ours != theirs) {

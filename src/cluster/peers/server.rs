@@ -2,13 +2,14 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::entry::RaftEntry;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, VoteRequest};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
@@ -223,8 +224,10 @@ impl<M: Machine> Peer for Peers<M> {
     ) -> Result<Response<proto::HelloResponse>, Status> {
         let call = self.admit(&request, CallKind::Hello)?;
         let bytes = |id: Option<[u8; 16]>| id.map(|id| id.to_vec().into()).unwrap_or_default();
-        let is_known =
-            self.handle.disk_of(call.from).is_some() || self.local.initial_members.contains_key(&call.from);
+        // A cluster that has a membership without the sender must not be bootstrapped again.
+        let is_known = self.handle.disk_of(call.from).is_some()
+            || (self.handle.known_members().is_empty()
+                && self.local.initial_members.contains_key(&call.from));
         let members = request.into_inner().members;
         let theirs = members.into_iter().map(|member| (member.node_id, member.address));
         Ok(Response::new(proto::HelloResponse {
@@ -302,14 +305,14 @@ impl<M: Machine> Peer for Peers<M> {
         let end = Arc::clone(&ended);
         let appends = request.into_inner().scan((), move |(), message| {
             let append = message.and_then(|message| checks.check(message));
-            let refuse = |status| *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+            let refuse = |status| *end.lock() = Some(status);
             futures::future::ready(append.map_err(refuse).ok())
         });
         let answers = self.handle.stream_append(appends);
         let answers = answers
             .map(|answer| answer.map(|result| wire::append_response_to_proto(&result)).map_err(stopped));
         let last = futures::stream::poll_fn(move |_| {
-            let status = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let status = ended.lock().take();
             std::task::Poll::Ready(status.map(Err))
         });
         Ok(Response::new(Box::pin(answers.chain(last))))

@@ -118,6 +118,25 @@ async fn member_of_a_cluster_does_not_bootstrap_another() {
     stop_all(nodes).await;
 }
 
+/// Regression: nodes with empty disks bootstrapped an empty cluster with the id of a restored one whose membership lacks them,
+/// and its only member followed them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blank_nodes_do_not_bootstrap_over_a_cluster_that_lacks_them() {
+    let site = Site::new(3);
+    let alone: InitialMembers = [(3, site.members[&3].clone())].into_iter().collect();
+    let third = site.node_of(3, &alone).await;
+    third.recovered().await;
+    third.write("kept").await;
+    third.stop().await;
+    // Its cluster.members are ignored now.
+    let third = site.node(3).await;
+    third.recovered().await;
+    let first = site.node(1).await;
+    let reason = reason_to_stop(&first).await;
+    assert!(reason.contains("not a member") && reason.contains("bootstrapped once"), "{reason}");
+    stop_all(vec![first, third]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_with_different_member_lists_do_not_bootstrap() {
     let site = Site::new(3);
