@@ -151,7 +151,17 @@ pub(super) async fn start_replica(
         threads.push(start_thread("log-writer", writer)?);
         Ok(())
     })
-    .await?;
+    .await;
+    let started = match started {
+        Ok(started) => started,
+        Err(error) => {
+            let joined = futures::future::join_all(threads.into_iter().map(wait_for_thread));
+            if tokio::time::timeout(limits::DRAIN_TIMEOUT, joined).await.is_err() {
+                tracing::warn!("data directory still in use after the failed start");
+            }
+            return Err(error.into());
+        }
+    };
     let watchdog = started.watchdog;
     let watchdog = start_thread("disk-watchdog", Box::new(move || watchdog.run()));
     threads.push(watchdog.map_err(|error| Error::ReplicaFailed(error.to_string()))?);
