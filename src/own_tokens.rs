@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use crate::clock::Timestamp;
-use crate::id::TrustDomain;
+use crate::id::{LogPosition, TrustDomain};
 use crate::keyring::Keyring;
+use crate::limits;
 use crate::peer_tokens::{PeerTokens, Refused};
 use crate::state::{LeaseProof, State};
 use crate::token::fabric_peers::Role;
@@ -71,16 +72,16 @@ impl OwnTokens {
     ///
     /// # Errors
     /// As [`issued::verify_own`]; [`token::Error::UnknownKey`] if no key of ours has its `kid`;
-    /// [`token::Error::Revoked`]; [`token::Error::PeerNotAccepted`] for a token that came through a peer fabric: its subject
-    /// acts in its own fabric, and at the tools of this one.
-    pub fn verify(
+    /// [`token::Error::IndexAhead`]; [`token::Error::Revoked`]; [`token::Error::PeerNotAccepted`] for a token that came through
+    /// a peer fabric: its subject acts in its own fabric, and at the tools of this one.
+    pub async fn verify(
         &self,
         fresh: &LeaseProof,
         token: &Compact<'_>,
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
-        let credential = self.authenticate(fresh, token, certificate, now)?;
+        let credential = self.authenticate(fresh, token, certificate, now).await?;
         if !credential.via().is_empty() {
             return Err(token::Error::PeerNotAccepted);
         }
@@ -92,14 +93,14 @@ impl OwnTokens {
     /// # Errors
     /// As [`OwnTokens::verify`], but a token that came through a peer fabric is judged: [`OwnTokens::judge`],
     /// [`PeerTokens::check_role`].
-    pub fn verify_chained(
+    pub async fn verify_chained(
         &self,
         fresh: &LeaseProof,
         (token, role): (&Compact<'_>, Role),
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, Refused> {
-        let credential = self.authenticate(fresh, token, certificate, now)?;
+        let credential = self.authenticate(fresh, token, certificate, now).await?;
         self.judge(fresh, &credential)?;
         self.0.peer_tokens.check_role(role, &credential)?;
         Ok(credential)
@@ -126,8 +127,40 @@ impl OwnTokens {
         self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat())
     }
 
+    /// Waits until this node has applied the `idx` of a verified token. Otherwise the holder of a stolen signing key could
+    /// state one above every revocation. A position of another incarnation is not comparable, and precedes every revocation
+    /// here. Returns whether it had to wait: meanwhile the token may have expired or its key been tainted.
+    ///
+    /// # Errors
+    /// [`token::Error::IndexAhead`] after [`limits::FRESHNESS_WAIT`].
+    pub async fn catch_up(&self, credential: &Credential) -> Result<bool, token::Error> {
+        let here = self.0.state.index().incarnation;
+        let idx = credential.idx().filter(|idx| Some(idx.incarnation) == here);
+        let Some(LogPosition { index, .. }) = idx else { return Ok(false) };
+        if self.0.state.cluster().applied() >= index {
+            return Ok(false);
+        }
+        let applied = self.0.state.cluster().until_applied(index);
+        let caught_up = tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await;
+        caught_up.map(|()| true).map_err(|_| token::Error::IndexAhead)
+    }
+
+    async fn authenticate(
+        &self,
+        fresh: &LeaseProof,
+        token: &Compact<'_>,
+        certificate: Option<&CertificateDigest>,
+        now: Timestamp,
+    ) -> Result<Credential, token::Error> {
+        let credential = self.verified(fresh, token, certificate, now)?;
+        if self.catch_up(&credential).await? {
+            return self.verified(fresh, token, certificate, now);
+        }
+        Ok(credential)
+    }
+
     /// `now` is raised to log time: log time ends agents, and no token of an agent outlives its agent.
-    fn authenticate(
+    fn verified(
         &self,
         fresh: &LeaseProof,
         token: &Compact<'_>,
@@ -155,64 +188,114 @@ mod tests {
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
     const FABRIC: &str = "https://fabric.example";
 
+    /// A node that verifies its own tokens.
+    struct Harness {
+        node: TestNode,
+        keyring: Keyring,
+        own_tokens: OwnTokens,
+    }
+
+    impl Harness {
+        async fn start() -> Self {
+            let node = TestNode::start(START).await;
+            let keyring = node.keyring().await;
+            let own_tokens = OwnTokens::new(Parts {
+                issuer: FABRIC.to_owned(),
+                trust_domains: vec!["a.example".parse().expect("trust domain")],
+                keyring: keyring.clone(),
+                state: node.state.clone(),
+                signatures: SignatureCache::default(),
+                peer_tokens: PeerTokens::new(
+                    FABRIC.to_owned(),
+                    ([], BTreeSet::new()),
+                    node.state.clone(),
+                    SignatureCache::default(),
+                    (Containment::default(), Metrics::new().expect("metrics")),
+                ),
+            });
+            Self { node, keyring, own_tokens }
+        }
+
+        /// A token of an agent that ends with its chain at `end`.
+        fn token(&self, idx: LogPosition, end: Timestamp) -> String {
+            let agent = "wimse://a.example/agent/mcp/1".to_owned();
+            let claims = AccessTokenClaims {
+                iss: FABRIC.to_owned(),
+                sub: agent.clone(),
+                aud: FABRIC.to_owned(),
+                iat: START.secs(),
+                nbf: START.secs(),
+                exp: end.secs(),
+                jti: "j".to_owned(),
+                client_id: agent,
+                txn: "t".to_owned(),
+                scope: None,
+                capabilities: Vec::new(),
+                blast_radius: None,
+                delegation_depth: None,
+                act: None,
+                may_act: None,
+                lineage: Vec::new(),
+                via: Vec::new(),
+                root_iat: START.secs(),
+                root_exp: end.secs(),
+                execution: None,
+                agent: None,
+                idx: idx.to_string(),
+                policy: "p".to_owned(),
+                cnf: None,
+            };
+            let key = self.keyring.signing_key(START).expect("signs");
+            mint::sign_access_token(&claims, &key).expect("signs")
+        }
+
+        async fn verify(&self, token: &str, now: Timestamp) -> Result<Credential, token::Error> {
+            let fresh = self.node.state.fresh().await.expect("a lease");
+            let token = Compact::parse(token).expect("compact");
+            self.own_tokens.verify(&fresh, &token, None, now).await
+        }
+
+        async fn end(self) {
+            let Self { node, keyring, own_tokens } = self;
+            drop((own_tokens, keyring));
+            node.end().await;
+        }
+    }
+
     /// A node whose clock is behind log time accepted an agent's token after the log had ended the agent.
     #[tokio::test]
     async fn token_ends_at_log_time_on_a_node_with_a_slow_clock() {
-        let node = TestNode::start(START).await;
-        let keyring = node.keyring().await;
-        let own_tokens = OwnTokens::new(Parts {
-            issuer: FABRIC.to_owned(),
-            trust_domains: vec!["a.example".parse().expect("trust domain")],
-            keyring: keyring.clone(),
-            state: node.state.clone(),
-            signatures: SignatureCache::default(),
-            peer_tokens: PeerTokens::new(
-                FABRIC.to_owned(),
-                ([], BTreeSet::new()),
-                node.state.clone(),
-                SignatureCache::default(),
-                (Containment::default(), Metrics::new().expect("metrics")),
-            ),
-        });
+        let harness = Harness::start().await;
+        let state = harness.node.state.clone();
         let end = START.plus(Duration::from_secs(60));
-        let agent = "wimse://a.example/agent/mcp/1".to_owned();
-        let claims = AccessTokenClaims {
-            iss: FABRIC.to_owned(),
-            sub: agent.clone(),
-            aud: FABRIC.to_owned(),
-            iat: START.secs(),
-            nbf: START.secs(),
-            exp: end.secs(),
-            jti: "j".to_owned(),
-            client_id: agent,
-            txn: "t".to_owned(),
-            scope: None,
-            capabilities: Vec::new(),
-            blast_radius: None,
-            delegation_depth: None,
-            act: None,
-            may_act: None,
-            lineage: Vec::new(),
-            via: Vec::new(),
-            root_iat: START.secs(),
-            root_exp: end.secs(),
-            execution: None,
-            agent: None,
-            idx: node.state.position().expect("bootstrapped").to_string(),
-            policy: "p".to_owned(),
-            cnf: None,
-        };
-        let key = keyring.signing_key(START).expect("signs");
-        let token = mint::sign_access_token(&claims, &key).expect("signs");
-        let token = Compact::parse(&token).expect("compact");
+        let token = harness.token(state.position().expect("bootstrapped"), end);
         let slow = end.minus(Duration::from_millis(1));
-        let fresh = node.state.fresh().await.expect("a lease");
-        assert!(own_tokens.verify(&fresh, &token, None, slow).is_ok());
-        node.clock.advance(Duration::from_secs(60));
-        node.state.as_node().allow_revocations(FABRIC.to_owned(), 1).await.expect("an entry");
-        let refused = own_tokens.verify(&fresh, &token, None, slow).err();
+        assert!(harness.verify(&token, slow).await.is_ok());
+        harness.node.clock.advance(Duration::from_secs(60));
+        state.as_node().allow_revocations(FABRIC.to_owned(), 1).await.expect("an entry");
+        let refused = harness.verify(&token, slow).await.err();
         assert_eq!(refused, Some(token::Error::ChainExpired));
-        drop((own_tokens, keyring, key));
-        node.end().await;
+        drop(state);
+        harness.end().await;
+    }
+
+    /// Attack: the holder of a stolen signing key states an `idx` above every revocation. The keys that such a bearer
+    /// registered survived the taint of the signing key, and it survived the revocation of its `jti`.
+    #[tokio::test]
+    async fn index_ahead_of_the_log_is_refused() {
+        let harness = Harness::start().await;
+        let state = harness.node.state.clone();
+        let here = state.position().expect("bootstrapped");
+        let end = START.plus(Duration::from_secs(60));
+        let forged = harness.token(LogPosition { index: u64::MAX, ..here }, end);
+        assert_eq!(harness.verify(&forged, START).await.err(), Some(token::Error::IndexAhead));
+        // One that another node has minted just before is waited for.
+        let ahead = harness.token(LogPosition { index: state.cluster().applied() + 1, ..here }, end);
+        let entry =
+            async { state.as_node().allow_revocations(FABRIC.to_owned(), 1).await.expect("an entry") };
+        let (verified, _) = tokio::join!(harness.verify(&ahead, START), entry);
+        assert!(verified.is_ok());
+        drop(state);
+        harness.end().await;
     }
 }

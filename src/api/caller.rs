@@ -12,6 +12,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use serde::{Deserialize, Serialize};
 
 use super::authorization_header::{bearer, is_basic};
 pub use super::capability::Capability;
@@ -56,7 +57,8 @@ impl Callers {
 }
 
 /// Access to `/metrics` (contract §2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MetricsAccess {
     /// Connections from loopback.
     #[default]
@@ -490,5 +492,5 @@ async fn verify_bearer(
     let token = Compact::parse(text).map_err(invalid)?;
     let fresh = app.state.fresh().await?;
     app.state.check_clock(&fresh)?;
-    app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).map_err(invalid)
+    app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).await.map_err(invalid)
 }

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::cache_control::NO_STORE;
@@ -16,35 +16,6 @@ use super::{App, body, feed_activity};
 use crate::text::values;
 use crate::tools::verify::{self, Verdict, VerifyInput};
 use crate::{json, limits};
-
-/// A token that was presented to a tool server. Unknown fields are ignored, except in `cnf`.
-#[derive(Default, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct VerifyRequest {
-    /// The called tool.
-    #[schema(required = true, value_type = String, min_length = 1)]
-    tool_id: Option<String>,
-    /// The token of the call.
-    #[schema(required = true, value_type = String, min_length = 1)]
-    token: Option<String>,
-    /// The protocol of the call; the default is `mcp`.
-    #[schema(value_type = Option<values::Protocol>)]
-    protocol: Option<String>,
-    /// SHA-256 of the call's body, 32 bytes in base64url.
-    request_body_hash: Option<String>,
-    /// The client certificate of the call's connection, as the tool server saw it. Without it, a certificate-bound token
-    /// is refused.
-    cnf: Option<SeenCertificate>,
-}
-
-/// A client certificate (RFC 8705 §3.1). An unknown field is refused, because another confirmation is not supported.
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SeenCertificate {
-    /// SHA-256 of the certificate in DER, 32 bytes in base64url without padding.
-    #[serde(rename = "x5t#S256")]
-    certificate_digest: String,
-}
 
 /// The result of a verification that passed.
 #[derive(Serialize, ToSchema)]
@@ -81,7 +52,7 @@ pub struct VerifyResponse {
 
 /// Verifies a token for a tool call.
 #[utoipa::path(
-    post, path = "", operation_id = "verifyToken", request_body = VerifyRequest, params(IdempotencyKey),
+    post, path = "", operation_id = "verifyToken", request_body = VerifyInput, params(IdempotencyKey),
     responses(
         (status = 200, description = "All nine checks passed or were skipped", body = VerifyResponse),
         (status = 403, description = "A check failed; `check` names it"),
@@ -96,14 +67,7 @@ pub async fn post(
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
-    let request: VerifyRequest = json::read(&bytes)?;
-    let input = VerifyInput {
-        tool_id: request.tool_id,
-        token: request.token,
-        protocol: request.protocol,
-        request_body_hash: request.request_body_hash,
-        certificate_digest: request.cnf.map(|cnf| cnf.certificate_digest),
-    };
+    let input: VerifyInput = json::read(&bytes)?;
     let caller = caller.with_key(&parts, &bytes)?;
     let (began, mut subject) = (app.clock.boot(), None);
     let tool_id = input.tool_id.clone();

@@ -199,7 +199,7 @@ impl Exchange {
         // RFC 8693 §3: our own token is a JWT too. One that is presented as `jwt` is verified as our own.
         let is_ours = hint.iss.as_deref() == Some(self.own_tokens.issuer());
         if kind == Kind::AgentA2a || (kind == Kind::Jwt && is_ours) {
-            return self.of_a_fabric(fresh, (&token, hint, role), certificate, now);
+            return self.of_a_fabric(fresh, (&token, hint, role), certificate, now).await;
         }
         self.state.check_clock_for_foreign(fresh)?;
         let issuer = self.issuers.choose(kind, &hint)?;
@@ -227,7 +227,7 @@ impl Exchange {
     }
 
     /// A token of this fabric or of a peer. The unverified `iss` chooses the keys that verify it.
-    fn of_a_fabric(
+    async fn of_a_fabric(
         &self,
         fresh: &LeaseProof,
         (token, hint, role): (&Compact<'_>, IssuerHint, Role),
@@ -238,7 +238,7 @@ impl Exchange {
             self.state.check_clock_for_foreign(fresh)?;
             return Ok(self.peer_tokens.verify(fresh, (token, peer, role), certificate, now)?);
         }
-        Ok(self.own_tokens.verify_chained(fresh, (token, role), certificate, now)?)
+        Ok(self.own_tokens.verify_chained(fresh, (token, role), certificate, now).await?)
     }
 
     /// A token that a peer's workload obtains is judged by that peer's ledger, which also has the blocks on that workload.

@@ -114,6 +114,9 @@ pub enum Error {
     /// A token of ours came through a fabric that is not accepted.
     #[error("token came through a fabric that is not accepted")]
     PeerNotAccepted,
+    /// `idx` is above the last log index that this node has applied, and stays so.
+    #[error("idx is ahead of the log")]
+    IndexAhead,
     /// A token with an execution scope cannot be exchanged.
     #[error("token has an execution scope and cannot be exchanged")]
     ExecutionScoped,

@@ -3,18 +3,20 @@
 //! [`ToolCallVerifier::verify`] is: freshness lease, check 1, log position, tool, checks 2 to 9, single use, audit. The checks
 //! are in `checks`; here is their input.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::audit::{self, Action, Audit, Decision, Draft};
 use super::checks::{self, Authentic, Failure, Keys, RevocationStatus, ToolCall, Verified};
 use super::entry::PROTOCOL_RULE;
 use crate::breaks::{self, Break};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{Digest128, DigestKind, WorkloadId};
-use crate::limits;
 use crate::own_tokens::OwnTokens;
 use crate::peer_tokens::Refused;
 use crate::policy::blast_radius::Containment;
 use crate::state::command::{Tool, ToolRow};
-use crate::state::{self, CallContext, LeaseProof, State};
+use crate::state::{self, CallContext, LeaseProof, Refusal, State};
 use crate::telemetry::Metrics;
 use crate::text::values::Protocol;
 use crate::token::foreign::Credential;
@@ -33,19 +35,34 @@ pub struct ToolCallVerifier {
     pub metrics: Metrics,
 }
 
-/// Fields as received; not validated.
-#[derive(Debug, Default)]
+/// A token that was presented to a tool server. Unknown fields are ignored, except in `cnf`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+#[schema(as = VerifyRequest)]
 pub struct VerifyInput {
     /// The called tool.
+    #[schema(required = true, value_type = String, min_length = 1)]
     pub tool_id: Option<String>,
-    /// The presented token.
+    /// The token of the call.
+    #[schema(required = true, value_type = String, min_length = 1)]
     pub token: Option<String>,
-    /// Protocol of the call; default `mcp`.
+    /// The protocol of the call; the default is `mcp`.
+    #[schema(value_type = Option<Protocol>)]
     pub protocol: Option<String>,
-    /// SHA-256 of the call's body in base64url.
+    /// SHA-256 of the call's body, 32 bytes in base64url.
     pub request_body_hash: Option<String>,
-    /// `x5t#S256` of `cnf`: the client certificate that the tool server received.
-    pub certificate_digest: Option<String>,
+    /// The client certificate of the call's connection, as the tool server saw it. Without it, a certificate-bound token
+    /// is refused.
+    pub cnf: Option<SeenCertificate>,
+}
+
+/// A client certificate (RFC 8705 §3.1). An unknown field is refused, because another confirmation is not supported.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SeenCertificate {
+    /// SHA-256 of the certificate in DER, 32 bytes in base64url without padding.
+    #[serde(rename = "x5t#S256")]
+    pub certificate_digest: String,
 }
 
 /// Validated request.
@@ -77,7 +94,7 @@ impl VerifyRequest {
         let body = input.request_body_hash.map(|text| text.parse()).transpose();
         let rule = "must be 32 bytes in base64url without padding";
         let unbound = |_| Error::Invalid { field: "cnf.x5t#S256", rule };
-        let presented = input.certificate_digest.map(|text| text.parse()).transpose();
+        let presented = input.cnf.map(|cnf| cnf.certificate_digest.parse()).transpose();
         Ok(Self {
             tool_id,
             token,
@@ -131,7 +148,9 @@ impl Error {
             Self::Invalid { .. } => "invalid_request",
             Self::UnknownTool => "not_found",
             Self::Failed(_)
-            | Self::State(state::Error::IdempotencyKeyReused | state::Error::CallerRefused) => "deny",
+            | Self::State(state::Error::Refused(Refusal::IdempotencyKeyReused | Refusal::CallerRefused)) => {
+                "deny"
+            }
             Self::Behind | Self::Peer(_) | Self::State(_) | Self::Audit(_) => "error",
         }
     }
@@ -171,7 +190,9 @@ impl ToolCallVerifier {
         // Only a token of ours can make this node wait. The tool is read after that: its requirements are then at least
         // as new as the token.
         let caught_up = match &authentic {
-            Ok(authentic) => self.catch_up(authentic.credential()).await,
+            Ok(authentic) => {
+                self.own_tokens.catch_up(authentic.credential()).await.map_err(|_| Error::Behind)
+            }
             Err(_) => Ok(false),
         };
         if let Ok(true) = caught_up {
@@ -212,21 +233,6 @@ impl ToolCallVerifier {
         checks::authenticate(&request.token, &keys, request.presented.as_ref(), now)
     }
 
-    /// "It waits for a token's `idx` if it is behind it." Positions of another incarnation are not comparable. Returns
-    /// whether it had to wait.
-    async fn catch_up(&self, credential: &Credential) -> Result<bool, Error> {
-        let here = self.state.index().incarnation;
-        let Some(position) = credential.idx().filter(|idx| Some(idx.incarnation) == here) else {
-            return Ok(false);
-        };
-        if self.state.cluster().applied() >= position.index {
-            return Ok(false);
-        }
-        let applied = self.state.cluster().until_applied(position.index);
-        let caught_up = tokio::time::timeout(limits::FRESHNESS_WAIT, applied).await;
-        caught_up.map(|()| true).map_err(|_| Error::Behind)
-    }
-
     fn tool(&self, tool_id: &str) -> Result<Option<Tool>, Error> {
         Ok(self.state.tool(tool_id)?.and_then(|row: ToolRow| row.tool))
     }
@@ -254,7 +260,9 @@ impl ToolCallVerifier {
         let state = self.state.on_behalf_of(caller);
         match state.spend_token(execution, owner).await {
             Ok(()) => Ok(verified),
-            Err(state::Error::TokenSpent) => Err(Error::Failed(verified.into_already_used())),
+            Err(state::Error::Refused(Refusal::TokenSpent)) => {
+                Err(Error::Failed(verified.into_already_used()))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -326,7 +334,7 @@ fn record_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
         Err(error) => {
             let is_refusal = matches!(
                 error,
-                Error::State(state::Error::IdempotencyKeyReused | state::Error::CallerRefused)
+                Error::State(state::Error::Refused(Refusal::IdempotencyKeyReused | Refusal::CallerRefused))
             );
             draft.decision = if is_refusal { Decision::Deny } else { Decision::Error };
             draft.notes = error.to_string();
