@@ -495,10 +495,12 @@ pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
 /// set of keys, unless the lease of the peer is so short that a quarter of it is less.
 pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
 /// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end, once each endpoint of the
-/// peer has failed; and after the second
-/// response within this time for which a ledger is read again from its beginning.
+/// peer has failed; and after the second response within this time for which a ledger is read again from its beginning.
 /// Metric: `svc_federation_calls_total`.
 pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
+/// Time for which health warns of a call that named a position beyond the end of our log. A peer that is still ahead calls
+/// each endpoint again within it.
+pub const PEER_AHEAD_RETENTION: Duration = Duration::from_secs(10 * 60);
 /// Maximum entries of peers in commands in flight, so that a peer's flood does not delay other writes. A set
 /// of keys counts as all of them.
 pub const IMPORTS_IN_FLIGHT_MAX: usize = 256;
@@ -941,6 +943,10 @@ pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Age at which a connection without TLS is closed gracefully.
 /// Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
+/// Maximum time for a backup in flight to finish on a connection that has reached its maximum age: a state of 256 GiB over 30
+/// MB/s.
+/// Metric: `svc_http_connections_closed_total{reason="age"}`.
+pub const DOWNLOAD_DRAIN_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 /// Age at which a TLS connection is closed gracefully, so that its client is verified again.
 /// Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const TLS_CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);

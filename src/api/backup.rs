@@ -1,17 +1,21 @@
 //! `GET /v1/sys/backup`: the state of this node as a file, while the cluster runs.
 
+use std::io;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::stream;
+use tokio::task::JoinSet;
 
 use super::App;
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::{Error, Refusal};
+use super::listener::Download;
 use crate::backup::{BackupStream, Origin};
 use crate::state::LinearizableRead;
 
@@ -36,7 +40,7 @@ pub async fn save(
     let busy = Refusal::TooMany { retry_after_secs: BUSY_RETRY_SECS };
     let permit = permit.map_err(|_| Error::new(busy, "another backup is being read from this node"))?;
     let act = Act::begin(&app, &caller, "read a backup of the state")?;
-    let backup = begin(&app).map_err(Error::internal);
+    let backup = begin(app.clone()).await.map_err(Error::internal);
     let backup = act.end(backup, |backup| format!("up to log index {}", backup.index())).await?;
     tracing::info!(index = backup.index(), caller = caller.id(), "backup begun");
     let body = stream::unfold((backup, permit), |(mut backup, permit)| async {
@@ -47,12 +51,19 @@ pub async fn save(
         Some((part, (backup, permit)))
     });
     let headers = [(header::CONTENT_TYPE, "application/zstd"), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::from_stream(body)).into_response())
+    Ok((headers, Extension(Download), Body::from_stream(body)).into_response())
 }
 
-fn begin(app: &App) -> std::io::Result<BackupStream> {
-    let cluster = app.state.cluster();
-    let mode = if app.requires_tls { "production" } else { "development" };
-    let origin = Origin { mode, issuer: app.issuer.clone(), node_id: cluster.node_id() };
-    BackupStream::new(cluster.checkpoint()?, origin)
+/// A checkpoint copies what the write-ahead log of the state holds, and opening it replays that: seconds, during which a
+/// worker thread would serve nothing.
+async fn begin(app: App) -> io::Result<BackupStream> {
+    let mut beginning = JoinSet::new();
+    beginning.spawn_blocking(move || {
+        let cluster = app.state.cluster();
+        let mode = if app.requires_tls { "production" } else { "development" };
+        let origin = Origin { mode, issuer: app.issuer.clone(), node_id: cluster.node_id() };
+        BackupStream::new(cluster.checkpoint()?, origin)
+    });
+    let begun = beginning.join_next().await.unwrap_or_else(|| Ok(Err(io::ErrorKind::NotFound.into())));
+    begun.map_err(io::Error::other)?
 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use axum::Router;
 use axum::body::Body;
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -24,7 +25,7 @@ use tower::ServiceExt as _;
 use super::HasChanged;
 use super::framing::{Framed, Heads};
 use super::head::{self, Violation};
-use super::idle_tracker::{Ended, IdleTracker, TrackedBody};
+use super::idle_tracker::{Download, Ended, IdleTracker, TrackedBody};
 use crate::api::connect_info::{Channel, ClientConnection};
 use crate::limits;
 
@@ -135,10 +136,16 @@ impl Connection {
     {
         let (router, peer, tracker) = (self.router.clone(), Arc::clone(&self.peer), Arc::clone(tracker));
         service_fn(move |request| {
-            let in_flight = tracker.begin();
+            let mut in_flight = tracker.begin();
             let violation = judge(in_flight.number(), &request);
             let answered = answer(&router, &peer, violation, request);
-            async move { Ok(answered.await.map(|body| TrackedBody::new(body, in_flight))) }
+            async move {
+                let answer = answered.await;
+                if answer.extensions().get::<Download>().is_some() {
+                    in_flight.set_download();
+                }
+                Ok(answer.map(|body| TrackedBody::new(body, in_flight)))
+            }
         })
     }
 
@@ -171,6 +178,7 @@ impl Connection {
             // The reserve is scarce: only a response in flight is waited for.
             Ended::Reserve if !tracker.is_busy() => return reason,
             Ended::Reserve => limits::LINGER_TIMEOUT,
+            Ended::Age if tracker.is_downloading() => limits::DOWNLOAD_DRAIN_TIMEOUT,
             _ => limits::DRAIN_TIMEOUT,
         };
         close(connection.as_mut());
@@ -225,7 +233,7 @@ where
     fn execute(&self, stream: F) {
         let Some(streams) = self.0.upgrade() else { return };
         // Only the connection's own task calls this, so the lock is free.
-        let mut streams = streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = streams.lock();
         while streams.try_join_next().is_some() {}
         streams.spawn(stream);
     }

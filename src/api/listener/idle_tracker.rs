@@ -67,11 +67,17 @@ impl Ended {
     }
 }
 
+/// Marks a response, in its extensions, that may take longer than a connection lives, and that its client would have to request
+/// from the beginning again.
+#[derive(Clone, Copy, Debug)]
+pub struct Download;
+
 /// Tracks one connection.
 #[derive(Debug, Default)]
 pub struct IdleTracker {
     requests: AtomicU64,
     in_flight: AtomicUsize,
+    downloads: AtomicUsize,
     samples: AtomicUsize,
     last_end: AtomicUsize,
     /// Responses that wait for the client, by the sample since which they do.
@@ -85,13 +91,19 @@ impl IdleTracker {
     pub fn begin(self: &Arc<Self>) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         let number = self.requests.fetch_add(1, Ordering::AcqRel) + 1;
-        InFlight { tracker: Arc::clone(self), number, waits_since: None }
+        InFlight { tracker: Arc::clone(self), number, waits_since: None, is_download: false }
     }
 
     /// Whether a request is in flight.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a [`Download`] is in flight.
+    #[must_use]
+    pub fn is_downloading(&self) -> bool {
+        self.downloads.load(Ordering::Acquire) > 0
     }
 
     /// Whether no request was read yet.
@@ -135,6 +147,7 @@ pub struct InFlight {
     tracker: Arc<IdleTracker>,
     number: u64,
     waits_since: Option<usize>,
+    is_download: bool,
 }
 
 impl InFlight {
@@ -142,6 +155,12 @@ impl InFlight {
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Its response is a [`Download`].
+    pub fn set_download(&mut self) {
+        self.is_download = true;
+        self.tracker.downloads.fetch_add(1, Ordering::AcqRel);
     }
 
     fn wait_for_client(&mut self) {
@@ -162,6 +181,9 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.resume();
+        if self.is_download {
+            self.tracker.downloads.fetch_sub(1, Ordering::AcqRel);
+        }
         self.tracker.last_end.store(self.tracker.samples.load(Ordering::Acquire), Ordering::Release);
         self.tracker.in_flight.fetch_sub(1, Ordering::AcqRel);
     }

@@ -38,6 +38,7 @@ use crate::tls::{PeerCertificate, handshake_failure};
 pub(crate) use self::connection_limit::{Caps, ConnectionLimiter};
 pub(crate) use self::fd_limit::{Error as DescriptorsError, connections_max};
 pub(crate) use self::head::Violation;
+pub(crate) use self::idle_tracker::Download;
 
 /// The protocol of a listener.
 #[derive(Clone, Debug)]

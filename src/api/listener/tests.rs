@@ -5,6 +5,7 @@ use std::future::Future;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -54,6 +55,13 @@ async fn answer(served: Served, request: Request) -> Response {
                 (piece < 4).then_some((Ok::<_, Infallible>(Bytes::from_static(b"piece;")), piece + 1))
             });
             Body::from_stream(pieces).into_response()
+        }
+        "/download" => {
+            let pieces = stream::unfold(0, |piece| async move {
+                sleep(Duration::from_secs(25)).await;
+                (piece < 40).then_some((Ok::<_, Infallible>(Bytes::from_static(b"piece;")), piece + 1))
+            });
+            (Extension(Download), Body::from_stream(pieces)).into_response()
         }
         "/large" => {
             let pieces =

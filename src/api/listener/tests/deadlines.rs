@@ -140,6 +140,20 @@ async fn busy_connection_is_closed_at_its_maximum_age() {
     }
 }
 
+/// Regression: a backup that took longer than a TLS connection lives was cut off each time.
+#[tokio::test(start_paused = true)]
+async fn download_outlives_the_maximum_age_of_its_connection() {
+    let mut wire = Wire::new(ClientConnection { channel: Channel::Tls(None), ..peer() }, Connection::http1);
+    wire.send(b"GET /download HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let watch = Watch::start();
+    let text = wire.rest().await;
+    assert_eq!(text.matches("piece;").count(), 40, "{text}");
+    let whole = Duration::from_secs(41 * 25);
+    assert!(whole > limits::TLS_CONNECTION_AGE_MAX.saturating_add(limits::DRAIN_TIMEOUT));
+    watch.assert_between(whole, whole);
+    assert_eq!(wire.ended().await, Ended::Age);
+}
+
 #[tokio::test(start_paused = true)]
 async fn linger_after_a_violation_is_bounded() {
     let mut wire = Wire::http1();
