@@ -31,9 +31,9 @@ impl PushCertificate {
         clock: Clock,
         metrics: Metrics,
     ) -> Result<Self, Error> {
-        let KeyPair { pem, not_after } = files.read(clock.now()).map_err(Error::PushCertificate)?;
+        let KeyPair { pem, validity } = files.read(clock.now()).map_err(Error::PushCertificate)?;
         client.present(&pem)?;
-        metrics.set_tls_certificate_not_after(WITH, not_after.secs());
+        metrics.set_tls_validity(WITH, &validity);
         Ok(Self { files, client, clock, metrics, presented: pem, failed: None })
     }
 
@@ -55,10 +55,10 @@ impl PushCertificate {
     }
 
     fn replace(&mut self, read: Result<KeyPair, String>) {
-        let presented = read.and_then(|KeyPair { pem, not_after }| {
+        let presented = read.and_then(|KeyPair { pem, validity }| {
             if pem != self.presented {
                 self.client.present(&pem).map_err(|error| error.to_string())?;
-                self.metrics.set_tls_certificate_not_after(WITH, not_after.secs());
+                self.metrics.set_tls_validity(WITH, &validity);
                 self.metrics.tls_reload(WITH, "ok");
                 tracing::info!("push certificate replaced");
             }

@@ -4,13 +4,15 @@
 
 mod table;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 
 use self::table::Families;
 use super::{Error, logging};
+use crate::clock::Timestamp;
 
 /// Samples of a peer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +23,19 @@ pub struct PeerSample {
     pub entries: u64,
     /// Milliseconds by which its clock is ahead.
     pub clock_offset_millis: Option<i64>,
+}
+
+/// Times at which the files of TLS begin and cease to be valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsValidity {
+    /// Of our own certificate.
+    pub not_before: Timestamp,
+    /// Of our own certificate.
+    pub not_after: Timestamp,
+    /// Of the CA that ends last, where CAs are read from a file.
+    pub ca_not_after: Option<Timestamp>,
+    /// The earliest among the newest revocation lists of each CA.
+    pub crl_next_update: Option<Timestamp>,
 }
 
 /// All metrics of a node. Clones share their values.
@@ -41,6 +56,10 @@ impl Metrics {
         let registry = Registry::new();
         let families = Families::register(&registry)?;
         families.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        // Alerts do not see an increase from no sample.
+        for result in ["delivered", "dropped", "dead_letter"] {
+            families.stream_events.with_label_values(&[result]).inc_by(0);
+        }
         Ok(Self { registry, families, raising: Arc::default() })
     }
 
@@ -141,9 +160,25 @@ impl Metrics {
         self.families.tls_reloads.with_label_values(&[with, result]).inc();
     }
 
-    /// End of our TLS certificate, in seconds since the Unix epoch.
-    pub fn set_tls_certificate_not_after(&self, with: &'static str, secs: i64) {
-        self.families.tls_certificate_not_after.with_label_values(&[with]).set(secs);
+    /// Validity of the loaded TLS files. The counters of their reloads exist from then on: alerts do not see an increase from
+    /// no sample.
+    pub fn set_tls_validity(&self, with: &'static str, validity: &TlsValidity) {
+        let TlsValidity { not_before, not_after, ca_not_after, crl_next_update } = *validity;
+        for (family, time) in [
+            (&self.families.tls_certificate_not_before, Some(not_before)),
+            (&self.families.tls_certificate_not_after, Some(not_after)),
+            (&self.families.tls_ca_not_after, ca_not_after),
+            (&self.families.tls_crl_next_update, crl_next_update),
+        ] {
+            match time {
+                Some(time) => family.with_label_values(&[with]).set(time.secs()),
+                // Only the label of a file that is no longer configured.
+                None => drop(family.remove_label_values(&[with])),
+            }
+        }
+        for result in ["ok", "failed"] {
+            self.families.tls_reloads.with_label_values(&[with, result]).inc_by(0);
+        }
     }
 
     /// An audit entry with this decision was recorded.
@@ -288,6 +323,7 @@ impl Metrics {
         for (state, is_present) in states {
             self.families.federation_state.with_label_values(&[peer, state]).set(i64::from(is_present));
         }
+        self.families.federation_unjudged.with_label_values(&[peer]).inc_by(0);
         let PeerSample { heard_ago, entries, clock_offset_millis } = sample;
         let entries = i64::try_from(entries).unwrap_or(i64::MAX);
         self.families.federation_entries.with_label_values(&[peer]).set(entries);
@@ -347,7 +383,7 @@ impl Metrics {
 
     /// Raises a counter to a total that another component has. Concurrent scrapes must not count twice.
     fn raise(&self, counter: &IntCounter, total: u64) {
-        let _one_at_a_time = self.raising.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.raising.lock();
         counter.inc_by(total.saturating_sub(counter.get()));
     }
 }
@@ -417,6 +453,33 @@ mod tests {
         assert!(!page.contains("svc_federation_heard_seconds{"), "an unknown value is absent: {page}");
     }
 
+    const VALIDITY: TlsValidity = TlsValidity {
+        not_before: Timestamp::from_secs(1_700_000_000),
+        not_after: Timestamp::from_secs(1_800_000_000),
+        ca_not_after: Some(Timestamp::from_secs(1_900_000_000)),
+        crl_next_update: Some(Timestamp::from_secs(1_700_000_060)),
+    };
+
+    #[test]
+    fn validity_of_tls_files_is_rendered() {
+        let metrics = Metrics::new().expect("metrics");
+        metrics.set_tls_validity("callers", &VALIDITY);
+        let page = metrics.render().expect("page");
+        for line in [
+            r#"svc_tls_reloads_total{result="failed",with="callers"} 0"#,
+            r#"svc_tls_certificate_not_before_seconds{with="callers"} 1700000000"#,
+            r#"svc_tls_certificate_not_after_seconds{with="callers"} 1800000000"#,
+            r#"svc_tls_ca_not_after_seconds{with="callers"} 1900000000"#,
+            r#"svc_tls_crl_next_update_seconds{with="callers"} 1700000060"#,
+            r#"svc_stream_events_total{result="dropped"} 0"#,
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}");
+        }
+        // A list that is no longer configured.
+        metrics.set_tls_validity("callers", &TlsValidity { crl_next_update: None, ..VALIDITY });
+        assert!(!metrics.render().expect("page").contains("svc_tls_crl_next_update_seconds{"));
+    }
+
     #[test]
     fn every_metric_is_rendered_with_its_labels() {
         let metrics = with_peer();
@@ -445,7 +508,7 @@ mod tests {
         metrics.tool_write("register", "done");
         metrics.set_tools(3);
         metrics.tls_reload("callers", "ok");
-        metrics.set_tls_certificate_not_after("callers", 1_800_000_000);
+        metrics.set_tls_validity("callers", &VALIDITY);
         metrics.set_raft(7, true);
         metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
         metrics.set_disk(true, 7_000, 1);
@@ -490,7 +553,6 @@ mod tests {
             r#"svc_tool_writes_total{action="register",result="done"} 1"#,
             "svc_tools 3",
             r#"svc_tls_reloads_total{result="ok",with="callers"} 1"#,
-            r#"svc_tls_certificate_not_after_seconds{with="callers"} 1800000000"#,
             r#"svc_audit_entries_total{decision="allow"} 1"#,
             "svc_audit_backlog_bytes 9",
             r#"svc_audit_blocks_total{result="shipped"} 1"#,

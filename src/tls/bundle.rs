@@ -6,12 +6,13 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};
@@ -137,7 +138,7 @@ impl Bundle {
     pub fn read_again(&self) -> Result<bool, BundleError> {
         let text = read(&self.0.file)?;
         let digest = files::digest_of([text.as_slice()]);
-        let mut read = self.0.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.0.read.lock();
         let before = std::mem::replace(&mut *read, digest);
         drop(read);
         if before == digest || self.0.accepted.load().file_digest == digest {

@@ -6,14 +6,14 @@ use super::files::KeyPairFiles;
 use super::{Error, config, files};
 use crate::clock::Timestamp;
 use crate::limits;
+use crate::telemetry::TlsValidity;
 
 /// A certificate and its private key.
 #[derive(Clone, Debug)]
 pub struct KeyPair {
     /// Certificate, intermediates and private key as one PEM text.
     pub pem: Vec<u8>,
-    /// End of the certificate.
-    pub not_after: Timestamp,
+    pub validity: TlsValidity,
 }
 
 impl KeyPairFiles {
@@ -25,12 +25,12 @@ impl KeyPairFiles {
         let mut pem = files::read(&self.certificate, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
         let key = files::read(&self.private_key, limits::TLS_FILE_BYTES_MAX, files::check_key_mode)?;
         let own = config::own_certificate(self, (&pem, &key), now)?;
-        let not_after = own.not_after;
+        let validity = own.validity;
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         CertifiedKey::from_der(own.chain, own.key, &provider).map_err(|error| self.unusable(&error))?;
         pem.push(b'\n');
         pem.extend_from_slice(&key);
-        Ok(KeyPair { pem, not_after })
+        Ok(KeyPair { pem, validity })
     }
 
     /// The error for a pair that rustls refused.

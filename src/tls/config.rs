@@ -26,6 +26,7 @@ use super::{Error, KeyPairFiles, RemoteEnd, bundle, svid};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
+use crate::telemetry::TlsValidity;
 
 /// The configurations of one state of the files.
 pub(super) struct Loaded {
@@ -44,9 +45,7 @@ pub(super) struct Loaded {
     pub bundles: BTreeMap<TrustDomain, Version>,
     /// Trust domains of peers that are left out, because their files are unusable.
     pub unusable: Vec<(TrustDomain, Error)>,
-    /// Validity of our own certificate.
-    pub not_before: Timestamp,
-    pub not_after: Timestamp,
+    pub validity: TlsValidity,
 }
 
 /// A state of contents, by their digest.
@@ -165,8 +164,11 @@ pub(super) fn load(
         files: Version::of(file_digest),
         bundles: found.bundles,
         unusable: found.unusable,
-        not_before: own.not_before,
-        not_after: own.not_after,
+        validity: TlsValidity {
+            ca_not_after: found.ca_not_after,
+            crl_next_update: found.crl_next_update,
+            ..own.validity
+        },
     })
 }
 
@@ -180,6 +182,8 @@ struct Found {
     unusable: Vec<(TrustDomain, Error)>,
     /// Names of the CAs, but not of peers': their fabrics choose the number and length of these names.
     hints: Vec<DistinguishedName>,
+    ca_not_after: Option<Timestamp>,
+    crl_next_update: Option<Timestamp>,
 }
 
 fn authorities(
@@ -194,6 +198,8 @@ fn authorities(
             ReadRoots::Pem(pem) => {
                 let certificates = client_cas(of.roots.path(), &pem, now)?;
                 found.hints.extend(root_store(of.roots.path(), &certificates)?.subjects());
+                let ends = certificates.iter().filter_map(|ca| svid::client_ca_not_after(ca).ok().flatten());
+                found.ca_not_after = found.ca_not_after.max(ends.max());
                 found.add(of, certificates, crl, now, provider)?;
             }
             ReadRoots::Bundle(roots) => {
@@ -222,7 +228,11 @@ impl Found {
     ) -> Result<(), Error> {
         let roots = Arc::new(root_store(of.roots.path(), &certificates)?);
         let crls = match (&of.crl, crl) {
-            (Some(path), Some(read)) => revocation_lists(path, &read?, now)?,
+            (Some(path), Some(read)) => {
+                let (crls, next_update) = revocation_lists(path, &read?, now)?;
+                self.crl_next_update = self.crl_next_update.into_iter().chain([next_update]).min();
+                crls
+            }
             _ => Vec::new(),
         };
         let malformed = || Error::CrlMalformed { path: of.crl.clone().unwrap_or_default() };
@@ -244,8 +254,7 @@ impl Found {
 pub(super) struct OwnCertificate {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
-    pub not_before: Timestamp,
-    pub not_after: Timestamp,
+    pub validity: TlsValidity,
 }
 
 pub(super) fn own_certificate(
@@ -262,7 +271,8 @@ pub(super) fn own_certificate(
     }
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
-    Ok(OwnCertificate { chain, key, not_before, not_after })
+    let validity = TlsValidity { not_before, not_after, ca_not_after: None, crl_next_update: None };
+    Ok(OwnCertificate { chain, key, validity })
 }
 
 impl KeyPairFiles {
@@ -365,28 +375,30 @@ pub(super) fn check_distinct_roots(files: &Files, loaded: &Loaded) -> Result<(),
 }
 
 /// The revocation lists, newest first: webpki uses the first list of an issuer, and an older one would hide newer
-/// revocations.
+/// revocations. With them the time at which the first of those in use expires.
 fn revocation_lists(
     path: &Path,
     pem: &[u8],
     now: Timestamp,
-) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+) -> Result<(Vec<CertificateRevocationListDer<'static>>, Timestamp), Error> {
     let malformed = || Error::CrlMalformed { path: path.to_owned() };
     let mut lists = Vec::new();
+    let mut newest = BTreeMap::<Vec<u8>, (i64, i64)>::new();
     for list in CertificateRevocationListDer::pem_slice_iter(pem) {
         let list = list.map_err(|_| malformed())?;
         let (_, parsed) = CertificateRevocationList::from_der(&list).map_err(|_| malformed())?;
-        let next_update = parsed.next_update().map_or(i64::MIN, |time| time.timestamp());
+        let next_update = parsed.next_update().map_or(0, |time| time.timestamp());
         if next_update < now.secs() {
             tracing::warn!(path = %path.display(), "revocation list expired, its certificates are refused");
         }
         let this_update = parsed.last_update().timestamp();
+        let of_issuer = newest.entry(parsed.issuer().as_raw().to_vec()).or_insert((this_update, next_update));
+        *of_issuer = (*of_issuer).max((this_update, next_update));
         lists.push((this_update, list));
     }
     // Without a list webpki would check nothing.
-    if lists.is_empty() {
-        return Err(Error::NoCrl { path: path.to_owned() });
-    }
+    let first = newest.values().map(|(_, next_update)| *next_update).min();
+    let first = first.ok_or_else(|| Error::NoCrl { path: path.to_owned() })?;
     lists.sort_by_key(|(this_update, _)| Reverse(*this_update));
-    Ok(lists.into_iter().map(|(_, list)| list).collect())
+    Ok((lists.into_iter().map(|(_, list)| list).collect(), Timestamp::from_secs(first)))
 }

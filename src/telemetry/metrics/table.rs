@@ -200,8 +200,14 @@ metrics! {
         "Audit blocks dropped by retention: `age`, `bytes`.";
     tls_reloads: IntCounterVec = "svc_tls_reloads_total" ["with", "result"]
         "Reloads of changed TLS files: `ok`, `failed`; for `callers`, `peers`, `fabrics`, `bundles`, `push`.";
+    tls_certificate_not_before: IntGaugeVec = "svc_tls_certificate_not_before_seconds" ["with"]
+        "Begin of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`, `push`.";
     tls_certificate_not_after: IntGaugeVec = "svc_tls_certificate_not_after_seconds" ["with"]
         "End of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`, `push`.";
+    tls_ca_not_after: IntGaugeVec = "svc_tls_ca_not_after_seconds" ["with"]
+        "End of the accepted CA that ends last, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
+    tls_crl_next_update: IntGaugeVec = "svc_tls_crl_next_update_seconds" ["with"]
+        "Time at which the first revocation list expires, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     log_lines_dropped: IntCounter = "svc_log_lines_dropped_total" []
         "Log lines dropped because standard error was not read fast enough.";
     build_info: IntGaugeVec = "svc_build_info" ["version"]

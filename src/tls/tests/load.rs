@@ -176,8 +176,8 @@ fn refusal_names_the_file_but_not_its_contents() {
 fn client_certificate_without_its_key_is_refused() {
     let setup = Setup::new(&root("client CA").pem(), None);
     let now = setup.clock.now();
-    let pem = setup.files.own.read(now).expect("a good pair");
-    assert!(String::from_utf8(pem).expect("text").contains("PRIVATE KEY"));
+    let pair = setup.files.own.read(now).expect("a good pair");
+    assert!(String::from_utf8(pair.pem).expect("text").contains("PRIVATE KEY"));
     let (certificate, other_key) = own(&setup.own_ca, NOW + HOUR);
     setup.write("key.pem", &other_key);
     assert!(matches!(setup.files.own.read(now), Err(Error::KeyMismatch { .. })));

@@ -12,10 +12,19 @@ async fn own_certificate(setup: &Setup, tls: &Tls) -> CertificateDer<'static> {
     client.get_ref().1.peer_certificates().expect("a certificate")[0].clone().into_owned()
 }
 
-fn reloads(setup: &Setup, result: &str) -> Option<u64> {
+/// The value of a metric without further labels; `None` if there is none.
+fn gauge(setup: &Setup, name: &str) -> Option<u64> {
+    let page = setup.metrics.render().expect("page");
+    let name = format!("{name}{{with=\"callers\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("number"))
+}
+
+/// The counter of reloads exists from the first load on: alerts do not see an increase from no sample.
+fn reloads(setup: &Setup, result: &str) -> u64 {
     let page = setup.metrics.render().expect("page");
     let name = format!("svc_tls_reloads_total{{result=\"{result}\",with=\"callers\"}} ");
-    page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("number"))
+    let value = page.lines().find_map(|line| line.strip_prefix(&name)).expect("a counter");
+    value.parse().expect("number")
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,15 +62,15 @@ async fn new_certificate_and_revocation_list_are_adopted() {
     assert_ne!(own_certificate(&setup, &tls).await, before);
     let refused = peer(&setup, &tls, Some(client), &TLS13).await;
     assert_eq!(refused, Err("certificate is revoked".to_owned()));
-    let page = setup.metrics.render().expect("page");
-    assert!(
-        page.contains(&format!(
-            "svc_tls_certificate_not_after_seconds{{with=\"callers\"}} {}",
-            NOW + 20 * HOUR
-        )),
-        "{page}"
-    );
-    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (Some(1), None));
+    for (name, time) in [
+        ("svc_tls_certificate_not_before_seconds", NOW - HOUR),
+        ("svc_tls_certificate_not_after_seconds", NOW + 20 * HOUR),
+        ("svc_tls_ca_not_after_seconds", NOW + 24 * HOUR),
+        ("svc_tls_crl_next_update_seconds", NOW + HOUR),
+    ] {
+        assert_eq!(gauge(&setup, name), Some(time), "{name}");
+    }
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (1, 0));
 }
 
 #[tokio::test]
@@ -72,7 +81,7 @@ async fn rewritten_files_of_equal_content_change_nothing() {
     setup.write("ca.pem", &ca.pem());
     tls.poll(LoggedState::default());
     assert_eq!(*tls.changes().borrow(), 0);
-    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (None, None));
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (0, 0));
 }
 
 #[tokio::test]
@@ -118,7 +127,7 @@ async fn invalid_files_change_nothing_and_count_once() {
         for _ in 0..3 {
             logged = tls.poll(logged);
         }
-        assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (None, Some(failed)));
+        assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (0, failed));
         assert_eq!(*tls.changes().borrow(), 0);
         assert_eq!(own_certificate(&setup, &tls).await, before);
         assert!(peer(&setup, &tls, Some(client(&ca, |_| {})), &TLS13).await.is_ok());
@@ -128,11 +137,11 @@ async fn invalid_files_change_nothing_and_count_once() {
     setup.write("key.pem", &good_key);
     setup.write("crl.pem", &good_list);
     logged = tls.poll(logged);
-    assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (None, 0));
+    assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (0, 0));
     setup.write("certificate.pem", &new_certificate);
     setup.write("key.pem", &new_key);
     tls.poll(logged);
-    assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (Some(1), 1));
+    assert_eq!((reloads(&setup, "ok"), *tls.changes().borrow()), (1, 1));
     assert_ne!(own_certificate(&setup, &tls).await, before);
 }
 
