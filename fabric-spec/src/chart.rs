@@ -152,6 +152,8 @@ pub struct Service {
     pub annotations: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_balancer_class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_traffic_policy: Option<ExternalTrafficPolicy>,
 }
 
 /// Type of the service.
@@ -161,6 +163,13 @@ pub enum ServiceType {
     ClusterIp,
     NodePort,
     LoadBalancer,
+}
+
+/// Whether the address of a caller from outside of the cluster is kept (Local) or may be replaced (Cluster).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ExternalTrafficPolicy {
+    Cluster,
+    Local,
 }
 
 /// Pods or a network, as in a NetworkPolicy.
