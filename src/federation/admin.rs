@@ -120,7 +120,7 @@ impl Federation {
     /// Whether the credentials of a peer are refused although no operator has paused it, or a peer names a position beyond the
     /// end of our log.
     pub fn lacks_a_peer(&self) -> bool {
-        if self.calls.are_ahead() {
+        if self.calls.are_ahead(self.parts.clock.boot()) {
             return true;
         }
         let is_well = |status: PeerStatus| {

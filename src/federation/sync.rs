@@ -3,14 +3,14 @@
 //! The node proves that it is current after the call has arrived, and answers from a state that is at least as new. A
 //! response therefore states that no other entry existed before the call, also if it was held.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
@@ -37,8 +37,8 @@ pub(super) struct Calls {
     held: KeyedLimiter<String>,
     /// The last call of each peer, by issuer.
     last: Mutex<BTreeMap<String, LastCall>>,
-    /// Issuers of the peers whose last valid call was followed by one that is ahead of our log.
-    ahead: Mutex<BTreeSet<String>>,
+    /// Boot time of the last call that was ahead of our log, by the issuer of the peer.
+    ahead: Mutex<BTreeMap<String, Duration>>,
 }
 
 /// The last call of a peer to this node.
@@ -61,7 +61,7 @@ impl Default for Calls {
 
 impl Calls {
     fn record(&self, issuer: &str, mut call: LastCall) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let before = last.get(issuer).and_then(|before| before.enforced);
         // A call of a deposed leader may arrive late.
         let is_older = |stated: &LogPosition| {
@@ -70,22 +70,23 @@ impl Calls {
         };
         call.enforced = call.enforced.filter(|stated| !is_older(stated)).or(before);
         last.insert(issuer.to_owned(), call);
-        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).remove(issuer);
+        self.ahead.lock().remove(issuer);
     }
 
     /// Whether a call that is ahead of our log is the first one since a valid call of the peer.
-    fn is_first_ahead(&self, issuer: &str) -> bool {
-        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).insert(issuer.to_owned())
+    fn is_first_ahead(&self, issuer: &str, now: Duration) -> bool {
+        self.ahead.lock().insert(issuer.to_owned(), now).is_none()
     }
 
-    /// Whether the last call of a peer named a position beyond the end of our log.
-    pub(super) fn are_ahead(&self) -> bool {
-        !self.ahead.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    /// Whether a peer names a position beyond the end of our log. It repeats its call, also after it was answered by another
+    /// node: so an old call says nothing.
+    pub(super) fn are_ahead(&self, now: Duration) -> bool {
+        self.ahead.lock().values().any(|at| now.saturating_sub(*at) < limits::PEER_AHEAD_RETENTION)
     }
 
     /// The last call of a peer.
     pub(super) fn last(&self, issuer: &str) -> Option<LastCall> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).get(issuer).copied()
+        self.last.lock().get(issuer).copied()
     }
 }
 
@@ -221,7 +222,7 @@ impl Federation {
         if call.since.is_none_or(|since| since <= end) {
             return Ok(());
         }
-        if self.calls.is_first_ahead(&peer.issuer) {
+        if self.calls.is_first_ahead(&peer.issuer, call.at) {
             let peer = &peer.name;
             tracing::warn!(
                 peer,
@@ -435,11 +436,25 @@ mod tests {
     #[test]
     fn position_ahead_of_the_log_is_noted_once() {
         let calls = Calls::default();
-        assert!(calls.is_first_ahead("https://eu.example") && calls.is_first_ahead("https://us.example"));
-        assert!(!calls.is_first_ahead("https://eu.example"));
+        let is_first = |issuer| calls.is_first_ahead(issuer, Duration::ZERO);
+        assert!(is_first("https://eu.example") && is_first("https://us.example"));
+        assert!(!is_first("https://eu.example"));
         calls.record("https://eu.example", LastCall { since: None, enforced: None, at: Duration::ZERO });
-        assert!(calls.is_first_ahead("https://eu.example"), "after a valid call");
-        assert!(!calls.is_first_ahead("https://us.example"));
+        assert!(is_first("https://eu.example"), "after a valid call");
+        assert!(!is_first("https://us.example"));
+    }
+
+    /// Regression: a node that was called once with such a position warned until its restart, although the peer had called
+    /// other nodes validly since.
+    #[test]
+    fn call_ahead_of_the_log_is_reported_for_a_while() {
+        let calls = Calls::default();
+        assert!(!calls.are_ahead(Duration::ZERO));
+        let at = Duration::from_secs(5);
+        calls.is_first_ahead("https://eu.example", at);
+        let last = at.saturating_add(limits::PEER_AHEAD_RETENTION);
+        assert!(calls.are_ahead(at) && calls.are_ahead(last.saturating_sub(Duration::from_millis(1))));
+        assert!(!calls.are_ahead(last));
     }
 
     #[test]
