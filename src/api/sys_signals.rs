@@ -38,6 +38,10 @@ pub async fn allow(
     let bytes = body::json_bytes(&parts.headers, body, limits::BODY_BYTES_MAX).await?;
     let allowance: Allowance = json::read(&bytes)?;
     let Allowance { issuer, more } = &allowance;
+    // An allowance of a misspelled issuer would have no effect.
+    if *more > 0 && app.receiver.issuers.get(issuer).is_none() {
+        return Err(Error::invalid_request("issuer: must be that of a [[signals]] section"));
+    }
     let act =
         Act::begin(&app, &caller, format!("allow {more} more revocations to {}", text::printable(issuer)))?;
     let allowed = app.revocations.grant_allowance(issuer, *more, &caller).await.map_err(Error::from);

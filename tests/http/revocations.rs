@@ -957,9 +957,14 @@ async fn an_issuer_of_signals_is_allowed_more_by_an_operator() {
         (json!({"issuer": "https://idp.example"}), "more"),
         (json!({"more": 1}), "issuer"),
         (json!({"issuer": 1, "more": 1}), "issuer: must be a string"),
-        (json!({"issuer": "", "more": 1}), "issuer: must be 1 to 2048 bytes"),
-        (json!({"issuer": "x".repeat(2049), "more": 1}), "issuer: must be 1 to 2048 bytes"),
-        (json!({"issuer": "a\n", "more": 1}), "issuer: must be 1 to 2048 bytes"),
+        (json!({"issuer": "", "more": 0}), "issuer: must be 1 to 2048 bytes"),
+        (json!({"issuer": "x".repeat(2049), "more": 0}), "issuer: must be 1 to 2048 bytes"),
+        (json!({"issuer": "a\n", "more": 0}), "issuer: must be 1 to 2048 bytes"),
+        // The allowance of a misspelled issuer had no effect, and a row for ever.
+        (
+            json!({"issuer": "https://idp.exmaple", "more": 1}),
+            "issuer: must be that of a [[signals]] section",
+        ),
         (json!({"issuer": "x", "more": -1}), "more: must be a whole number from 0 to 4294967295"),
         (
             json!({"issuer": "x", "more": 4_294_967_296_u64}),

@@ -189,7 +189,7 @@ async fn an_issuer_is_allowed_more_by_command() {
     let node = Node::start().await;
     let printed = succeed(&node, &["signals", "allow", "https://idp.example", "--more", "7"]);
     assert_eq!(printed, "https://idp.example may revoke 7 more than its quota, once\n");
-    fail(&node, &["signals", "allow", "", "--more", "7"], &["issuer: must be 1 to 2048 bytes"]);
+    fail(&node, &["signals", "allow", "", "--more", "7"], &["issuer: must be that of a [[signals]] section"]);
 }
 
 #[test]
