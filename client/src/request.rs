@@ -72,7 +72,14 @@ impl<'a> Request<'a> {
 impl NodeClient {
     pub(crate) async fn send_to(&self, server: &Url, request: &Request<'_>) -> Result<Response, Error> {
         let sent = self.build(server, request)?.send().await;
-        self.read(server, sent.map_err(|error| error::of_request(server.clone(), &error))?).await
+        let sent = sent.map_err(|error| error::of_request(server.clone(), &error))?;
+        let response = self.read(server, sent).await?;
+        // A page that leads to itself would never end.
+        let cursor = request.query.iter().find(|(name, _)| *name == "cursor").map(|(_, cursor)| *cursor);
+        if cursor.is_some() && cursor == response.next.as_deref() {
+            return Err(Error::Foreign(server.clone()));
+        }
+        Ok(response)
     }
 
     pub(crate) fn build(&self, server: &Url, request: &Request<'_>) -> Result<RequestBuilder, Error> {

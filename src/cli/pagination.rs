@@ -56,9 +56,6 @@ async fn read(
         if next.is_none() {
             return Ok((rows, false));
         }
-        if next == cursor {
-            return Err(Error::Answer(client::Error::Foreign(client.server().clone())));
-        }
         cursor = next;
     }
     Ok((rows, true))
