@@ -3,12 +3,11 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::{IntoResponses, ToSchema};
 
@@ -19,68 +18,12 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, CreateStream, ManageStreams, ReadStreams};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page, StreamId};
-use super::paging;
+use super::paging::{self, RawQuery};
 use crate::state::{LinearizableRead, Stream};
 use crate::text::values;
 use crate::token::event_types::EVENTS_SUPPORTED;
-use crate::transmitter::streams::{Delivery, Method, StreamInput, StreamView, UpdateKind};
+use crate::transmitter::streams::{Method, StreamInput, StreamView, UpdateKind};
 use crate::{json, limits};
-
-/// A stream configuration, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in that of SSF
-/// (`delivery`), or in both if they agree. An unknown field is refused.
-///
-/// The flat shape requires `iss`, `aud`, `events_requested` and `delivery_method`. In that of SSF the default of `aud` is
-/// the caller, and the default of `delivery` is poll.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct StreamRequest {
-    /// The stream: required by PATCH and PUT.
-    stream_id: Option<String>,
-    /// In the flat shape of POST any issuer: the response and every event carry ours. Otherwise ours, or absent.
-    iss: Option<String>,
-    /// The audience of the events. It cannot be changed.
-    aud: Option<String>,
-    /// 1 to 64 URIs of event types, at least one of them supported. Types added by PATCH or PUT apply to later events.
-    events_requested: Option<Vec<String>>,
-    /// In the flat shape: a subset of `events_requested`. In PATCH and PUT: as it was read, or absent.
-    events_delivered: Option<Vec<String>>,
-    /// The delivery method in the flat shape.
-    #[schema(value_type = Option<values::DeliveryMethod>)]
-    delivery_method: Option<String>,
-    /// The push endpoint: https, or http for `localhost` and `127.0.0.1`.
-    endpoint_url: Option<String>,
-    /// The delivery method in the shape of SSF.
-    delivery: Option<DeliveryRequest>,
-    /// Human-readable: 1 to 256 bytes.
-    description: Option<String>,
-    /// Set by the transmitter: in PATCH and PUT as it was read, or absent.
-    events_supported: Option<Vec<String>>,
-    /// Set by the transmitter, and changed with `POST /v1/signals/status`.
-    status: Option<String>,
-    /// Set by the transmitter.
-    reason: Option<String>,
-    /// Set by the transmitter.
-    min_verification_interval: Option<u64>,
-    /// In PATCH and PUT only, and ignored.
-    delivered: Option<u64>,
-    /// In PATCH and PUT only, and ignored.
-    dropped: Option<u64>,
-    /// In PATCH and PUT only, and ignored.
-    dead_letters: Option<u64>,
-}
-
-/// The delivery method (SSF 1.0 §6.1).
-#[derive(Default, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct DeliveryRequest {
-    /// Push (RFC 8935) or poll (RFC 8936).
-    #[schema(required = true, value_type = values::DeliveryMethodUrn)]
-    method: Option<String>,
-    /// The push endpoint.
-    endpoint_url: Option<String>,
-    /// Not supported, so that no secret of a receiver is stored. Receivers verify the signature of the token.
-    authorization_header: Option<String>,
-}
 
 /// A stream, in both shapes.
 #[derive(Serialize, ToSchema)]
@@ -158,34 +101,9 @@ pub enum StreamErrors {
     NotConfigured,
 }
 
-impl From<StreamRequest> for StreamInput {
-    fn from(request: StreamRequest) -> Self {
-        let delivery = request.delivery.map(|delivery| Delivery {
-            method: delivery.method,
-            endpoint_url: delivery.endpoint_url,
-            authorization_header: delivery.authorization_header,
-        });
-        Self {
-            stream_id: request.stream_id,
-            iss: request.iss,
-            aud: request.aud,
-            events_supported: request.events_supported,
-            events_requested: request.events_requested,
-            events_delivered: request.events_delivered,
-            status: request.status,
-            reason: request.reason,
-            delivery_method: request.delivery_method,
-            endpoint_url: request.endpoint_url,
-            delivery,
-            min_verification_interval: request.min_verification_interval,
-            description: request.description,
-        }
-    }
-}
-
 /// Creates a stream. The requested events are delivered over it from now on.
 #[utoipa::path(
-    post, path = "", operation_id = "createStream", request_body = StreamRequest, params(IdempotencyKey),
+    post, path = "", operation_id = "createStream", request_body = StreamInput, params(IdempotencyKey),
     responses(
         (status = 201, description = "The stream is created and enabled", body = StreamAnswer),
         (status = 409, description = "The quota of streams is used up, in all or of the caller"),
@@ -200,18 +118,10 @@ pub async fn create(
     let (parts, body) = request.into_parts();
     let bytes = read_body(&app, &parts.headers, body).await?;
     let caller = caller.with_key(&parts, &bytes)?;
-    let request: StreamRequest = json::read(&bytes)?;
-    let counted = [
-        ("delivered", request.delivered.is_some()),
-        ("dropped", request.dropped.is_some()),
-        ("dead_letters", request.dead_letters.is_some()),
-    ];
-    if let Some((name, _)) = counted.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Error::invalid_request(format!("{name}: is set by the transmitter; omit it")));
-    }
+    let input: StreamInput = json::read(&bytes)?;
     let mut drawn = [0; 16];
     aws_lc_rs::rand::fill(&mut drawn).map_err(|_| Error::internal("the system provides no random bytes"))?;
-    let stream = app.streams.create(request.into(), &caller, drawn).await?;
+    let stream = app.streams.create(input, &caller, drawn).await?;
     log("stream created", &stream, caller.id());
     Ok((StatusCode::CREATED, NO_STORE, Json(described(&app, &stream))).into_response())
 }
@@ -230,7 +140,7 @@ pub async fn read(
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id", "limit", "cursor"])?;
@@ -248,7 +158,7 @@ pub async fn read(
 }
 
 /// Changes the given fields of a stream; absent fields stay.
-#[utoipa::path(patch, path = "", operation_id = "updateStream", request_body = StreamRequest, responses(
+#[utoipa::path(patch, path = "", operation_id = "updateStream", request_body = StreamInput, responses(
     (status = 200, description = "The changed stream", body = StreamAnswer),
     (status = 409, description = "A concurrent change of the stream"),
     StreamErrors,
@@ -264,7 +174,7 @@ pub async fn update(
 }
 
 /// Replaces a stream's configuration; absent optional fields are removed.
-#[utoipa::path(put, path = "", operation_id = "replaceStream", request_body = StreamRequest, responses(
+#[utoipa::path(put, path = "", operation_id = "replaceStream", request_body = StreamInput, responses(
     (status = 200, description = "The changed stream", body = StreamAnswer),
     (status = 409, description = "A concurrent change of the stream"),
     StreamErrors,
@@ -290,9 +200,9 @@ async fn change(
     if extent == UpdateKind::Patch {
         states_something(&members)?;
     }
-    let request: StreamRequest = json::from_value(Value::Object(members))?;
-    let stream_id = request.stream_id.clone();
-    let changed = app.streams.change(current, request.into(), extent, caller);
+    let input: StreamInput = json::from_value(Value::Object(members))?;
+    let stream_id = input.stream_id.clone();
+    let changed = app.streams.change(current, input, extent, caller);
     let shown = match stream_id {
         Some(stream_id) => on_stream((app, current), caller, ("change", &stream_id), changed).await?,
         None => changed.await?,
@@ -325,7 +235,7 @@ pub async fn delete(
     caller: Caller<ManageStreams>,
     State(app): State<App>,
     current: LinearizableRead,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id"])?;

@@ -14,15 +14,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub(crate) use error::Error;
-pub(crate) use request::{Delivery, Method, StreamInput, UpdateKind};
+pub(crate) use request::{Method, StreamInput, UpdateKind};
 
 use self::request::Terms;
 use super::obstacle::Obstacles;
 use crate::limits;
 use crate::outbound::guard::Guard;
 use crate::state::{
-    self, CallContext, DeadLetter, EventId, LeaseProof, LinearizableRead, State, Stream, StreamCursor,
-    StreamStatus,
+    self, CallContext, DeadLetter, EventId, LeaseProof, LinearizableRead, Refusal, State, Stream,
+    StreamCursor, StreamStatus,
 };
 
 /// Manages streams.
@@ -74,7 +74,7 @@ impl Streams {
         Ok(Stream::clone(&self.obstacles.effective(&fresh, Arc::new(stream))))
     }
 
-    /// A visible stream; [`state::Error::UnknownStream`] for one of another owner.
+    /// A visible stream; `Refusal::UnknownStream` for one of another owner.
     pub async fn get(
         &self,
         current: &LinearizableRead,
@@ -109,7 +109,7 @@ impl Streams {
         Ok((page, visible_streams.next().and(last)))
     }
 
-    /// Changes the fields in `input`, or replaces all. [`state::Error::StreamChanged`] if concurrent changes persist.
+    /// Changes the fields in `input`, or replaces all. `Refusal::StreamChanged` if concurrent changes persist.
     pub async fn change(
         &self,
         current: &LinearizableRead,
@@ -131,7 +131,9 @@ impl Streams {
             let config = request::change(input.clone(), kind, &stream, &terms)?;
             match self.state.on_behalf_of(caller).update_stream(config, stream.revision).await {
                 // Overtaken by a concurrent change: the request is applied to the new stream.
-                Err(state::Error::StreamChanged) if attempts < limits::STREAM_UPDATE_ATTEMPTS_MAX => {
+                Err(state::Error::Refused(Refusal::StreamChanged))
+                    if attempts < limits::STREAM_UPDATE_ATTEMPTS_MAX =>
+                {
                     attempts += 1;
                 }
                 written => return Ok(self.view(&fresh, Arc::new(written?))),
@@ -224,7 +226,7 @@ impl Streams {
         self.base_url()?;
         let stream =
             self.state.stream(stream_id).filter(|stream| stream.answers(caller.id(), caller.is_operator));
-        Ok(stream.ok_or(state::Error::UnknownStream)?)
+        Ok(stream.ok_or(state::Error::Refused(Refusal::UnknownStream))?)
     }
 
     async fn fresh(&self) -> Result<LeaseProof, Error> {

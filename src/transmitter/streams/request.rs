@@ -4,10 +4,13 @@
 //! Fields that the transmitter sets may be sent back, because receivers change what they have read; they must be
 //! unchanged.
 
+use serde::{Deserialize, Serialize};
 use url::Url;
+use utoipa::ToSchema;
 
 use super::Error;
 use crate::state::{Stream, StreamConfig};
+use crate::text::values;
 use crate::token::event_types::EVENTS_SUPPORTED;
 use crate::{limits, text};
 
@@ -16,45 +19,61 @@ pub const PUSH: &str = "urn:ietf:rfc:8935";
 /// Poll delivery (RFC 8936).
 pub const POLL: &str = "urn:ietf:rfc:8936";
 
-/// Unvalidated fields of a request.
-#[derive(Clone, Debug, Default)]
+/// Fields of a stream configuration, in the flat shape of the specification (`delivery_method`, `endpoint_url`), in that of SSF
+/// (`delivery`), or in both if they agree. An unknown field is refused.
+///
+/// The flat shape requires `iss`, `aud`, `events_requested` and `delivery_method`. In that of SSF the default of `aud` is
+/// the caller, and the default of `delivery` is poll.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schema(as = StreamRequest)]
 pub struct StreamInput {
-    /// Set by the transmitter.
+    /// The stream: required by PATCH and PUT.
     pub stream_id: Option<String>,
-    /// Any issuer in a new stream of the flat shape, otherwise ours.
+    /// In the flat shape of POST any issuer: the response and every event carry ours. Otherwise ours, or absent.
     pub iss: Option<String>,
-    /// Audience of the events; cannot be changed.
+    /// The audience of the events. It cannot be changed.
     pub aud: Option<String>,
-    /// Set by the transmitter.
-    pub events_supported: Option<Vec<String>>,
-    /// Event types that the receiver requests.
+    /// 1 to 64 URIs of event types, at least one of them supported. Types added by PATCH or PUT apply to later events.
     pub events_requested: Option<Vec<String>>,
-    /// In a new stream of the flat shape: a subset of the requested types. Otherwise set by the transmitter.
+    /// In the flat shape: a subset of `events_requested`. In PATCH and PUT: as it was read, or absent.
     pub events_delivered: Option<Vec<String>>,
-    /// Set by the transmitter; changed with `POST /v1/signals/status`.
-    pub status: Option<String>,
-    /// Like `status`.
-    pub reason: Option<String>,
-    /// Flat: `push` or `poll`.
+    /// The delivery method in the flat shape.
+    #[schema(value_type = Option<values::DeliveryMethod>)]
     pub delivery_method: Option<String>,
-    /// Flat: push endpoint.
+    /// The push endpoint: https, or http for `localhost` and `127.0.0.1`.
     pub endpoint_url: Option<String>,
-    /// SSF: delivery method and endpoint.
+    /// The delivery method in the shape of SSF.
     pub delivery: Option<Delivery>,
+    /// Human-readable: 1 to 256 bytes.
+    pub description: Option<String>,
+    /// Set by the transmitter: in PATCH and PUT as it was read, or absent.
+    pub events_supported: Option<Vec<String>>,
+    /// Set by the transmitter, and changed with `POST /v1/signals/status`.
+    pub status: Option<String>,
+    /// Set by the transmitter.
+    pub reason: Option<String>,
     /// Set by the transmitter.
     pub min_verification_interval: Option<u64>,
-    /// For operators.
-    pub description: Option<String>,
+    /// In PATCH and PUT only, and ignored.
+    pub delivered: Option<u64>,
+    /// In PATCH and PUT only, and ignored.
+    pub dropped: Option<u64>,
+    /// In PATCH and PUT only, and ignored.
+    pub dead_letters: Option<u64>,
 }
 
-/// `delivery` of SSF 1.0 §6.1.
-#[derive(Clone, Debug, Default)]
+/// The delivery method (SSF 1.0 §6.1).
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schema(as = DeliveryRequest)]
 pub struct Delivery {
-    /// `urn:ietf:rfc:8935` or `urn:ietf:rfc:8936`.
+    /// Push (RFC 8935) or poll (RFC 8936).
+    #[schema(required = true, value_type = values::DeliveryMethodUrn)]
     pub method: Option<String>,
-    /// Push endpoint.
+    /// The push endpoint.
     pub endpoint_url: Option<String>,
-    /// Refused: it would be a receiver's secret in the log.
+    /// Not supported, so that no secret of a receiver is stored. Receivers verify the signature of the token.
     pub authorization_header: Option<String>,
 }
 
@@ -121,6 +140,9 @@ pub(super) fn create(
         ("status", input.status.is_some()),
         ("reason", input.reason.is_some()),
         ("min_verification_interval", input.min_verification_interval.is_some()),
+        ("delivered", input.delivered.is_some()),
+        ("dropped", input.dropped.is_some()),
+        ("dead_letters", input.dead_letters.is_some()),
     ];
     if let Some((field, _)) = transmitter_fields.into_iter().find(|(_, is_present)| *is_present) {
         return Err(Error::invalid(field, "is set by the transmitter; omit it"));

@@ -127,6 +127,7 @@ fn echoed(stream: &Stream) -> StreamInput {
         delivery: delivery(method.urn(), Some(&url)),
         min_verification_interval: Some(limits::VERIFICATION_INTERVAL_MIN.as_secs()),
         description: config.description.clone(),
+        ..StreamInput::default()
     }
 }
 
