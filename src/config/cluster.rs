@@ -42,10 +42,6 @@ pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut 
     let cluster = &settings.cluster;
     let heartbeat = duration(&cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX);
     let heartbeat = checker.keep("cluster.heartbeat", heartbeat);
-    let freshness = match cluster.freshness {
-        schema::Freshness::Lease => FreshnessMode::Lease,
-        schema::Freshness::ReadIndex => FreshnessMode::ReadIndex,
-    };
     let log_bytes = limits::LOG_LIMIT_BYTES_MIN..=limits::LOG_LIMIT_BYTES_MAX;
     let rule = || format!("must be {} to {}", log_bytes.start(), log_bytes.end());
     let log_bytes_max =
@@ -55,7 +51,7 @@ pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut 
     if is_alone {
         return Some(Cluster {
             heartbeat: heartbeat?,
-            freshness,
+            freshness: cluster.freshness,
             log_bytes_max: log_bytes_max?,
             peers: None,
         });
@@ -65,7 +61,12 @@ pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut 
         return checker.keep("cluster.listen", Err(rule));
     }
     let peers = peers(cluster, settings.node.id, fabric, checker);
-    Some(Cluster { heartbeat: heartbeat?, freshness, log_bytes_max: log_bytes_max?, peers: Some(peers?) })
+    Some(Cluster {
+        heartbeat: heartbeat?,
+        freshness: cluster.freshness,
+        log_bytes_max: log_bytes_max?,
+        peers: Some(peers?),
+    })
 }
 
 fn peers(

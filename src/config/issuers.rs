@@ -8,7 +8,7 @@ use super::schema;
 use crate::id::TrustDomain;
 use crate::limits;
 use crate::outbound::guard::Guard;
-use crate::token::issuer::{FetchFiles, Issuer, IssuerKind, KeySource, SubjectMapping};
+use crate::token::issuer::{FetchFiles, Issuer, IssuerKind, KeySource};
 use crate::token::jws::Algorithm;
 
 /// Checks each issuer alone; [`crate::token::issuer::Issuers`] checks all of them together, if none has a mistake.
@@ -77,12 +77,7 @@ impl Section<'_> {
     }
 
     fn kind(&self) -> Result<IssuerKind, &'static str> {
-        let subject = self.settings.subject.map(|subject| match subject {
-            schema::Subject::Kubernetes => SubjectMapping::Kubernetes,
-            schema::Subject::Identifier => SubjectMapping::Identifier,
-            schema::Subject::Opaque => SubjectMapping::Opaque,
-        });
-        match (self.settings.kind, subject) {
+        match (self.settings.kind, self.settings.subject) {
             (schema::IssuerKind::Jwt, Some(subject)) => Ok(IssuerKind::Jwt { subject }),
             (schema::IssuerKind::Jwt, None) => Err("must be \"kubernetes\", \"identifier\" or \"opaque\""),
             (schema::IssuerKind::Spiffe, None) => Ok(IssuerKind::Spiffe),

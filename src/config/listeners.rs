@@ -54,17 +54,12 @@ pub(super) fn check(
     let shutdown_delay = checker.keep("listen.shutdown_delay", shutdown_delay);
     let callers = callers(&settings.callers, checker);
     let limits = limits(&settings.limits, checker);
-    let metrics_access = match settings.metrics.access {
-        schema::MetricsAccess::Loopback => MetricsAccess::Loopback,
-        schema::MetricsAccess::Authenticated => MetricsAccess::Authenticated,
-        schema::MetricsAccess::Public => MetricsAccess::Public,
-    };
     Some(Listeners {
         listen: Listen { http: http?, hosts: hosts?, shutdown_delay: shutdown_delay? },
         tls: tls?,
         callers: callers?,
         limits: limits?,
-        metrics_access,
+        metrics_access: settings.metrics.access,
     })
 }
 

@@ -5,8 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::api::caller::MetricsAccess;
+use crate::cluster::FreshnessMode;
 use crate::limits;
 use crate::telemetry::LogFormat;
+use crate::token::issuer::SubjectMapping;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -125,15 +128,6 @@ pub(super) struct Metrics {
     pub access: MetricsAccess,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum MetricsAccess {
-    #[default]
-    Loopback,
-    Authenticated,
-    Public,
-}
-
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Fabric {
@@ -151,7 +145,7 @@ pub(super) struct Policy {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Cluster {
     pub heartbeat: String,
-    pub freshness: Freshness,
+    pub freshness: FreshnessMode,
     #[serde(deserialize_with = "whole_number")]
     pub log_bytes_max: u64,
     pub listen: Option<String>,
@@ -166,7 +160,7 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             heartbeat: "50ms".to_owned(),
-            freshness: Freshness::Lease,
+            freshness: FreshnessMode::default(),
             log_bytes_max: limits::LOG_BYTES_MAX,
             listen: None,
             certificate: None,
@@ -176,13 +170,6 @@ impl Default for Cluster {
             members: Vec::new(),
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Freshness {
-    Lease,
-    ReadIndex,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -238,7 +225,7 @@ impl Default for Log {
 pub(super) struct Issuer {
     pub issuer: Option<String>,
     pub kind: IssuerKind,
-    pub subject: Option<Subject>,
+    pub subject: Option<SubjectMapping>,
     pub keys_file: Option<PathBuf>,
     pub keys_url: Option<String>,
     #[serde(deserialize_with = "yes_or_no")]
@@ -282,14 +269,6 @@ impl Default for Issuer {
 pub(super) enum IssuerKind {
     Jwt,
     Spiffe,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Subject {
-    Kubernetes,
-    Identifier,
-    Opaque,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

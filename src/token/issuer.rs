@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Error as TokenError;
 use super::credential::Kind;
 use super::jws::{Algorithm, IssuerHint};
@@ -47,7 +49,8 @@ pub struct FetchFiles {
 }
 
 /// Mapping of `sub` to a workload identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SubjectMapping {
     /// `system:serviceaccount:<ns>:<sa>` becomes `wimse://<trust-domain>/ns/<ns>/sa/<sa>`.
     Kubernetes,

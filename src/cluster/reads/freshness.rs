@@ -18,10 +18,12 @@
 pub(crate) mod barrier;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::read_index::{ConfirmedIndex, ReadIndexError};
@@ -72,7 +74,8 @@ pub struct LeaseStatus {
 }
 
 /// How a node proves that it has applied every acknowledged entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FreshnessMode {
     /// A lease on the boot clock: no cost per request.
     #[default]
