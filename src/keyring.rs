@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock::Timestamp;
-use crate::state::{self, Awaited, CallContext, Index, SigningKeyRecord, SigningKeyState, State};
+use crate::state::{self, Awaited, CallContext, Index, Refusal, SigningKeyRecord, SigningKeyState, State};
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
@@ -317,7 +317,9 @@ impl Keyring {
             return Err(self.successor_too_young(algorithm, elapsed));
         }
         match self.state.on_behalf_of(caller).retire_signing_key(retired.clone()).await {
-            Err(state::Error::NoAgedSuccessor) => return Err(self.successor_too_young(algorithm, elapsed)),
+            Err(state::Error::Refused(Refusal::NoAgedSuccessor)) => {
+                return Err(self.successor_too_young(algorithm, elapsed));
+            }
             retired => retired?,
         }
         self.replace_keys().await;
@@ -333,7 +335,7 @@ impl Keyring {
     /// Taints a key of any node: none of its signatures is accepted any more.
     ///
     /// # Errors
-    /// [`state::Error::UnknownSigningKey`], [`state::Error::PeersSilent`].
+    /// `Refusal::UnknownSigningKey`, [`state::Error::PeersSilent`].
     pub async fn taint(&self, kid: &str, iss: &str, caller: &CallContext) -> Result<Awaited, Error> {
         let state = self.state.on_behalf_of(caller);
         let awaited = state.taint_signing_key(kid.to_owned(), lineage::signing_key(iss, kid)).await?;

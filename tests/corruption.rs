@@ -14,7 +14,7 @@ use node_under_test::{Node, Site, copy, files, newest_snapshot};
 use trust_fabric::cluster::StateHash;
 use trust_fabric::id::Digest128;
 use trust_fabric::node;
-use trust_fabric::state::{self, MintedToken, PolicySource};
+use trust_fabric::state::{self, MintedToken, PolicySource, Refusal};
 
 const NONCES: u8 = 60;
 const FLIPS: usize = 240;
@@ -116,7 +116,7 @@ impl History {
         });
         for (number, outcome) in futures::future::join_all(spent).await.into_iter().enumerate() {
             match outcome {
-                Err(state::Error::NonceSpent) => {}
+                Err(state::Error::Refused(Refusal::NonceSpent)) => {}
                 Err(state::Error::Write(unanswered)) => return Err(unanswered.to_string()),
                 other => panic!("{name}: nonce {number} was forgotten: {other:?}"),
             }

@@ -23,7 +23,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use node_under_test::{Site, copy, newest_snapshot};
 use trust_fabric::id::Digest128;
-use trust_fabric::state::{self, MintedToken, PolicySource};
+use trust_fabric::state::{self, MintedToken, PolicySource, Refusal};
 
 /// Names the data directory of the scripted process.
 const SCRIPT_DIRECTORY: &str = "TRUST_FABRIC_TEST_LIFE";
@@ -237,7 +237,10 @@ async fn assert_complete(site: &Site, life: &Run) {
                         MintedToken::default(),
                     )
                     .await;
-                assert!(matches!(again, Err(state::Error::NonceSpent)), "killed at {at}: {what}: {again:?}");
+                assert!(
+                    matches!(again, Err(state::Error::Refused(Refusal::NonceSpent))),
+                    "killed at {at}: {what}: {again:?}"
+                );
             }
             Some(("policy", digest)) => {
                 assert!(history.iter().any(|known| known == digest), "killed at {at}: {what}");

@@ -16,7 +16,7 @@ pub struct Act {
 /// Runs a change of a stream. If an operator changes another owner's stream, it is an administrative act.
 ///
 /// # Errors
-/// Those of `change`; [`state::Error::UnknownStream`](crate::state::Error::UnknownStream); 503 as for [`Act`].
+/// Those of `change`; `UnknownStream`; 503 as for [`Act`].
 pub async fn on_stream<T, E>(
     (app, current): (&App, &LinearizableRead),
     caller: &CallContext,

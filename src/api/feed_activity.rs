@@ -8,7 +8,7 @@ use crate::exchange::{self, Minted};
 use crate::feed::{Activity, ActivityKind, ActivityResult};
 use crate::id::WorkloadId;
 use crate::peer_tokens::Refused;
-use crate::state;
+use crate::state::{self, Refusal};
 use crate::tools::checks::Failure;
 
 /// A finished exchange.
@@ -74,7 +74,7 @@ pub fn is_denial(error: &exchange::Error) -> bool {
         | E::NothingGranted { .. }
         | E::BlastRadius { .. }
         | E::Peer(Refused::Token(_) | Refused::Paused(_) | Refused::AboveCeiling { .. })
-        | E::State(state::Error::NonceSpent | state::Error::CallerRefused) => true,
+        | E::State(state::Error::Refused(Refusal::NonceSpent | Refusal::CallerRefused)) => true,
         E::UnsupportedGrantType
         | E::Invalid { .. }
         | E::UnsupportedSubjectTokenType

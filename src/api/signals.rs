@@ -176,7 +176,7 @@ fn log_refused(refused: &RejectedSignal, caller: Option<&str>) {
         | E::SpeakerRevoked
         | E::OutsideAuthority { .. }
         | E::BlocksOperator
-        | E::State(state::Error::JtiReused)
+        | E::State(state::Error::Refused(state::Refusal::JtiReused))
         | E::Denied(_)
         | E::Quota { .. } => true,
         E::Set(error) => matches!(error.err(), "authentication_failed" | "invalid_key" | "invalid_issuer"),

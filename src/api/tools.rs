@@ -3,8 +3,8 @@
 //! Both route sets differ only in their path and in [`RegistryView`].
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, IF_MATCH, IF_NONE_MATCH, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, request};
 use axum::response::{IntoResponse, Response};
@@ -15,16 +15,16 @@ use super::caller::{Caller, ManageTools, ReadTools};
 use super::error::Error;
 use super::etag;
 use super::etag::Tags;
-use super::{body, paging, text};
+use super::paging::{self, RawQuery};
+use super::{body, text};
 use crate::api::openapi::params::{self, IdempotencyKey, IfMatch, IfNoneMatch, MustBeNew, Page};
 use crate::state::command::{ToolRow, ToolVersion};
-use crate::state::{self, LinearizableRead, ToolQuery};
+use crate::state::{self, LinearizableRead, Refusal, ToolQuery};
 use crate::text::values;
 use crate::tools::entry::{self, ToolEntry, ToolRecord};
 use crate::tools::registry::{Precondition, RegistryChange, RegistryView, Written};
 use crate::{json, limits};
 
-type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 type ToolId = Result<Path<String>, PathRejection>;
 
 /// Registers a tool.
@@ -204,7 +204,7 @@ fn answer_one(
 ) -> Result<Response, Error> {
     let row = app.registry.tool(current, tool_id, view)?;
     if !if_match(headers)?.holds_for(&row) {
-        return Err(state::Error::PreconditionFailed.into());
+        return Err(state::Error::Refused(Refusal::PreconditionFailed).into());
     }
     let etag = etag_of(&row)?;
     let is_known = etag::is_known(headers, &etag)?;
@@ -298,7 +298,7 @@ async fn read(request: Request) -> Result<(request::Parts, Bytes), Error> {
 
 /// A `tool_id` is UTF-8.
 fn id_of(tool_id: ToolId) -> Result<String, Error> {
-    tool_id.map(|Path(tool_id)| tool_id).map_err(|_| state::Error::UnknownTool.into())
+    tool_id.map(|Path(tool_id)| tool_id).map_err(|_| state::Error::Refused(Refusal::UnknownTool).into())
 }
 
 /// `If-Match`. A list without any valid version becomes a version that never exists.

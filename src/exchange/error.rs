@@ -2,6 +2,7 @@
 
 use crate::peer_tokens::Refused;
 use crate::policy::{Denial, DenialKind};
+use crate::state::Refusal;
 use crate::{keyring, state, token};
 
 /// Reason for which an exchange is refused.
@@ -130,10 +131,10 @@ impl Error {
             Self::TokenEnded => "idempotency_key",
             Self::NoPolicy | Self::CannotSign(_) | Self::NotBootstrapped => "unavailable",
             Self::State(error) => match error {
-                state::Error::NonceSpent => "nonce_spent",
-                state::Error::IdempotencyKeyReused => "idempotency_key",
-                state::Error::CallerRefused => "caller_blocked",
-                state::Error::TooManyNonces | state::Error::TooManyIdempotencyKeys => "too_many",
+                state::Error::Refused(Refusal::NonceSpent) => "nonce_spent",
+                state::Error::Refused(Refusal::IdempotencyKeyReused) => "idempotency_key",
+                state::Error::Refused(Refusal::CallerRefused) => "caller_blocked",
+                state::Error::Refused(Refusal::TooManyNonces | Refusal::TooManyIdempotencyKeys) => "too_many",
                 state::Error::Lease(_) | state::Error::Write(_) => "unavailable",
                 _ => "internal",
             },

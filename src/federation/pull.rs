@@ -22,7 +22,7 @@ use crate::id::LogPosition;
 use crate::limits;
 use crate::outbound::peers::{Endpoint, PeerClient};
 use crate::state::command::ImportLedger;
-use crate::state::{self, PeerCopy, PeerFault, Source, SourceCall, State, import_parts, peer_key};
+use crate::state::{self, PeerCopy, PeerFault, Refusal, Source, SourceCall, State, import_parts, peer_key};
 use crate::telemetry::Metrics;
 
 /// Path of the calls.
@@ -294,8 +294,8 @@ fn permits_of(part: &ImportLedger) -> u32 {
 
 fn not_imported(error: state::Error) -> Failure {
     match error {
-        state::Error::PeerOverQuota => Failure::OverQuota,
-        state::Error::PeerImportMalformed => {
+        state::Error::Refused(Refusal::PeerOverQuota) => Failure::OverQuota,
+        state::Error::Refused(Refusal::PeerImportMalformed) => {
             let rule = "must keep the rules of imports".to_owned();
             Failure::Malformed(Malformed { field: "entries".to_owned(), rule })
         }

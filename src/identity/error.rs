@@ -3,6 +3,7 @@
 use crate::cluster::Corrupt;
 use crate::policy::blast_radius::BlastRadius;
 use crate::policy::{Denial, DenialKind};
+use crate::state::Refusal;
 use crate::{keyring, state};
 
 /// Reason for which an identity request is refused.
@@ -102,9 +103,9 @@ impl Error {
     /// `apply` refused a new agent. Its errors about an agent concern the parent.
     pub(super) fn of_issue(error: state::Error) -> Self {
         match error {
-            state::Error::UnknownAgent => Self::ParentUnknown,
-            state::Error::AgentRevoked => Self::ParentRevoked,
-            state::Error::AgentEnded => Self::ParentEnded,
+            state::Error::Refused(Refusal::UnknownAgent) => Self::ParentUnknown,
+            state::Error::Refused(Refusal::AgentRevoked) => Self::ParentRevoked,
+            state::Error::Refused(Refusal::AgentEnded) => Self::ParentEnded,
             other => Self::State(other),
         }
     }
@@ -112,7 +113,7 @@ impl Error {
     /// `apply` refused a revocation.
     pub(super) fn of_revocation(error: state::Error) -> Self {
         match error {
-            state::Error::UnknownAgent | state::Error::NotTheOwner => Self::UnknownAgent,
+            state::Error::Refused(Refusal::UnknownAgent | Refusal::NotTheOwner) => Self::UnknownAgent,
             other => Self::State(other),
         }
     }

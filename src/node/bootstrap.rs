@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Error, draw};
 use crate::cluster;
 use crate::config::Config;
-use crate::state::{self, State, feature_level};
+use crate::state::{self, Refusal, State, feature_level};
 use crate::{keyring, limits, policy};
 
 /// Timeout of each step. A member waits long for the others; a cluster of one has none to wait for.
@@ -110,7 +110,7 @@ where
             Ok(()) => tracing::warn!(
                 "new cluster bootstrapped: earlier revocations under the same issuer are unknown to it"
             ),
-            Err(state::Error::AlreadyBootstrapped) => {}
+            Err(state::Error::Refused(Refusal::AlreadyBootstrapped)) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -125,7 +125,7 @@ where
         .map(|source| state::PolicySource { path: source.path.clone(), text: source.text.clone() })
         .collect();
     match state.seed_policy(bundle.digest().to_owned(), sources).await {
-        Ok(()) | Err(state::Error::PolicyChanged) => Ok(()),
+        Ok(()) | Err(state::Error::Refused(Refusal::PolicyChanged)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

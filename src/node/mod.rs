@@ -451,6 +451,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::cluster;
+    use crate::state::Refusal;
     use crate::state::testing::TestNode;
 
     fn bundle(word: &str) -> policy::Bundle {
@@ -474,7 +475,10 @@ mod tests {
         };
         bootstrap(state, faster).await.expect("done by others");
         assert_eq!((state.index().policy.as_str(), state.index().incarnation), ("later", incarnation));
-        assert!(matches!(state.bootstrap([8; 16], [9; 16], 0).await, Err(state::Error::AlreadyBootstrapped)));
+        assert!(matches!(
+            state.bootstrap([8; 16], [9; 16], 0).await,
+            Err(state::Error::Refused(Refusal::AlreadyBootstrapped))
+        ));
         bootstrap(state, || async { Err(Error::NoPolicy) }).await.expect("nothing to do");
         node.end().await;
     }
@@ -493,7 +497,10 @@ mod tests {
         };
         despite_elections(&node.state, limits::RECOVERY_TIMEOUT, write).await.expect("written");
         assert_eq!(tries.get(), 3);
-        for error in [state::Error::TooManySigningKeys, state::Error::Write(cluster::Error::Unacknowledged)] {
+        for error in [
+            state::Error::Refused(Refusal::TooManySigningKeys),
+            state::Error::Write(cluster::Error::Unacknowledged),
+        ] {
             let ended = despite_elections(&node.state, limits::RECOVERY_TIMEOUT, || async {
                 Err(error.clone().into())
             })

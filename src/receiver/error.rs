@@ -1,6 +1,7 @@
 //! Errors of the receiver. `api` maps each to a status and a code, once per form of SET.
 
 use crate::policy::{Denial, DenialKind};
+use crate::state::Refusal;
 use crate::token::security_event;
 use crate::{json, state};
 
@@ -83,9 +84,9 @@ impl Error {
             Self::Quota { .. } => "quota",
             Self::PolicyTimedOut(_) | Self::IssuerUnavailable | Self::NoPolicy => "unavailable",
             Self::State(error) => match error {
-                state::Error::JtiReused => "conflict",
-                state::Error::CallerRefused => "outside_authority",
-                state::Error::TooManyRevocations
+                state::Error::Refused(Refusal::JtiReused) => "conflict",
+                state::Error::Refused(Refusal::CallerRefused) => "outside_authority",
+                state::Error::Refused(Refusal::TooManyRevocations)
                 | state::Error::Lease(_)
                 | state::Error::ReadIndex(_)
                 | state::Error::PeersSilent(_)

@@ -24,7 +24,7 @@ use crate::json;
 use crate::outbound::issuer_keys::{self, IssuerKeys};
 use crate::policy::signals::{Allow, PolicyInput, SetInput};
 use crate::policy::{Bundle, Denial, Point};
-use crate::state::{self, Awaited, CallContext, CallerFacts, Effect, LeaseProof, Signal, State};
+use crate::state::{self, Awaited, CallContext, CallerFacts, Effect, LeaseProof, Refusal, Signal, State};
 use crate::telemetry::Metrics;
 use crate::token::jws::Compact;
 use crate::token::lineage::Fact;
@@ -297,7 +297,7 @@ impl Receiver {
 
     fn map_error(&self, error: state::Error) -> Error {
         match error {
-            state::Error::RevocationQuota => {
+            state::Error::Refused(Refusal::RevocationQuota) => {
                 // The quota counts per minute of elapsed time.
                 let second = self.state.elapsed_time().secs().rem_euclid(60);
                 Error::Quota { retry_after_secs: u32::try_from(60 - second).unwrap_or(60) }

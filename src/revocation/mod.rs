@@ -21,7 +21,8 @@ use crate::keyring::Keyring;
 use crate::limits;
 use crate::peer_tokens::PeerTokens;
 use crate::state::{
-    self, BlockId, CallContext, IssuedAgent, LinearizableRead, SecurityEvent, State, SubjectBlock, command,
+    self, BlockId, CallContext, IssuedAgent, LinearizableRead, Refusal, SecurityEvent, State, SubjectBlock,
+    command,
 };
 use crate::token::lineage::{FABRIC, Fact, SUBJECT, TOKEN, canonical_name};
 
@@ -290,9 +291,9 @@ async fn within_limit<T>(work: impl Future<Output = T>) -> Option<T> {
 /// Maps refusals by the log.
 fn map_error(error: state::Error) -> Error {
     match error {
-        state::Error::UnknownAgent => Error::UnknownAgent,
-        state::Error::UnknownSigningKey => Error::UnknownKey,
-        state::Error::UnknownBlock => Error::UnknownBlock,
+        state::Error::Refused(Refusal::UnknownAgent) => Error::UnknownAgent,
+        state::Error::Refused(Refusal::UnknownSigningKey) => Error::UnknownKey,
+        state::Error::Refused(Refusal::UnknownBlock) => Error::UnknownBlock,
         error => Error::State(error),
     }
 }

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::command::{self, Command, Replied, Reply};
+use super::command::{self, Command, Refusal, Replied, Reply};
 use super::feature_level;
 use super::machine::idempotency::digest;
 use super::readers::Awaited;
@@ -215,7 +215,7 @@ impl OnBehalf<'_> {
     /// Nothing is proposed that a member of an older version may not know.
     fn encode(self, command: Command) -> Result<Bytes, Error> {
         if feature_level::needed_by(&command) > self.state.index().feature_level {
-            return Err(Error::FeatureLevelTooLow);
+            return Err(Error::Refused(Refusal::FeatureLevelTooLow));
         }
         let caller = self.caller.and_then(|caller| caller.facts.to_row());
         Ok(command::encode_for(command, self.idempotency.map(Into::into), caller))

@@ -10,6 +10,7 @@ mod machine;
 mod readers;
 #[cfg(test)]
 mod recorded_log;
+mod refusal;
 mod resources;
 mod sources;
 mod tables;
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use caller::{CallContext, CallerFacts, OnBehalf};
-pub use command::{Agent, MintedToken, Node, NodeRole, NodeStage, PolicySource, Replied, stated};
+pub use command::{Agent, MintedToken, Node, NodeRole, NodeStage, PolicySource, Refusal, Replied, stated};
 pub(crate) use machine::idempotency::Idempotency;
 pub use machine::idempotency::owner;
 pub(crate) use machine::{Index, Replicated, StateIdentity};
@@ -39,7 +40,7 @@ pub use resources::join_token::{InvalidJoinToken, JoinToken};
 pub(crate) use resources::ledger::{
     LedgerCursor, LedgerEntry, LedgerPage, LedgerQuery, LedgerState, LedgerSums, Sum,
 };
-pub use resources::nodes::{AdmittedJoiner, Joiner, NodeError};
+pub use resources::nodes::{AdmittedJoiner, Joiner};
 pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::peers::{
     Imported, PEER_INDEX_MAX, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, import_parts, peer_key,
@@ -65,7 +66,7 @@ pub(crate) use crate::cluster::{
 };
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing_key::SigningAlgorithm;
-use command::{Command, Refusal, Reply};
+use command::{Command, Reply};
 
 /// Reason why a proposal or a read failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -79,119 +80,9 @@ pub enum Error {
     /// A linearizable read was not possible.
     #[error(transparent)]
     ReadIndex(#[from] ReadIndexError),
-    /// The nonce was used before.
-    #[error("execution_scope.nonce already used")]
-    NonceSpent,
-    /// Nonce limit of the cluster or of the caller.
-    #[error("execution_scope.nonce: limit of stored nonces reached, for the cluster or for this caller")]
-    TooManyNonces,
-    /// The execution-scoped token was used before.
-    #[error("the token was already used")]
-    TokenSpent,
-    /// Limit of used tokens, of the cluster or of the caller.
-    #[error("token: limit of stored used tokens reached, for the cluster or for this caller")]
-    TooManySpentTokens,
-    /// Limit of idempotency keys, of the cluster or of the caller.
-    #[error("Idempotency-Key: limit of stored keys reached, for the cluster or for this caller")]
-    TooManyIdempotencyKeys,
-    /// The idempotency key was used with another request.
-    #[error("the Idempotency-Key was used with another request")]
-    IdempotencyKeyReused,
-    /// No signing key has this `kid`.
-    #[error("there is no signing key with this kid")]
-    UnknownSigningKey,
-    /// The node has no other active key.
-    #[error("no successor of this signing key is old enough to sign")]
-    NoAgedSuccessor,
-    /// Limit of signing keys.
-    #[error("the cluster has too many signing keys")]
-    TooManySigningKeys,
-    /// The current policy is not the expected one.
-    #[error("the policy was changed by someone else")]
-    PolicyChanged,
-    /// The cluster was bootstrapped before.
-    #[error("the cluster is bootstrapped already")]
-    AlreadyBootstrapped,
-    /// Another tool has the id.
-    #[error("tool_id: is registered with other content; PUT replaces it")]
-    ToolExists,
-    /// No tool has this id.
-    #[error("there is no tool with this tool_id")]
-    UnknownTool,
-    /// Another caller registered the tool, or issued the agent.
-    #[error("it belongs to another caller")]
-    NotTheOwner,
-    /// `If-Match` or `If-None-Match` does not hold.
-    #[error("precondition of If-Match or If-None-Match failed: it was changed by someone else")]
-    PreconditionFailed,
-    /// Limit of tools, of the cluster or of the caller.
-    #[error("tool limit reached, for the registry or for this caller")]
-    TooManyTools,
-    /// No agent has this id.
-    #[error("there is no agent with this agent_id")]
-    UnknownAgent,
-    /// The agent, or one it derives from, is revoked.
-    #[error("the agent is revoked")]
-    AgentRevoked,
-    /// The agent has expired.
-    #[error("the agent has expired")]
-    AgentEnded,
-    /// Limit of agents, of the cluster or of the caller.
-    #[error("the cluster has too many agents, or too many of this caller")]
-    TooManyAgents,
-    /// Limit of encryption keys.
-    #[error(
-        "the subject has too many encryption keys, or its trust domain too many subjects with encryption keys"
-    )]
-    TooManyEncryptionKeys,
-    /// The subject has no encryption key with this `kid`.
-    #[error("the subject has no encryption key with this kid")]
-    UnknownEncryptionKey,
-    /// An audit block arrived before its predecessor.
-    #[error("an audit block is missing before this one")]
-    AuditBlockMissing,
-    /// The issuer used the `jti` for another SET.
-    #[error("jti: the issuer used it for another security event token")]
-    JtiReused,
-    /// The issuer has reached its revocation quota for this minute.
-    #[error("the issuer has reached its revocation quota for this minute")]
-    RevocationQuota,
-    /// Limit of revocations.
-    #[error("revocation limit of the cluster reached")]
-    TooManyRevocations,
-    /// No block has this id, or it is lifted.
-    #[error("there is no block with this id")]
-    UnknownBlock,
-    /// No stream has this id.
-    #[error("there is no stream with this stream_id")]
-    UnknownStream,
-    /// Limit of streams, of the cluster or of the caller.
-    #[error("the cluster has too many streams, or too many of this caller")]
-    TooManyStreams,
-    /// The stream or its cursor was changed by another command.
-    #[error("the stream was changed by someone else")]
-    StreamChanged,
-    /// It is paused or disabled.
-    #[error("stream_id: the stream is not enabled")]
-    StreamNotEnabled,
-    /// The last verification of the stream was less than a minute ago.
-    #[error("the stream was verified less than a minute ago")]
-    VerifiedTooOften,
-    /// The caller was blocked, or its bearer token revoked, when the command was applied.
-    #[error("the caller is blocked or revoked")]
-    CallerRefused,
-    /// Limit of subjects excluded from the stream.
-    #[error("limit of subjects removed from the stream reached")]
-    TooManySubjects,
-    /// A change of nodes was refused.
+    /// The log refused the command.
     #[error(transparent)]
-    Node(NodeError),
-    /// The command needs a higher feature level.
-    #[error(
-        "the cluster has a lower feature level than this needs: upgrade every member, then run `trust-fabric cluster \
-         finalize`"
-    )]
-    FeatureLevelTooLow,
+    Refused(Refusal),
     /// A member does not support the feature level, or did not answer.
     #[error("feature level {level}: {reasons}")]
     NotSupported {
@@ -199,38 +90,9 @@ pub enum Error {
         /// Each such member.
         reasons: String,
     },
-    /// A node joined after the members had reported.
-    #[error("the members of the cluster changed meanwhile: repeat the request")]
-    MembersChanged,
-    /// Nothing was imported of a peer with this issuer.
-    #[error("there is no peer with this issuer")]
-    UnknownPeer,
-    /// Limit of peers with a row.
-    #[error("the cluster has too many peers, counting those that were forgotten")]
-    TooManyPeers,
-    /// The import was requested for another copy.
-    #[error("generation: the copy of the peer's ledger was replaced meanwhile")]
-    PeerGenerationChanged,
-    /// The import begins above the position of the copy, or the peer has forgotten entries in between.
-    #[error("from: entries between the position of the copy and the import are missing")]
-    PeerEntriesMissing,
-    /// Limit of entries of the peer, or of all peers.
-    #[error("entries: quota of the peer reached, or the limit of all peers")]
-    PeerOverQuota,
-    /// The import contradicts itself or its format.
-    #[error("the import of the peer's ledger is malformed")]
-    PeerImportMalformed,
     /// A revocation is applied, and these peers may still accept what it covers.
     #[error("the write is applied, but was not confirmed in time by the peer fabrics {0}: retry")]
     PeersSilent(String),
-    /// The peer has no fault that an operator may approve.
-    #[error(
-        "the peer has no fault that can be approved: a log that was rolled back must begin a new incarnation"
-    )]
-    PeerNotApprovable,
-    /// The peer is held for a reason that reading its ledger again does not settle.
-    #[error("the peer is held: a repair helps against a damaged copy only; approve or forget the peer")]
-    PeerHeld,
     /// A row is corrupt.
     #[error(transparent)]
     Damaged(#[from] Corrupt),
@@ -249,67 +111,9 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Unspecified => Self::Undecodable,
-            Refusal::AlreadyBootstrapped => Self::AlreadyBootstrapped,
-            Refusal::NonceSpent => Self::NonceSpent,
-            Refusal::TooManyNonces => Self::TooManyNonces,
-            Refusal::TokenSpent => Self::TokenSpent,
-            Refusal::TooManySpentTokens => Self::TooManySpentTokens,
-            Refusal::TooManyIdempotencyKeys => Self::TooManyIdempotencyKeys,
-            Refusal::IdempotencyKeyReused => Self::IdempotencyKeyReused,
-            Refusal::UnknownSigningKey => Self::UnknownSigningKey,
-            Refusal::NoAgedSuccessor => Self::NoAgedSuccessor,
-            Refusal::PolicyChanged => Self::PolicyChanged,
-            Refusal::TooManySigningKeys => Self::TooManySigningKeys,
-            Refusal::ToolExists => Self::ToolExists,
-            Refusal::UnknownTool => Self::UnknownTool,
-            Refusal::NotTheOwner => Self::NotTheOwner,
-            Refusal::PreconditionFailed => Self::PreconditionFailed,
-            Refusal::TooManyTools => Self::TooManyTools,
-            Refusal::UnknownAgent => Self::UnknownAgent,
-            Refusal::AgentRevoked => Self::AgentRevoked,
-            Refusal::AgentEnded => Self::AgentEnded,
-            Refusal::TooManyAgents => Self::TooManyAgents,
-            Refusal::TooManyEncryptionKeys => Self::TooManyEncryptionKeys,
-            Refusal::UnknownEncryptionKey => Self::UnknownEncryptionKey,
-            Refusal::AuditBlockMissing => Self::AuditBlockMissing,
-            Refusal::JtiReused => Self::JtiReused,
-            Refusal::RevocationQuota => Self::RevocationQuota,
-            Refusal::TooManyRevocations => Self::TooManyRevocations,
-            Refusal::UnknownBlock => Self::UnknownBlock,
-            Refusal::UnknownStream => Self::UnknownStream,
-            Refusal::TooManyStreams => Self::TooManyStreams,
-            Refusal::StreamChanged => Self::StreamChanged,
-            Refusal::StreamNotEnabled => Self::StreamNotEnabled,
-            Refusal::VerifiedTooOften => Self::VerifiedTooOften,
-            Refusal::TooManySubjects => Self::TooManySubjects,
-            Refusal::CallerRefused => Self::CallerRefused,
-            Refusal::UnknownNode => Self::Node(NodeError::Unknown),
-            Refusal::NodeRemoved => Self::Node(NodeError::Removed),
-            Refusal::NodeNotJoined => Self::Node(NodeError::NotJoined),
-            Refusal::LastVoter => Self::Node(NodeError::LastVoter),
-            Refusal::UnknownJoinToken => Self::Node(NodeError::UnknownToken),
-            Refusal::JoinTokenExpired => Self::Node(NodeError::TokenExpired),
-            Refusal::JoinTokenUsed => Self::Node(NodeError::TokenUsed),
-            Refusal::TooManyJoinTokens => Self::Node(NodeError::TooManyTokens),
-            Refusal::TooManyMembers => Self::Node(NodeError::TooManyMembers),
-            Refusal::NotReplaceable => Self::Node(NodeError::NotReplaceable),
-            Refusal::NodeAddressUsed => Self::Node(NodeError::AddressUsed),
-            Refusal::ClusterWithoutListener => Self::Node(NodeError::NoListener),
-            Refusal::NodeIdsExhausted => Self::Node(NodeError::IdsExhausted),
-            Refusal::NodeRoleNotAllowed => Self::Node(NodeError::RoleNotAllowed),
-            Refusal::FeatureLevelTooLow => Self::FeatureLevelTooLow,
-            Refusal::JoinerTooOld => Self::Node(NodeError::JoinerTooOld),
-            Refusal::MembersChanged => Self::MembersChanged,
-            Refusal::UnknownPeer => Self::UnknownPeer,
-            Refusal::TooManyPeers => Self::TooManyPeers,
-            Refusal::PeerGenerationChanged => Self::PeerGenerationChanged,
-            Refusal::PeerEntriesMissing => Self::PeerEntriesMissing,
-            Refusal::PeerOverQuota => Self::PeerOverQuota,
-            Refusal::PeerImportMalformed => Self::PeerImportMalformed,
-            Refusal::PeerNotApprovable => Self::PeerNotApprovable,
-            Refusal::PeerHeld => Self::PeerHeld,
             // This proposal was not applied, but an earlier or later one of the same command may be.
             Refusal::GivenUp | Refusal::TooManySubmissions => Self::Write(cluster::Error::OutcomeUnknown),
+            refusal => Self::Refused(refusal),
         }
     }
 }
@@ -343,7 +147,7 @@ impl State {
         Ok(self.cluster.barrier(self.cluster.applied()).await?)
     }
 
-    /// Bootstraps the cluster, with ids that the caller has drawn at random. [`Error::AlreadyBootstrapped`] if it was
+    /// Bootstraps the cluster, with ids that the caller has drawn at random. `Refusal::AlreadyBootstrapped` if it was
     /// bootstrapped before.
     pub async fn bootstrap(
         &self,
@@ -471,14 +275,14 @@ impl OnBehalf<'_> {
     /// Retires a signing key: it no longer signs.
     ///
     /// # Errors
-    /// [`Error::UnknownSigningKey`], [`Error::NoAgedSuccessor`].
+    /// `Refusal::UnknownSigningKey`, `Refusal::NoAgedSuccessor`.
     pub async fn retire_signing_key(self, kid: String) -> Result<(), Error> {
         self.propose(Command::RetireSigningKey(command::RetireSigningKey { kid })).await.map(drop)
     }
 
     /// Taints a signing key: its signatures are no longer accepted, nor any token that derives from one. `digest` is
     /// that of the key in a token's `lineage`. Returns after the barrier and the waits for peers.
-    /// [`Error::UnknownSigningKey`] if there is no such key.
+    /// `Refusal::UnknownSigningKey` if there is no such key.
     pub async fn taint_signing_key(self, kid: String, digest: Digest128) -> Result<Awaited, Error> {
         let digest = Bytes::copy_from_slice(digest.as_bytes());
         let command = Command::TaintSigningKey(command::TaintSigningKey { kid, digest });

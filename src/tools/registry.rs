@@ -9,7 +9,7 @@ use super::entry::Entry;
 use crate::clock::Clock;
 use crate::cluster;
 use crate::state::command::{DeregisterTool, How, PutTool, ToolRow, ToolVersion};
-use crate::state::{self, CallContext, LinearizableRead, Replied, State, ToolPage, ToolQuery};
+use crate::state::{self, CallContext, LinearizableRead, Refusal, Replied, State, ToolPage, ToolQuery};
 use crate::telemetry::Metrics;
 
 /// Route set of a request, which determines the visible tools.
@@ -174,7 +174,7 @@ impl Registry {
     /// Deregisters a tool visible through `view`. Acknowledged once no member can still find it.
     ///
     /// # Errors
-    /// As [`Self::register`]; [`state::Error::UnknownTool`].
+    /// As [`Self::register`]; `Refusal::UnknownTool`.
     pub async fn deregister(
         &self,
         tool_id: String,
@@ -198,7 +198,7 @@ impl Registry {
                 Ok(self.state.barrier().await?)
             }
             Err(error) => {
-                let is_gone = matches!(error, state::Error::UnknownTool);
+                let is_gone = matches!(error, state::Error::Refused(Refusal::UnknownTool));
                 let refused = self.refused(open, error, Action::Deregister, &tool_id).await;
                 if is_gone {
                     // An earlier request whose acknowledgement failed may have removed it.
@@ -212,7 +212,7 @@ impl Registry {
     /// A tool visible through `view`.
     ///
     /// # Errors
-    /// [`state::Error::UnknownTool`], or [`state::Error::Damaged`].
+    /// `Refusal::UnknownTool`, or [`state::Error::Damaged`].
     pub fn tool(
         &self,
         _current: &LinearizableRead,
@@ -224,7 +224,7 @@ impl Registry {
             row.tool.iter().flat_map(|tool| &tool.protocols).any(|protocol| protocol == wanted)
         };
         let visible = row.filter(|row| view.protocol().is_none_or(|protocol| takes(row, protocol)));
-        Ok(visible.ok_or(state::Error::UnknownTool)?)
+        Ok(visible.ok_or(state::Error::Refused(Refusal::UnknownTool))?)
     }
 
     /// One page of the tools, by `tool_id`.

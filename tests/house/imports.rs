@@ -62,7 +62,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
     (
         "state",
         &[
-            &["command"],
+            &["command", "refusal"],
             &["feature_level"],
             &["resources/events", "tables"],
             &["machine/idempotency", "resources/revocation_index"],

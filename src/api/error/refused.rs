@@ -82,7 +82,9 @@ pub fn set_error_code(error: &receiver::Error) -> Option<&'static str> {
     use receiver::Error as E;
     match error {
         E::Set(error) => Some(error.err()),
-        E::Invalid { .. } | E::State(state::Error::JtiReused) => Some("invalid_request"),
+        E::Invalid { .. } | E::State(state::Error::Refused(state::Refusal::JtiReused)) => {
+            Some("invalid_request")
+        }
         E::OutsideAuthority { .. } | E::BlocksOperator | E::Denied(_) => Some("access_denied"),
         _ => None,
     }
@@ -108,18 +110,29 @@ one_row! {
 impl Refused for state::Error {
     fn refusal(&self) -> Refusal {
         match self {
-            Self::Write(_)
-            | Self::PeersSilent(_)
-            | Self::Lease(_)
-            | Self::ReadIndex(_)
-            | Self::TooManyRevocations => Refusal::Unavailable,
+            Self::Refused(refusal) => refusal.refusal(),
+            Self::Write(_) | Self::PeersSilent(_) | Self::Lease(_) | Self::ReadIndex(_) => {
+                Refusal::Unavailable
+            }
+            Self::NotSupported { .. } => Refusal::Conflict,
+            Self::Damaged(_) | Self::Undecodable => Refusal::Internal,
+        }
+    }
+}
+
+impl Refused for state::Refusal {
+    fn refusal(&self) -> Refusal {
+        match self {
+            Self::TooManyRevocations | Self::GivenUp | Self::TooManySubmissions => Refusal::Unavailable,
             Self::RevocationQuota
             | Self::VerifiedTooOften
             | Self::TooManyNonces
             | Self::TooManySpentTokens
             | Self::TooManyIdempotencyKeys
             | Self::TooManyEncryptionKeys => A_MINUTE,
-            Self::NonceSpent | Self::TokenSpent | Self::StreamNotEnabled => Refusal::Invalid,
+            Self::NonceSpent | Self::TokenSpent | Self::StreamNotEnabled | Self::NodeRoleNotAllowed => {
+                Refusal::Invalid
+            }
             Self::IdempotencyKeyReused => Refusal::KeyReused,
             Self::UnknownSigningKey
             | Self::UnknownTool
@@ -127,10 +140,14 @@ impl Refused for state::Error {
             | Self::UnknownEncryptionKey
             | Self::UnknownBlock
             | Self::UnknownStream
+            | Self::UnknownNode
             | Self::UnknownPeer => Refusal::NotFound,
-            Self::NotTheOwner | Self::AgentRevoked | Self::AgentEnded | Self::CallerRefused => {
-                Refusal::Denied
-            }
+            Self::NotTheOwner
+            | Self::AgentRevoked
+            | Self::AgentEnded
+            | Self::CallerRefused
+            | Self::UnknownJoinToken
+            | Self::JoinTokenExpired => Refusal::Denied,
             Self::PreconditionFailed => Refusal::PreconditionFailed,
             Self::NoAgedSuccessor
             | Self::JtiReused
@@ -143,8 +160,18 @@ impl Refused for state::Error {
             | Self::TooManyStreams
             | Self::StreamChanged
             | Self::TooManySubjects
+            | Self::NodeRemoved
+            | Self::NodeNotJoined
+            | Self::LastVoter
+            | Self::JoinTokenUsed
+            | Self::TooManyJoinTokens
+            | Self::TooManyMembers
+            | Self::NotReplaceable
+            | Self::NodeAddressUsed
+            | Self::ClusterWithoutListener
+            | Self::NodeIdsExhausted
+            | Self::JoinerTooOld
             | Self::FeatureLevelTooLow
-            | Self::NotSupported { .. }
             | Self::MembersChanged
             | Self::TooManyPeers
             | Self::PeerGenerationChanged
@@ -153,29 +180,7 @@ impl Refused for state::Error {
             | Self::PeerImportMalformed
             | Self::PeerNotApprovable
             | Self::PeerHeld => Refusal::Conflict,
-            Self::Node(error) => error.refusal(),
-            Self::Damaged(_) | Self::Undecodable | Self::AuditBlockMissing => Refusal::Internal,
-        }
-    }
-}
-
-impl Refused for state::NodeError {
-    fn refusal(&self) -> Refusal {
-        match self {
-            Self::RoleNotAllowed => Refusal::Invalid,
-            Self::Unknown => Refusal::NotFound,
-            Self::UnknownToken | Self::TokenExpired => Refusal::Denied,
-            Self::Removed
-            | Self::NotJoined
-            | Self::LastVoter
-            | Self::TokenUsed
-            | Self::TooManyTokens
-            | Self::TooManyMembers
-            | Self::NotReplaceable
-            | Self::AddressUsed
-            | Self::NoListener
-            | Self::JoinerTooOld
-            | Self::IdsExhausted => Refusal::Conflict,
+            Self::Unspecified | Self::AuditBlockMissing => Refusal::Internal,
         }
     }
 }

@@ -409,8 +409,8 @@ impl OnBehalf<'_> {
     /// is read separately.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`] or [`Error::AgentEnded`] for the parent;
-    /// [`Error::TooManyAgents`], [`Error::IdempotencyKeyReused`].
+    /// `Refusal::UnknownAgent`, `Refusal::AgentRevoked` or `Refusal::AgentEnded` for the parent;
+    /// `Refusal::TooManyAgents`, `Refusal::IdempotencyKeyReused`.
     pub async fn issue_agent(self, agent: Agent) -> Result<String, Error> {
         let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: self.name() });
         match self.propose_once(command).await?.outcome {
@@ -425,7 +425,7 @@ impl OnBehalf<'_> {
     /// changed anything, after the barrier and the waits for peers.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::NotTheOwner`], [`Error::IdempotencyKeyReused`], [`Error::PeersSilent`].
+    /// `Refusal::UnknownAgent`, `Refusal::NotTheOwner`, `Refusal::IdempotencyKeyReused`, [`Error::PeersSilent`].
     pub async fn revoke_agent(
         self,
         agent_id: &WorkloadId,

@@ -65,7 +65,7 @@ pub struct LastAuditBlock {
 }
 
 impl State {
-    /// Appends the blocks of a segment of this node; false if they are stored already. [`Error::AuditBlockMissing`] if
+    /// Appends the blocks of a segment of this node; false if they are stored already. `Refusal::AuditBlockMissing` if
     /// their predecessor is not.
     pub async fn append_audit_blocks(&self, segment: u64, blocks: Vec<NewAuditBlock>) -> Result<bool, Error> {
         let command = AppendAuditBlocks { node_id: self.cluster.node_id(), segment, blocks };

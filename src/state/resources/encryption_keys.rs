@@ -289,8 +289,8 @@ impl OnBehalf<'_> {
     /// Registers a key; returns whether it is new, and the key as it is stored.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::AgentRevoked`], [`Error::AgentEnded`],
-    /// [`Error::TooManyEncryptionKeys`], [`Error::IdempotencyKeyReused`].
+    /// `Refusal::UnknownAgent`, `Refusal::AgentRevoked`, `Refusal::AgentEnded`,
+    /// `Refusal::TooManyEncryptionKeys`, `Refusal::IdempotencyKeyReused`.
     pub async fn register_encryption_key(
         self,
         subject: &WorkloadId,
@@ -312,7 +312,7 @@ impl OnBehalf<'_> {
     /// Removes a key.
     ///
     /// # Errors
-    /// [`Error::UnknownEncryptionKey`], [`Error::IdempotencyKeyReused`].
+    /// `Refusal::UnknownEncryptionKey`, `Refusal::IdempotencyKeyReused`.
     pub async fn remove_encryption_key(self, subject: &WorkloadId, kid: String) -> Result<(), Error> {
         let command = RemoveEncryptionKey { workload_id: subject.to_string(), kid, caller: self.name() };
         self.propose_once(Command::RemoveEncryptionKey(command)).await?.outcome.changed().map(drop)

@@ -161,7 +161,7 @@ impl OnBehalf<'_> {
     /// Raises the feature level of the cluster to the newest that every member supports, and returns it.
     ///
     /// # Errors
-    /// [`Error::NotSupported`], [`Error::MembersChanged`], [`Error::IdempotencyKeyReused`].
+    /// [`Error::NotSupported`], `Refusal::MembersChanged`, `Refusal::IdempotencyKeyReused`.
     pub async fn raise_feature_level(self) -> Result<u32, Error> {
         let members = self.state.member_levels().await;
         let level = level_of(self.state.index().feature_level, &members)?;

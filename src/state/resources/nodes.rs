@@ -24,63 +24,6 @@ use crate::state::tables::{NODES, Tables, decode};
 /// Row of the meta table: the largest node id that was allocated or in a membership. It only grows.
 const LAST_NODE_ID: &[u8] = b"last_node_id";
 
-/// Reason why a change of nodes was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NodeError {
-    /// No row has the id.
-    #[error("node_id: there is no node with this id")]
-    Unknown,
-    /// The node was removed.
-    #[error(
-        "node_id: the node was removed; to return, it needs an empty data directory and a new join token"
-    )]
-    Removed,
-    /// The node has not used its join token.
-    #[error("node_id: the node has not joined yet")]
-    NotJoined,
-    /// No other node is to be a voter.
-    #[error("node_id: it is the last voter, which cannot be removed")]
-    LastVoter,
-    /// No invitation has the digest.
-    #[error("token: there is no such join token, or it has expired")]
-    UnknownToken,
-    /// The token has expired.
-    #[error("token: the join token has expired")]
-    TokenExpired,
-    /// Another disk or another address used the token.
-    #[error("token: the join token was used by another disk or with another address")]
-    TokenUsed,
-    /// Limit of join tokens.
-    #[error("limit of {} unused join tokens reached", limits::JOIN_TOKENS_MAX)]
-    TooManyTokens,
-    /// Limit of members.
-    #[error("limit of {} members reached, unused join tokens included", limits::MEMBERS_MAX)]
-    TooManyMembers,
-    /// The node to be replaced is not a voter, is to be removed, or is being replaced.
-    #[error("replaces: must be a voter that is not being removed or replaced")]
-    NotReplaceable,
-    /// Another node has the address.
-    #[error("address: another node has it")]
-    AddressUsed,
-    /// A voter has no address for other nodes.
-    #[error("this node was started without cluster.listen, so that no other node can reach it")]
-    NoListener,
-    /// Every node id was allocated.
-    #[error("node ids are exhausted: the largest is {}", limits::NODE_ID_MAX)]
-    IdsExhausted,
-    /// The program of a node that joins is too old.
-    #[error(
-        "feature_level: the cluster has a higher feature level than the program of the node supports: install a newer \
-         version on the node"
-    )]
-    JoinerTooOld,
-    /// The command does not take this role.
-    #[error(
-        "role: must be voter or learner of a node that joins, and voter or removed of one that has joined"
-    )]
-    RoleNotAllowed,
-}
-
 /// Address and disk of a node that joins, with the digest of its token's secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joiner {

@@ -82,7 +82,7 @@ impl State {
     /// decides, since the token may be used meanwhile.
     ///
     /// # Errors
-    /// [`Error::IdempotencyKeyReused`], [`Error::Damaged`].
+    /// `Refusal::IdempotencyKeyReused`, [`Error::Damaged`].
     pub fn is_spent(&self, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
         is_spent(self.cluster.view(), token, idempotency)
     }
@@ -98,7 +98,7 @@ fn is_spent(view: &dyn View, token: Digest128, idempotency: Option<Idempotency>)
         let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
         let is_retry = digest(&row.request)? == idempotency.request;
         // The stored request has used the token.
-        return if is_retry { Ok(false) } else { Err(Error::IdempotencyKeyReused) };
+        return if is_retry { Ok(false) } else { Err(Error::Refused(Refusal::IdempotencyKeyReused)) };
     }
     Ok(is_spent)
 }
@@ -109,8 +109,8 @@ impl OnBehalf<'_> {
     /// `owner`.
     ///
     /// # Errors
-    /// [`Error::NonceSpent`], [`Error::TooManyNonces`], [`Error::TooManyIdempotencyKeys`],
-    /// [`Error::IdempotencyKeyReused`].
+    /// `Refusal::NonceSpent`, `Refusal::TooManyNonces`, `Refusal::TooManyIdempotencyKeys`,
+    /// `Refusal::IdempotencyKeyReused`.
     pub async fn record_exchange(
         self,
         nonce: Option<Digest128>,
@@ -128,8 +128,8 @@ impl OnBehalf<'_> {
     /// Uses up an execution-scoped token in the whole cluster. It counts for `owner`.
     ///
     /// # Errors
-    /// [`Error::TokenSpent`], [`Error::TooManySpentTokens`], [`Error::TooManyIdempotencyKeys`],
-    /// [`Error::IdempotencyKeyReused`].
+    /// `Refusal::TokenSpent`, `Refusal::TooManySpentTokens`, `Refusal::TooManyIdempotencyKeys`,
+    /// `Refusal::IdempotencyKeyReused`.
     pub async fn spend_token(self, token: Digest128, owner: Digest128) -> Result<(), Error> {
         let command = Command::SpendToken(SpendToken { token: bytes(token), owner: bytes(owner) });
         self.propose_once(command).await?.outcome.changed().map(drop)

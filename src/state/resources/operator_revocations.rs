@@ -65,8 +65,8 @@ impl OnBehalf<'_> {
     /// and the waits for peers; a retry returns the outcome of the first request.
     ///
     /// # Errors
-    /// [`Error::UnknownAgent`], [`Error::UnknownSigningKey`], [`Error::TooManyRevocations`],
-    /// [`Error::IdempotencyKeyReused`], [`Error::PeersSilent`].
+    /// `Refusal::UnknownAgent`, `Refusal::UnknownSigningKey`, `Refusal::TooManyRevocations`,
+    /// `Refusal::IdempotencyKeyReused`, [`Error::PeersSilent`].
     pub async fn revoke(self, command: command::Revoke) -> Result<(command::Revoked, Awaited), Error> {
         let command = command::Revoke { caller: self.name(), ..command };
         let (reply, awaited) = self.propose_revocation(Command::Revoke(command)).await?;

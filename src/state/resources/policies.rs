@@ -73,7 +73,7 @@ fn delete_oldest(tables: &mut Tables<'_>) -> Result<(), Corrupt> {
 }
 
 impl State {
-    /// Sets the first policy of the cluster; [`Error::PolicyChanged`] if it has one already.
+    /// Sets the first policy of the cluster; `Refusal::PolicyChanged` if it has one already.
     pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
         let command = PutPolicy { digest, sources, is_seed: true, ..Default::default() };
         self.as_node().propose(Command::PutPolicy(command)).await.map(drop)
@@ -94,7 +94,7 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Makes a policy bundle current; false if it was. [`Error::PolicyChanged`] if the current policy is not
+    /// Makes a policy bundle current; false if it was. `Refusal::PolicyChanged` if the current policy is not
     /// `expected_current`.
     pub async fn put_policy(
         self,

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use crate::breaks::{self, Break};
 use crate::clock::Timestamp;
@@ -148,7 +149,7 @@ impl RevocationIndex {
     /// [`Corrupt`] if its index does not fit.
     pub fn put(&self, digest: Digest128, index: u64, at: Timestamp) -> Result<(), Corrupt> {
         let fresh = When::new(index, at)?;
-        let mut part = self.write(&digest);
+        let mut part = self.part(&digest).write();
         let known = part.watermarks.entry(digest).or_insert(fresh);
         *known = When { index: known.index.max(fresh.index), at_secs: known.at_secs.max(fresh.at_secs) };
         Ok(())
@@ -157,19 +158,19 @@ impl RevocationIndex {
     /// Replaces the content part by part, so that no read finds less than the old or the new content.
     pub fn replace(&self, other: Self) {
         for (part, other) in self.0.iter().zip(other.0) {
-            let other = other.into_inner().unwrap_or_else(PoisonError::into_inner);
-            *part.write().unwrap_or_else(PoisonError::into_inner) = other;
+            let other = other.into_inner();
+            *part.write() = other;
         }
     }
 
     /// Removes a revocation.
     pub fn remove(&self, digest: &Digest128) {
-        self.write(digest).watermarks.remove(digest);
+        self.part(digest).write().watermarks.remove(digest);
     }
 
     /// Adds or removes the block of a fact by `by`.
     pub fn set_block(&self, fact: Digest128, by: Digest128, is_blocked: bool) {
-        let blocks = &mut self.write(&fact).blocks;
+        let blocks = &mut self.part(&fact).write().blocks;
         if is_blocked {
             blocks.insert((fact, by))
         } else {
@@ -180,13 +181,13 @@ impl RevocationIndex {
     /// Number of revocations.
     #[must_use]
     pub fn watermarks(&self) -> usize {
-        self.0.iter().map(|part| read(part).watermarks.len()).sum()
+        self.0.iter().map(|part| part.read().watermarks.len()).sum()
     }
 
     /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
-        self.0.iter().map(|part| read(part).blocks.len()).sum()
+        self.0.iter().map(|part| part.read().blocks.len()).sum()
     }
 
     /// Whether a credential that derives from `lineage` is revoked or blocked, or too old for the epoch. `idx` is the claim
@@ -214,25 +215,17 @@ impl RevocationIndex {
     /// Whether one of these facts is blocked.
     #[must_use]
     pub fn blocks_any(&self, facts: &[Digest128]) -> bool {
-        facts.iter().any(|fact| read(self.part(fact)).blocks_fact(fact))
+        facts.iter().any(|fact| self.part(fact).read().blocks_fact(fact))
     }
 
     fn part_covers(&self, digest: &Digest128, issued: Issued) -> bool {
-        let part = read(self.part(digest));
+        let part = self.part(digest).read();
         part.watermarks.get(digest).is_some_and(|when| when.covers(issued)) || part.blocks_fact(digest)
     }
 
     fn part(&self, digest: &Digest128) -> &RwLock<Part> {
         &self.0[usize::from(digest.as_bytes()[0]) % self.0.len()]
     }
-
-    fn write(&self, digest: &Digest128) -> RwLockWriteGuard<'_, Part> {
-        self.part(digest).write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn read(part: &RwLock<Part>) -> RwLockReadGuard<'_, Part> {
-    part.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -274,7 +274,7 @@ impl State {
     /// Returns it only after the waits of the first acceptance.
     ///
     /// # Errors
-    /// [`Error::JtiReused`] if another token has this `jti`; [`Error::PeersSilent`], [`Error::Damaged`].
+    /// `Refusal::JtiReused` if another token has this `jti`; [`Error::PeersSilent`], [`Error::Damaged`].
     pub async fn has_signal(
         &self,
         issuer: &str,
@@ -284,7 +284,7 @@ impl State {
         let found = find(&Tables::new(self.cluster.view()), &key_of(issuer, jti))?;
         let Some((known, index)) = found else { return Ok(None) };
         if known != *content {
-            return Err(Error::JtiReused);
+            return Err(Error::Refused(Refusal::JtiReused));
         }
         // A row can be read shortly before the index in memory includes its effects.
         self.cluster.until_applied(index).await;
@@ -299,7 +299,7 @@ impl OnBehalf<'_> {
     /// Accepts a signal; false for a duplicate. Returns after the barrier and the waits for peers in either case.
     ///
     /// # Errors
-    /// [`Error::JtiReused`], [`Error::RevocationQuota`], [`Error::TooManyRevocations`], [`Error::PeersSilent`].
+    /// `Refusal::JtiReused`, `Refusal::RevocationQuota`, `Refusal::TooManyRevocations`, [`Error::PeersSilent`].
     pub async fn accept_signal(self, signal: Signal) -> Result<(bool, Awaited), Error> {
         let command = Command::AcceptSignal(signal.into_command());
         let (reply, awaited) = self.once(None).propose_revocation(command).await?;

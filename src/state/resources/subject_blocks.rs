@@ -273,7 +273,7 @@ impl OnBehalf<'_> {
     /// Lifts a block, also one of an issuer.
     ///
     /// # Errors
-    /// [`Error::UnknownBlock`] also if it is lifted, [`Error::IdempotencyKeyReused`].
+    /// `Refusal::UnknownBlock` also if it is lifted, `Refusal::IdempotencyKeyReused`.
     pub async fn lift_block(self, id: BlockId) -> Result<(), Error> {
         let command = LiftBlock { id: Bytes::copy_from_slice(&id.0) };
         self.propose_once(Command::LiftBlock(command)).await?.outcome.changed().map(drop)

@@ -262,8 +262,8 @@ impl OnBehalf<'_> {
     /// Registers or replaces a tool.
     ///
     /// # Errors
-    /// [`Error::ToolExists`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
-    /// [`Error::TooManyTools`], [`Error::IdempotencyKeyReused`].
+    /// `Refusal::ToolExists`, `Refusal::NotTheOwner`, `Refusal::PreconditionFailed`,
+    /// `Refusal::TooManyTools`, `Refusal::IdempotencyKeyReused`.
     pub async fn put_tool(self, command: PutTool) -> Result<Replied<ToolWritten>, Error> {
         let tool = command.tool.clone();
         let reply = self.propose_once(Command::PutTool(command)).await?;
@@ -279,8 +279,8 @@ impl OnBehalf<'_> {
     /// Deregisters a tool.
     ///
     /// # Errors
-    /// [`Error::UnknownTool`], [`Error::NotTheOwner`], [`Error::PreconditionFailed`],
-    /// [`Error::IdempotencyKeyReused`].
+    /// `Refusal::UnknownTool`, `Refusal::NotTheOwner`, `Refusal::PreconditionFailed`,
+    /// `Refusal::IdempotencyKeyReused`.
     pub async fn deregister_tool(self, command: DeregisterTool) -> Result<Replied<()>, Error> {
         let reply = self.propose_once(Command::DeregisterTool(command)).await?;
         reply.outcome.changed()?;

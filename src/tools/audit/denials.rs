@@ -4,8 +4,9 @@
 //! are counted, and written as one later entry; a killed process loses the count.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::{Action, Decision, Draft};
 use crate::clock::Clock;
@@ -63,7 +64,7 @@ impl Denials {
     #[must_use]
     pub fn is_joined(&self, key: Digest128, draft: &Draft) -> bool {
         let now = self.clock.boot();
-        let Known { denials, ends, due } = &mut *self.known();
+        let Known { denials, ends, due } = &mut *self.known.lock();
         let are_many = denials.len().max(due.len()) >= limits::AUDIT_DENIALS_MAX;
         let end = now.saturating_add(limits::AUDIT_DENIALS_JOINED);
         match denials.get_mut(&key) {
@@ -89,14 +90,14 @@ impl Denials {
 
     /// Removes a denial that was not written.
     pub fn forget(&self, key: Digest128) {
-        self.known().denials.remove(&key);
+        self.known.lock().denials.remove(&key);
     }
 
     /// The next entry to write for joined denials: of a minute that is over, or of `all`.
     #[must_use]
     pub fn take(&self, all: bool) -> Option<Draft> {
         let now = self.clock.boot();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if let Some(draft) = known.due.pop_front() {
             return Some(Draft { timestamp: self.clock.now(), ..*draft });
         }
@@ -114,12 +115,7 @@ impl Denials {
 
     /// Takes back an entry that could not be written.
     pub fn put_back(&self, draft: Draft) {
-        self.known().due.push_front(Box::new(draft));
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        // Each change is complete; a panic of another thread leaves nothing half done.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().due.push_front(Box::new(draft));
     }
 }
 

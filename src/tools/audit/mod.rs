@@ -16,8 +16,8 @@ mod writer;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use utoipa::ToSchema;
@@ -320,7 +320,7 @@ struct Backlog {
     metrics: Metrics,
 }
 
-type SegmentBytes = std::sync::Mutex<BTreeMap<u64, u64>>;
+type SegmentBytes = parking_lot::Mutex<BTreeMap<u64, u64>>;
 
 impl Backlog {
     fn new(metrics: Metrics) -> Self {
@@ -340,7 +340,7 @@ impl Backlog {
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) {
         // The sum is recomputed, so a panic of another thread leaves nothing wrong.
-        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = self.segments.lock();
         change(&mut segments);
         let bytes = segments.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         self.bytes.store(bytes, Ordering::Release);

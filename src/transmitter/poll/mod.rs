@@ -25,7 +25,7 @@ use super::set_builder::{self, SetBuilder};
 use crate::clock::Clock;
 use crate::limits;
 use crate::state::{
-    self, CallContext, EventId, LeaseProof, NewDeadLetter, OutboxEvent, State, Stream, StreamCursor,
+    self, CallContext, EventId, LeaseProof, NewDeadLetter, OutboxEvent, Refusal, State, Stream, StreamCursor,
     StreamStatus,
 };
 use crate::telemetry::Metrics;
@@ -338,7 +338,7 @@ impl Poller {
         let stream_id = &stream.config.stream_id;
         let advanced = cursor::advance(cursor, &scan.matching, scan.up_to, &BTreeSet::new());
         match self.state.as_node().advance_stream(stream, advanced, Vec::new()).await {
-            Ok(()) | Err(state::Error::StreamChanged | state::Error::UnknownStream) => {}
+            Ok(()) | Err(state::Error::Refused(Refusal::StreamChanged | Refusal::UnknownStream)) => {}
             Err(error) => tracing::warn!(%error, stream_id, "failed to advance a stream past other events"),
         }
     }
@@ -387,8 +387,12 @@ where
 {
     for _ in 0..limits::POLL_ADVANCE_ATTEMPTS_MAX {
         match attempt().await {
-            Err(Error::State(state::Error::StreamChanged)) => tokio::task::yield_now().await,
-            Err(Error::State(state::Error::UnknownStream)) => return Err(Error::UnknownStream),
+            Err(Error::State(state::Error::Refused(Refusal::StreamChanged))) => {
+                tokio::task::yield_now().await;
+            }
+            Err(Error::State(state::Error::Refused(Refusal::UnknownStream))) => {
+                return Err(Error::UnknownStream);
+            }
             outcome => return outcome,
         }
     }

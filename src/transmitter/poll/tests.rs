@@ -476,7 +476,7 @@ async fn overtaken_poll_retries_a_limited_number_of_times() {
         let attempts = AtomicUsize::new(0);
         let outcome = retry_if_overtaken(async || {
             let attempt = attempts.fetch_add(1, Ordering::Relaxed) + 1;
-            if attempt < last { Err(state::Error::StreamChanged.into()) } else { Ok(()) }
+            if attempt < last { Err(state::Error::Refused(Refusal::StreamChanged).into()) } else { Ok(()) }
         });
         let outcome = outcome.await;
         (outcome, attempts.into_inner())
@@ -487,6 +487,6 @@ async fn overtaken_poll_retries_a_limited_number_of_times() {
     assert_eq!((outcome.is_ok(), attempts), (true, most));
     let (outcome, attempts) = overtaken_until(most + 1).await;
     assert_eq!((matches!(outcome, Err(Error::Busy)), attempts), (true, most));
-    let gone = retry_if_overtaken(async || Err(state::Error::UnknownStream.into())).await;
+    let gone = retry_if_overtaken(async || Err(state::Error::Refused(Refusal::UnknownStream).into())).await;
     assert!(matches!(gone, Err(Error::UnknownStream)));
 }

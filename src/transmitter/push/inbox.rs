@@ -2,8 +2,8 @@
 //! them from there.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::id::Digest128;
@@ -32,7 +32,7 @@ struct Queue {
 impl Inbox {
     /// Appends an event.
     pub fn put(&self, id: EventId, subject: Digest128) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.overflow.is_some() || queue.events.len() >= limits::STREAM_WINDOW {
             queue.overflow = Some(id);
         } else {
@@ -44,13 +44,13 @@ impl Inbox {
 
     /// Records that all of the stream's events before `end` were put.
     pub fn set_position(&self, end: EventId) {
-        self.queue().position = Some(end);
+        self.queue.lock().position = Some(end);
         self.changed.notify_one();
     }
 
     /// The `end` of [`Self::set_position`], once the queue is empty.
     pub fn take_position(&self) -> Option<EventId> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let is_empty = queue.events.is_empty() && queue.overflow.is_none();
         queue.position.take_if(|_| is_empty)
     }
@@ -67,27 +67,23 @@ impl Inbox {
 
     /// Takes the first events, at most `max`.
     pub fn take(&self, max: usize) -> Vec<QueuedEvent> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let max = max.min(queue.events.len());
         queue.events.drain(..max).collect()
     }
 
     /// Whether the queue is empty and events after it overflowed.
     pub fn has_overflow(&self) -> bool {
-        let queue = self.queue();
+        let queue = self.queue.lock();
         queue.events.is_empty() && queue.overflow.is_some()
     }
 
     /// Records that the worker has read the outbox up to `end`.
     pub fn read_up_to(&self, end: EventId) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.events.is_empty() && queue.overflow.is_some_and(|last| last < end) {
             queue.overflow = None;
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,7 @@ use super::turn::Turn;
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{self, EventId, State, Stream, StreamCursor, StreamStatus};
+use crate::state::{self, EventId, Refusal, State, Stream, StreamCursor, StreamStatus};
 use crate::transmitter::matching;
 
 /// A stream beyond its retention.
@@ -45,7 +45,7 @@ pub async fn enforce(shared: Arc<Shared>, in_excess: Vec<StreamInExcess>) -> Vec
         match shared.drop_events(&stream, dropping).await {
             Ok(()) => Some(Enforced { stream_id, oldest }),
             // A worker, the receiver or a poll moved the cursor concurrently.
-            Err(state::Error::StreamChanged | state::Error::UnknownStream) => None,
+            Err(state::Error::Refused(Refusal::StreamChanged | Refusal::UnknownStream)) => None,
             Err(error) => {
                 tracing::warn!(%error, stream_id, "failed to drop events beyond the retention of a stream");
                 None
@@ -85,7 +85,7 @@ impl Shared {
         let Some(reason) = dropping.reason(&self.limits.retention) else { return Ok(()) };
         let stream_id = &stream.config.stream_id;
         if self.state.stream_cursor(stream_id).is_none_or(|now| now.version != dropping.version()) {
-            return Err(state::Error::StreamChanged);
+            return Err(state::Error::Refused(Refusal::StreamChanged));
         }
         // The receiver sees the reason, even if it had paused the stream itself.
         if let Some(now) = self.state.stream(stream_id)
@@ -95,7 +95,7 @@ impl Shared {
             tracing::warn!(stream_id, reason, "stream paused");
             match self.state.pause_stream(&now, &reason).await {
                 // Disabled concurrently.
-                Ok(()) | Err(state::Error::StreamNotEnabled) => {}
+                Ok(()) | Err(state::Error::Refused(Refusal::StreamNotEnabled)) => {}
                 Err(error) => return Err(error),
             }
         }

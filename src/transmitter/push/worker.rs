@@ -22,7 +22,7 @@ use super::{Shared, Work, subject_of};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::{self, EventId, NewDeadLetter, OutboxEvent, Stream, StreamStatus};
+use crate::state::{self, EventId, NewDeadLetter, OutboxEvent, Refusal, Stream, StreamStatus};
 use crate::transmitter::matching;
 
 mod rejection;
@@ -303,7 +303,7 @@ impl Worker {
                 metrics.stream_events("dropped", proposed.lost);
             }
             // The cursor was moved elsewhere: the rest is proposed again.
-            Err(state::Error::StreamChanged | state::Error::UnknownStream) => {
+            Err(state::Error::Refused(Refusal::StreamChanged | Refusal::UnknownStream)) => {
                 self.due = Some(ProposalTimer::after(self.shared.limits.advance_interval, true));
             }
             Err(error) => {
@@ -459,11 +459,11 @@ impl Worker {
         self.pausing = None;
         match outcome {
             // Otherwise it was paused, disabled or deleted concurrently.
-            Ok(()) | Err(state::Error::StreamNotEnabled | state::Error::UnknownStream) => {
+            Ok(()) | Err(state::Error::Refused(Refusal::StreamNotEnabled | Refusal::UnknownStream)) => {
                 self.forget_responses();
             }
             // Its owner has changed it, perhaps as a remedy: the next failure decides.
-            Err(state::Error::StreamChanged) => {}
+            Err(state::Error::Refused(Refusal::StreamChanged)) => {}
             Err(error) => {
                 tracing::warn!(%error, stream_id = self.stream_id(), "failed to pause a stream");
                 self.back_off(self.shared.limits.backoff.min, false);

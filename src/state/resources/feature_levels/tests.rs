@@ -208,7 +208,7 @@ async fn running_node_proposes_nothing_above_the_level() {
     let node = TestNode::start_at_level(START, 0).await;
     let (state, index) = (&node.state, node.state.cluster().applied());
     let refused = state.as_node().propose(record(1, version("1.0.0", 1))).await;
-    assert!(matches!(refused, Err(Error::FeatureLevelTooLow)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Refused(Refusal::FeatureLevelTooLow))), "{refused:?}");
     state.record_version().await.expect("nothing to record");
     assert_eq!((state.owes_version(), state.cluster().applied()), (false, index));
 

@@ -12,7 +12,7 @@ impl State {
     /// Refuses a wrong token without an entry in the log.
     ///
     /// # Errors
-    /// [`Error::Node`].
+    /// [`Error::Refused`].
     pub async fn admit_joiner(&self, joiner: Joiner) -> Result<AdmittedJoiner, Error> {
         let look = || Ok::<_, Error>(self.index().nodes.get(&joiner.node_id).map(|node| Node::clone(node)));
         admit(self.confirmed(look).await?, &joiner.token_digest).map_err(Error::from)?;
@@ -25,7 +25,7 @@ impl OnBehalf<'_> {
     /// that of its token, not of this one.
     ///
     /// # Errors
-    /// [`Error::Node`], [`Error::IdempotencyKeyReused`].
+    /// [`Error::Refused`], `Refusal::IdempotencyKeyReused`.
     pub async fn allocate_node(
         self,
         token_digest: [u8; 32],
@@ -41,7 +41,7 @@ impl OnBehalf<'_> {
     /// Records address and disk of a node that joins; false if it had joined with them before.
     ///
     /// # Errors
-    /// [`Error::Node`].
+    /// [`Error::Refused`].
     pub async fn join_node(self, AdmittedJoiner(joiner): AdmittedJoiner) -> Result<(bool, Node), Error> {
         let Joiner { node_id, token_digest, address, disk_id, feature_level } = joiner;
         let [token_digest, disk_id] = [&token_digest[..], &disk_id].map(Bytes::copy_from_slice);
@@ -52,7 +52,7 @@ impl OnBehalf<'_> {
     /// Changes the role that a node shall have to voter or removed; false if it shall have it already.
     ///
     /// # Errors
-    /// [`Error::Node`], [`Error::IdempotencyKeyReused`].
+    /// [`Error::Refused`], `Refusal::IdempotencyKeyReused`.
     pub async fn want_role(self, node_id: u64, role: NodeRole) -> Result<bool, Error> {
         let command = WantRole { node_id, role: role.into(), caller: self.name() };
         self.propose_once(Command::WantRole(command)).await?.outcome.changed()

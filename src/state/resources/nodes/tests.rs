@@ -160,7 +160,7 @@ fn cluster_without_a_listener_creates_no_token() {
     assert_refused(&mut harness, START, command(), Refusal::ClusterWithoutListener);
     harness.members(&[MemberEntry { address: String::new(), ..member(1, true) }]);
     assert_refused(&mut harness, START, command(), Refusal::ClusterWithoutListener);
-    let text = NodeError::NoListener.to_string();
+    let text = Refusal::ClusterWithoutListener.to_string();
     assert!(text.starts_with("this node was started without cluster.listen"), "{text}");
 }
 
@@ -447,13 +447,13 @@ async fn running_node_refuses_tokens_and_false_joins() {
     };
     for node_id in [1, 2] {
         let refused = state.admit_joiner(joiner(node_id)).await;
-        assert!(matches!(refused, Err(Error::Node(NodeError::UnknownToken))), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Refused(Refusal::UnknownJoinToken))), "{refused:?}");
     }
     assert_eq!(state.cluster().applied(), index, "a wrong token costs no entry");
     let token = state.as_node().allocate_node([1; 32], NodeRole::Voter, None).await;
-    assert!(matches!(token, Err(Error::Node(NodeError::NoListener))), "{token:?}");
+    assert!(matches!(token, Err(Error::Refused(Refusal::ClusterWithoutListener))), "{token:?}");
     let removal = state.as_node().want_role(1, NodeRole::Removed).await;
-    assert!(matches!(removal, Err(Error::Node(NodeError::LastVoter))), "{removal:?}");
+    assert!(matches!(removal, Err(Error::Refused(Refusal::LastVoter))), "{removal:?}");
     let rows = state.index().nodes.clone();
     assert_eq!(rows[&1].stage(), NodeStage::Voter, "recorded from the bootstrap entry");
     running.end().await;

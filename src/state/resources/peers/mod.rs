@@ -34,7 +34,7 @@ use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::limits;
 #[cfg(not(feature = "level-0"))]
 use crate::state::command::SetPeer;
-use crate::state::command::{self, Command, ImportLedger, PeerRow};
+use crate::state::command::{self, Command, ImportLedger, PeerRow, Refusal};
 use crate::state::tables::{PEER, Tables, decode};
 use crate::state::{Error, OnBehalf, State};
 use crate::token::key_set::KeySet;
@@ -274,20 +274,20 @@ impl State {
     /// afterwards.
     ///
     /// # Errors
-    /// [`Error::PeerGenerationChanged`], [`Error::PeerEntriesMissing`], [`Error::PeerOverQuota`],
-    /// [`Error::PeerImportMalformed`], [`Error::TooManyPeers`], [`Error::FeatureLevelTooLow`]. Nothing was changed then.
+    /// `Refusal::PeerGenerationChanged`, `Refusal::PeerEntriesMissing`, `Refusal::PeerOverQuota`,
+    /// `Refusal::PeerImportMalformed`, `Refusal::TooManyPeers`, `Refusal::FeatureLevelTooLow`. Nothing was changed then.
     #[cfg(not(feature = "level-0"))]
     pub async fn import_ledger(&self, import: ImportLedger) -> Result<Imported, Error> {
         let issuer = import.issuer.clone();
         let changed = self.as_node().propose(Command::ImportLedger(import)).await?;
-        let copy = self.peer_copy(&issuer)?.ok_or(Error::UnknownPeer)?;
+        let copy = self.peer_copy(&issuer)?.ok_or(Error::Refused(Refusal::UnknownPeer))?;
         Ok(Imported { changed, copy })
     }
 
     /// Feature level 0 imports none.
     #[cfg(feature = "level-0")]
     pub async fn import_ledger(&self, _import: ImportLedger) -> Result<Imported, Error> {
-        Err(Error::FeatureLevelTooLow)
+        Err(Error::Refused(Refusal::FeatureLevelTooLow))
     }
 }
 
@@ -295,18 +295,18 @@ impl OnBehalf<'_> {
     /// Pauses, resumes, approves, repairs or forgets a peer. Returns after the barrier, as a revocation does.
     ///
     /// # Errors
-    /// [`Error::UnknownPeer`], [`Error::PeerNotApprovable`], [`Error::PeerHeld`], [`Error::TooManyPeers`],
-    /// [`Error::FeatureLevelTooLow`], [`Error::IdempotencyKeyReused`].
+    /// `Refusal::UnknownPeer`, `Refusal::PeerNotApprovable`, `Refusal::PeerHeld`, `Refusal::TooManyPeers`,
+    /// `Refusal::FeatureLevelTooLow`, `Refusal::IdempotencyKeyReused`.
     #[cfg(not(feature = "level-0"))]
     pub async fn set_peer(self, issuer: &str, act: PeerAct) -> Result<PeerCopy, Error> {
         let command = SetPeer { issuer: issuer.to_owned(), act: act.into(), caller: self.name() };
         self.propose_acknowledged(Command::SetPeer(command)).await?;
-        self.state.peer_copy(issuer)?.ok_or(Error::UnknownPeer)
+        self.state.peer_copy(issuer)?.ok_or(Error::Refused(Refusal::UnknownPeer))
     }
 
     /// Feature level 0 has no peers.
     #[cfg(feature = "level-0")]
     pub async fn set_peer(self, _issuer: &str, _act: PeerAct) -> Result<PeerCopy, Error> {
-        Err(Error::FeatureLevelTooLow)
+        Err(Error::Refused(Refusal::FeatureLevelTooLow))
     }
 }

@@ -275,7 +275,7 @@ impl OnBehalf<'_> {
     /// whose filter selected the events.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`]; [`Error::StreamChanged`] if its cursor or filter has changed since.
+    /// `Refusal::UnknownStream`; `Refusal::StreamChanged` if its cursor or filter has changed since.
     pub async fn advance_stream(
         self,
         stream: &Stream,

@@ -277,7 +277,7 @@ impl OnBehalf<'_> {
     /// Creates a stream, or returns the one that the same request created before.
     ///
     /// # Errors
-    /// [`Error::TooManyStreams`]; [`Error::StreamChanged`] if its id exists; [`Error::IdempotencyKeyReused`].
+    /// `Refusal::TooManyStreams`; `Refusal::StreamChanged` if its id exists; `Refusal::IdempotencyKeyReused`.
     pub async fn create_stream(self, config: StreamConfig) -> Result<Stream, Error> {
         let command = CreateStream { stream: Some(config.into()) };
         self.write_stream(Command::CreateStream(command)).await
@@ -286,7 +286,7 @@ impl OnBehalf<'_> {
     /// Replaces the configuration of a stream at this revision.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`], [`Error::StreamChanged`].
+    /// `Refusal::UnknownStream`, `Refusal::StreamChanged`.
     pub async fn update_stream(self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
         let command = UpdateStream { stream: Some(config.into()), revision };
         self.once(None).write_stream(Command::UpdateStream(command)).await
@@ -295,7 +295,7 @@ impl OnBehalf<'_> {
     /// Excludes a subject from a stream, or adds it again. `sub_id` is one that [`SubjectId::read`] accepts.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`], [`Error::TooManySubjects`], [`Error::Damaged`] if `sub_id` is invalid.
+    /// `Refusal::UnknownStream`, `Refusal::TooManySubjects`, [`Error::Damaged`] if `sub_id` is invalid.
     pub async fn change_stream_subject(
         self,
         stream_id: &str,
@@ -313,14 +313,14 @@ impl OnBehalf<'_> {
     /// Appends a verification event for a stream.
     ///
     /// # Errors
-    /// [`Error::UnknownStream`], [`Error::StreamNotEnabled`], [`Error::VerifiedTooOften`].
+    /// `Refusal::UnknownStream`, `Refusal::StreamNotEnabled`, `Refusal::VerifiedTooOften`.
     pub async fn verify_stream(self, stream_id: &str, state: Option<String>) -> Result<(), Error> {
         let state = state.unwrap_or_default();
         let command = VerifyStream { stream_id: stream_id.to_owned(), state };
         self.once(None).write_stream(Command::VerifyStream(command)).await.map(drop)
     }
 
-    /// Deletes a stream. [`Error::UnknownStream`] if there is none.
+    /// Deletes a stream. `Refusal::UnknownStream` if there is none.
     pub async fn delete_stream(self, stream_id: &str) -> Result<(), Error> {
         let command = DeleteStream { stream_id: stream_id.to_owned() };
         self.propose(Command::DeleteStream(command)).await.map(drop)

@@ -127,7 +127,7 @@ impl State {
     /// truncated. `stream` is the version on which the decision is based: a change by its owner since may be the remedy.
     ///
     /// # Errors
-    /// [`Error::StreamChanged`] if it has changed; [`Error::UnknownStream`]; [`Error::StreamNotEnabled`] if it is
+    /// `Refusal::StreamChanged` if it has changed; `Refusal::UnknownStream`; `Refusal::StreamNotEnabled` if it is
     /// disabled.
     pub async fn pause_stream(&self, stream: &Stream, reason: &str) -> Result<(), Error> {
         let command = SetStreamStatus {
@@ -142,7 +142,7 @@ impl State {
 }
 
 impl OnBehalf<'_> {
-    /// Sets the status of a stream, as its receiver. [`Error::UnknownStream`] if there is none.
+    /// Sets the status of a stream, as its receiver. `Refusal::UnknownStream` if there is none.
     pub async fn set_stream_status(
         self,
         stream_id: &str,

@@ -153,7 +153,7 @@ async fn overtaken_proposal_is_repeated() {
     worker.propose();
     let (proposed, work) = worker.proposing.take().expect("proposed");
     let outcome = work.await;
-    assert!(matches!(outcome, Err(Error::StreamChanged)), "{outcome:?}");
+    assert!(matches!(outcome, Err(Error::Refused(Refusal::StreamChanged))), "{outcome:?}");
     worker.proposed(proposed, outcome);
     let due = worker.due.as_ref().expect("a retry");
     assert!(due.is_retry, "not earlier, however many events accumulate");

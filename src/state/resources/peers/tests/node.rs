@@ -78,7 +78,7 @@ async fn import_through_the_log_is_judged_by() {
     let again = state.import_ledger(response(9, 9, vec![])).await.expect("a reply");
     assert!(!again.changed);
     let refused = state.import_ledger(response(11, 12, vec![])).await.expect_err("a gap");
-    assert!(matches!(refused, Error::PeerEntriesMissing), "{refused}");
+    assert!(matches!(refused, Error::Refused(Refusal::PeerEntriesMissing)), "{refused}");
     assert_eq!(state.peer_root(PEER, 0).expect("reads").expect("a copy").1, 1);
     let proof = proof_of(&node, 1).await;
     assert!(state.peer_keys(&proof).is_some());
@@ -98,7 +98,7 @@ async fn import_through_the_log_is_judged_by() {
     assert_eq!(state.judge_through_token(&other, position, &[]), joining);
     assert!(state.peer_keys(&other).is_none() && !state.has_peer_keys_of(&other, idx(5)));
     let unknown = state.as_node().set_peer(OTHER, PeerAct::Resume).await.expect_err("unknown");
-    assert!(matches!(unknown, Error::UnknownPeer), "{unknown}");
+    assert!(matches!(unknown, Error::Refused(Refusal::UnknownPeer)), "{unknown}");
     node.end().await;
 }
 
@@ -107,8 +107,8 @@ async fn import_through_the_log_is_judged_by() {
 async fn nothing_is_proposed_at_feature_level_0() {
     let node = TestNode::start_at_level(START, 0).await;
     let imported = node.state.import_ledger(first(10, vec![])).await.expect_err("level 0");
-    assert!(matches!(imported, Error::FeatureLevelTooLow), "{imported}");
+    assert!(matches!(imported, Error::Refused(Refusal::FeatureLevelTooLow)), "{imported}");
     let set = node.state.as_node().set_peer(PEER, PeerAct::Pause).await.expect_err("level 0");
-    assert!(matches!(set, Error::FeatureLevelTooLow), "{set}");
+    assert!(matches!(set, Error::Refused(Refusal::FeatureLevelTooLow)), "{set}");
     node.end().await;
 }
