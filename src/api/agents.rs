@@ -1,8 +1,8 @@
 //! `/v1/identity/agent…`: routes and headers (contract §4; specification, "Agent identity").
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
@@ -14,7 +14,8 @@ use super::caller::{Caller, Identities, IssueIdentity, OwnToken};
 use super::denials::Denied;
 use super::error::{Error, Refusal, Refused as _};
 use super::openapi::params::{IdempotencyKey, Page};
-use super::{App, paging, text};
+use super::paging::{self, RawQuery};
+use super::{App, text};
 use crate::identity::{self, AgentIdentity, AgentIdentityRequest, AgentRecord};
 use crate::policy::Point;
 use crate::state::{CallContext, LinearizableRead};
@@ -124,7 +125,7 @@ pub async fn list(
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (agents, next) = app.identity.list(&current, &caller, page.after.as_deref(), page.limit).await?;

@@ -1,8 +1,8 @@
 //! `GET /v1/tools/{tool_id}/audit`, `GET /v1/audit` and `GET /v1/audit/blocks`: the audit of a tool, of administrative
 //! acts, and of every node in blocks.
 
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::Response;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use super::App;
 use super::caller::{Caller, ReadAudit};
 use super::error::Error;
 use super::openapi::params::Page;
-use super::paging::{self, QueryParams};
+use super::paging::{self, QueryParams, RawQuery};
 use crate::clock::Timestamp;
 use crate::state::LinearizableRead;
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
@@ -20,7 +20,7 @@ use crate::tools::audit::trail::{self, DecodedBlock, ReadError};
 use crate::tools::audit::{Action, Decision};
 
 /// The target of a request, with its query.
-type RawQuery = (Uri, Result<Query<Vec<(String, String)>>, QueryRejection>);
+type UriAndQuery = (Uri, RawQuery);
 
 /// An audit block of one node.
 #[derive(Serialize, ToSchema)]
@@ -72,7 +72,7 @@ pub async fn of_tool(
     State(app): State<App>,
     current: LinearizableRead,
     tool_id: Result<Path<String>, PathRejection>,
-    (uri, query): RawQuery,
+    (uri, query): UriAndQuery,
 ) -> Result<Response, Error> {
     // A tool_id is UTF-8.
     let Ok(Path(tool_id)) = tool_id else { return Err(ReadError::UnknownTool.into()) };
@@ -108,7 +108,7 @@ pub async fn acts(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
     current: LinearizableRead,
-    (uri, query): RawQuery,
+    (uri, query): UriAndQuery,
 ) -> Result<Response, Error> {
     let params = QueryParams::read(query, &["action", "actor", "since", "limit", "cursor"])?;
     let page = params.page()?;
@@ -144,7 +144,7 @@ pub async fn blocks(
     _caller: Caller<ReadAudit>,
     State(app): State<App>,
     current: LinearizableRead,
-    (uri, query): RawQuery,
+    (uri, query): UriAndQuery,
 ) -> Result<Response, Error> {
     let params = QueryParams::read(query, &["after", "limit", "cursor"])?;
     let page = params.page()?;

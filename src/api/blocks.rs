@@ -1,7 +1,7 @@
 //! `/v1/blocks`: wire types and translation: list and lift subject blocks.
 
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
-use super::paging;
+use super::paging::{self, RawQuery};
 use super::text;
 use crate::revocation;
 use crate::revocation::Revocations;
@@ -54,7 +54,7 @@ pub async fn list(
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (blocked, next) = app.revocations.blocks(&current, page.after.as_deref(), page.limit)?;

@@ -4,7 +4,9 @@
 //! exchange changes nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::App;
 use super::error::Refused;
@@ -70,7 +72,7 @@ impl Denials {
     /// Retains a denial, and removes the oldest ones beyond [`limits::DENIALS_RETAINED_MAX`] and
     /// [`limits::DENIALS_RETAINED_BYTES_MAX`].
     pub fn keep(&self, denied: DeniedRequest) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.bytes += denied.bytes();
         kept.denied.push_back(denied);
         while kept.denied.len() > limits::DENIALS_RETAINED_MAX
@@ -84,7 +86,7 @@ impl Denials {
     /// The denial of a request, if it is kept.
     #[must_use]
     pub fn find(&self, request_id: &str) -> Option<DeniedRequest> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.0.lock();
         kept.denied.iter().rev().find(|denied| denied.request_id == request_id).cloned()
     }
 }

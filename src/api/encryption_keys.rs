@@ -1,8 +1,7 @@
 //! `/v1/identity/agent/encryption-key`: public encryption keys of agents and other subjects.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
@@ -13,7 +12,7 @@ use super::caller::{Authenticated, Caller, OwnToken};
 use super::error::Error;
 use super::jwks::{self, JwkSet};
 use super::openapi::params::IdempotencyKey;
-use super::paging::QueryParams;
+use super::paging::{QueryParams, RawQuery};
 use crate::identity::encryption_keys::{RegisterEncryptionKey, RegisteredEncryptionKey};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
@@ -64,7 +63,7 @@ pub async fn list(
     State(app): State<App>,
     current: LinearizableRead,
     headers: HeaderMap,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     let query = QueryParams::read(query, &["workload_id"])?;
     let workload_id = needed(&query, "workload_id")?;
@@ -91,7 +90,7 @@ pub async fn list(
 pub async fn remove(
     caller: Caller<Authenticated>,
     State(app): State<App>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();

@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header};
@@ -17,6 +16,7 @@ use super::App;
 use super::caller::{Caller, PresentedCredentials, ReadEvents};
 use super::error::Error;
 use super::middleware;
+use super::paging::RawQuery;
 use crate::clock::{Clock, Timestamp};
 use crate::feed::{FeedId, Kinds, Subscriber};
 use crate::token::foreign::Credential;
@@ -49,7 +49,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
 pub async fn read(
     caller: Caller<ReadEvents>,
     State(app): State<App>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, _) = request.into_parts();
@@ -80,10 +80,7 @@ struct FeedQuery {
 }
 
 impl FeedQuery {
-    fn read(
-        query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-        headers: &HeaderMap,
-    ) -> Result<Self, Error> {
+    fn read(query: RawQuery, headers: &HeaderMap) -> Result<Self, Error> {
         let Query(params) = query.map_err(|_| Error::invalid_request("the query is malformed"))?;
         let (mut types, mut after) = (Vec::new(), None);
         for (name, value) in &params {

@@ -2,8 +2,7 @@
 //! the bundle of its roots.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -15,7 +14,8 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, LedgerReader, PeerNode, Public};
 use super::error::Error;
 use super::openapi::params::{IfNoneMatch, Page};
-use super::{App, body, cache_control, paging};
+use super::paging::{self, RawQuery};
+use super::{App, body, cache_control};
 use crate::federation::wire::{SyncRequest, SyncResponse};
 use crate::federation::{ExportQuery, HashQuery, LedgerHash, Reader};
 use crate::limits;
@@ -137,7 +137,7 @@ pub async fn hash(
     caller: Caller<LedgerReader>,
     State(app): State<App>,
     current: LinearizableRead,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     let query = paging::QueryParams::read(query, &["origin", "epoch", "floor"])?;
     let query =
@@ -186,7 +186,7 @@ pub async fn export(
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     let known = ["since", "origin", "epoch", "bucket", "limit", "cursor"];
     let query = paging::QueryParams::read(query, &known)?;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -19,7 +19,8 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin, JoinTokenHolder};
 use super::error::{Error, Refusal};
 use super::openapi::params::IdempotencyKey;
-use super::{App, body, paging};
+use super::paging::{self, RawQuery};
+use super::{App, body};
 use crate::clock::Timestamp;
 use crate::state::{Index, JoinToken, Joiner, Node, NodeRole, NodeStage, minting_key};
 use crate::text::values;
@@ -254,7 +255,7 @@ pub async fn remove(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
     node_id: Result<Path<u64>, PathRejection>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
     request: Request,
 ) -> Result<Response, Error> {
     let is_forced = paging::QueryParams::read(query, &["force"])?.flag("force")?;

@@ -13,6 +13,9 @@ use serde::Serialize;
 use super::error::Error;
 use crate::limits;
 
+/// The query of a request, as axum reads it.
+pub type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
 /// The parameters of a query, each at most once.
 #[derive(Debug)]
 pub struct QueryParams(Vec<(String, String)>);
@@ -22,10 +25,7 @@ impl QueryParams {
     ///
     /// # Errors
     /// 400 if it is malformed, or has a parameter twice or one that is not in `known`.
-    pub fn read(
-        query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-        known: &[&str],
-    ) -> Result<Self, Error> {
+    pub fn read(query: RawQuery, known: &[&str]) -> Result<Self, Error> {
         let Query(params) = query.map_err(|_| Error::invalid_request("the query is malformed"))?;
         for (at, (name, _)) in params.iter().enumerate() {
             if !known.contains(&name.as_str()) {

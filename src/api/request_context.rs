@@ -1,7 +1,9 @@
 //! The edge's record of a request, for the headers of its response and its log line. No decision depends on it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::rate_limit::{Remaining, RequestPermit};
 use crate::id::WorkloadId;
@@ -28,7 +30,7 @@ impl RequestContext {
 
     /// Holds a permit until the request is answered.
     pub fn hold(&self, permit: RequestPermit) {
-        self.permits.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
+        self.permits.lock().push(permit);
     }
 
     /// Marks it as shed.

@@ -2,8 +2,7 @@
 //! all.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
@@ -15,7 +14,8 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::openapi::params::{IdempotencyKey, Page};
-use super::{paging, read_consistency};
+use super::paging::{self, RawQuery};
+use super::read_consistency;
 use crate::revocation::{DryRunPage, Revocation, RevocationInput, RevocationMade};
 use crate::state::LinearizableRead;
 use crate::{json, limits};
@@ -34,7 +34,7 @@ use crate::{json, limits};
 pub async fn revoke(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, body) = request.into_parts();
@@ -83,7 +83,7 @@ pub async fn list(
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     let page = paging::QueryParams::read(query, &["limit", "cursor"])?.page()?;
     let (rows, next) = app.revocations.list(&current, page.after.as_deref(), page.limit)?;

@@ -3,8 +3,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -18,7 +17,7 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ManageStreams, ReadStreams};
 use super::error::Error;
 use super::openapi::params::{Page, StreamId};
-use super::paging;
+use super::paging::{self, RawQuery};
 use super::streams::StreamErrors;
 use super::streams::{named, read_body};
 use crate::json;
@@ -103,7 +102,7 @@ pub async fn status(
     caller: Caller<ReadStreams>,
     State(app): State<App>,
     current: LinearizableRead,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id"])?;
@@ -201,7 +200,7 @@ pub async fn dead_letters(
     State(app): State<App>,
     current: LinearizableRead,
     uri: Uri,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Response, Error> {
     app.streams.base_url()?;
     let query = paging::QueryParams::read(query, &["stream_id", "limit", "cursor"])?;

@@ -1,8 +1,8 @@
 //! `/v1/sys/keys…`: signing keys, rotation and taint.
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 use super::admin_audit::Act;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
-use super::{App, awaited, paging, text};
+use super::paging::{self, RawQuery};
+use super::{App, awaited, text};
 use crate::clock::Timestamp;
 use crate::keyring;
 use crate::state::{LinearizableRead, SigningKeyRecord};
@@ -103,7 +104,7 @@ fn describe(key: &SigningKeyRecord, now: Timestamp, signing: &[Option<String>]) 
 pub async fn rotate(
     caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
 ) -> Result<Json<Rotated>, Error> {
     let query = paging::QueryParams::read(query, &["algorithm"])?;
     let algorithm = query.value("algorithm").map_or(Ok(SigningAlgorithm::Es256), str::parse);

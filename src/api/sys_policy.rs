@@ -2,8 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,22 +12,12 @@ use super::admin_audit::Act;
 use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
-use super::paging::QueryParams;
+use super::paging::{QueryParams, RawQuery};
 use crate::limits;
 use crate::policy::Source;
 use crate::policy::compile::Check;
 use crate::state::LinearizableRead;
 use crate::text::values;
-
-/// One file of a bundle.
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyFile {
-    /// For example `exchange.rego`.
-    path: String,
-    /// Its content.
-    text: String,
-}
 
 /// The current policy bundle.
 #[derive(Serialize, ToSchema)]
@@ -36,7 +25,7 @@ pub struct PolicyBundle {
     /// SHA-256 of its files in base64url, as in the claim `policy` of every token that it granted.
     digest: String,
     /// Its files, ordered by path.
-    sources: Vec<PolicyFile>,
+    sources: Vec<Source>,
 }
 
 /// A policy bundle to apply.
@@ -44,7 +33,7 @@ pub struct PolicyBundle {
 #[serde(deny_unknown_fields)]
 pub struct PutPolicy {
     /// Its files.
-    sources: Vec<PolicyFile>,
+    sources: Vec<Source>,
     /// The digest that must be current; the default is any.
     expected_current: Option<String>,
 }
@@ -91,7 +80,7 @@ pub async fn get(
 ) -> Result<Json<PolicyBundle>, Error> {
     let digest = app.state.index().policy.clone();
     let sources = app.state.policy_sources(&digest)?.ok_or_else(|| Error::not_found("there is no policy"))?;
-    let sources = sources.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect();
+    let sources = sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
     Ok(Json(PolicyBundle { digest, sources }))
 }
 
@@ -108,10 +97,8 @@ pub async fn put(
     body: Body,
 ) -> Result<Json<PolicyApplied>, Error> {
     let request: PutPolicy = body::json(&headers, body, limits::POLICY_BODY_BYTES_MAX).await?;
-    let sources =
-        request.sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();
     let expected = request.expected_current.unwrap_or_default();
-    apply(&app, &caller, (sources, Check::PassesTests), expected, None).await
+    apply(&app, &caller, (request.sources, Check::PassesTests), expected, None).await
 }
 
 /// Applies sources, of a rollback or not.
@@ -192,7 +179,7 @@ pub async fn rollback(
 pub async fn explain(
     _caller: Caller<ClusterAdmin>,
     State(app): State<App>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    query: RawQuery,
     request: Request,
 ) -> Result<Json<crate::policy::Explanation>, Error> {
     let (parts, body) = request.into_parts();

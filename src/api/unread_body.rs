@@ -3,12 +3,13 @@
 //! HTTP clients report a framing error (curl over HTTP/2 does).
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Frame, SizeHint};
+use parking_lot::Mutex;
 
 use crate::limits;
 
@@ -19,7 +20,7 @@ struct Shared(Arc<Mutex<Body>>);
 impl Shared {
     fn with<T>(&self, look: impl FnOnce(&mut Body) -> T) -> T {
         // They take turns, so the lock is free.
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.0.lock())
     }
 }
 

@@ -92,8 +92,8 @@ impl Federation {
         query: HashQuery<'_>,
     ) -> Result<LedgerHash, Error> {
         self.check_reader(reader)?;
-        let epoch: Option<u32> = number("epoch", query.epoch)?;
-        let floor: Option<u32> = number("floor", query.floor)?;
+        let epoch = number("epoch", query.epoch, u32::MAX)?;
+        let floor = number("floor", query.floor, u32::MAX)?;
         if let Some(origin) = query.origin.filter(|origin| *origin != self.parts.issuer) {
             return self.hash_of_copy(reader, origin, epoch, floor);
         }
@@ -173,8 +173,8 @@ impl Federation {
     ) -> Result<LedgerPage, Error> {
         self.check_reader(reader)?;
         self.check_origin(reader, query.origin)?;
-        let epoch: Option<u32> = number("epoch", query.epoch)?;
-        let bucket: Option<u8> = number("bucket", query.bucket)?;
+        let epoch = number("epoch", query.epoch, u32::MAX)?;
+        let bucket = number("bucket", query.bucket, u8::MAX)?;
         if bucket.is_some() && epoch.is_none() {
             return Err(invalid("bucket", "needs epoch"));
         }
@@ -307,25 +307,16 @@ pub(super) fn invalid(field: &'static str, rule: impl Display) -> Error {
 }
 
 /// Parses a parameter in decimal digits.
-fn number<N: FromStr + Bounded>(field: &'static str, text: Option<&str>) -> Result<Option<N>, Error> {
+fn number<N: FromStr + Display + Copy>(
+    field: &'static str,
+    text: Option<&str>,
+    largest: N,
+) -> Result<Option<N>, Error> {
     let Some(text) = text else { return Ok(None) };
     let is_decimal = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let parsed = if is_decimal { text.parse().ok() } else { None };
-    let rule = || invalid(field, format_args!("must be a whole number from 0 to {}", N::LARGEST));
+    let rule = || invalid(field, format_args!("must be a whole number from 0 to {largest}"));
     parsed.map(Some).ok_or_else(rule)
-}
-
-/// Type of a parameter, with its maximum.
-trait Bounded {
-    const LARGEST: u32;
-}
-
-impl Bounded for u32 {
-    const LARGEST: u32 = Self::MAX;
-}
-
-impl Bounded for u8 {
-    const LARGEST: u32 = 255;
 }
 
 fn check_not_ahead(field: &'static str, epoch: Option<u32>, present: u32) -> Result<(), Error> {

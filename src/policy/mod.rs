@@ -27,6 +27,7 @@ use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 pub use self::counterfactual::{Change, Edit};
 use self::decider::Decider;
@@ -112,11 +113,13 @@ pub enum Error {
 }
 
 /// One file of a bundle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PolicyFile)]
 pub struct Source {
     /// Relative path, for example `exchange.rego`; `.rego` is policy, `.json` is data.
     pub path: String,
+    /// Its content.
     pub text: String,
 }
 

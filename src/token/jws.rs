@@ -172,12 +172,6 @@ impl<'t> Compact<'t> {
         sha256_of(&[self.text, "\n", thumbprint, "\n", iss].map(str::as_bytes))
     }
 
-    /// Length of the token in bytes.
-    #[must_use]
-    pub fn text_bytes(&self) -> usize {
-        self.text.len()
-    }
-
     /// `iss` and `sub`, unverified. The other claims are checked once the signature is verified.
     ///
     /// # Errors
