@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// At most `per_key_max` permits per key, and at most `total_max` in all. Cheap to clone; clones count together.
@@ -83,7 +84,7 @@ impl<K: Eq + Hash + Clone> KeyedLimiter<K> {
     }
 
     fn user(&self, key: K) -> (User<K>, Arc<Semaphore>) {
-        let mut keys = lock(&self.keys);
+        let mut keys = self.keys.lock();
         let entry = || Entry { semaphore: Arc::new(Semaphore::new(self.per_key_max)), users: 0 };
         let entry = keys.entry(key.clone()).or_insert_with(entry);
         entry.users += 1;
@@ -95,17 +96,13 @@ impl<K: Eq + Hash> KeyedLimiter<K> {
     /// Number of keys with a permit or a waiter.
     #[cfg(test)]
     pub(crate) fn keys(&self) -> usize {
-        lock(&self.keys).len()
+        self.keys.lock().len()
     }
-}
-
-fn lock<K>(keys: &Mutex<HashMap<K, Entry>>) -> MutexGuard<'_, HashMap<K, Entry>> {
-    keys.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<K: Eq + Hash> Drop for User<K> {
     fn drop(&mut self) {
-        let mut keys = lock(&self.keys);
+        let mut keys = self.keys.lock();
         if let Some(entry) = keys.get_mut(&self.key) {
             entry.users -= 1;
             if entry.users == 0 {

@@ -48,7 +48,7 @@ impl ServerArguments {
 
 fn with_token(client: NodeClient, token: Option<&str>) -> NodeClient {
     match token {
-        Some(token) => client.with_bearer(token),
+        Some(token) => client.with_bearer(token.to_owned()),
         None => client,
     }
 }

@@ -2,11 +2,12 @@
 //! other node learns its own offset from the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use openraft::async_runtime::watch::WatchReceiver as _;
+use parking_lot::Mutex;
 
 use super::apply::state_machine::Shared;
 use super::clock_agreement::{Agreement, ClockReport, ClockVerdict, ElapsedInTerm, FirstReading, Reading};
@@ -40,14 +41,14 @@ impl Clocks {
     /// Records a reading: the response to a request sent at `sent` states the wall clock as `wall`.
     pub(crate) fn record_reading(&self, node_id: u64, wall: Timestamp, sent: Duration) {
         if let Some(reading) = Reading::new(wall, sent, self.clock.boot()) {
-            self.readings.lock().unwrap_or_else(PoisonError::into_inner).insert(node_id, reading);
+            self.readings.lock().insert(node_id, reading);
         }
     }
 
     /// The wall clocks now, from valid readings and this node's own clock.
     pub(crate) fn agreement(&self, voters: &BTreeSet<u64>) -> Agreement {
         let now = self.clock.boot();
-        let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        let readings = self.readings.lock();
         let read = readings.iter().filter_map(|(id, reading)| Some((*id, reading.at(now)?)));
         let clocks = read.chain([(self.node_id, self.clock.now())]).collect();
         Agreement::of(voters, &clocks)

@@ -5,7 +5,8 @@
 //! may lose facts, and never creates any.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::codec::{self, proto};
 use super::disk_rollback::{DiskKey, DiskRecord, DiskRollback, Life};
@@ -29,13 +30,9 @@ impl DiskRecords {
         Ok(Self { inner: Mutex::new(inner) })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the record of a disk, if there is one.
     fn change(&self, disk: DiskKey, change: impl FnOnce(&mut DiskRecord)) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let Some(record) = inner.records.get_mut(&disk) else { return };
         let before = *record;
         change(record);
@@ -45,7 +42,7 @@ impl DiskRecords {
 
     /// Verifies the life of a member and records it.
     pub(crate) fn record_life(&self, disk: DiskKey, life: &Life) -> Result<(), DiskRollback> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let Some(record) = inner.records.get_mut(&disk) else {
             inner.records.insert(disk, DiskRecord::new(*life));
             inner.is_unwritten = true;
@@ -59,25 +56,25 @@ impl DiskRecords {
 
     /// Records the life of this process, which other members verify.
     pub(crate) fn record_own_life(&self, disk: DiskKey, life: &Life) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.records.entry(disk).or_insert_with(|| DiskRecord::new(*life)).life = *life;
         inner.is_unwritten = true;
     }
 
     /// The record of a disk.
     pub(crate) fn of(&self, disk: DiskKey) -> Option<DiskRecord> {
-        self.inner().records.get(&disk).copied()
+        self.inner.lock().records.get(&disk).copied()
     }
 
     /// All records, for a heartbeat.
     pub(crate) fn to_proto(&self) -> Vec<proto::Memory> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         inner.records.iter().map(|(disk, record)| codec::memory_to_proto(*disk, record)).collect()
     }
 
     /// Merges the leader's records. Records that do not decode or are not of a member are ignored.
     pub(crate) fn merge(&self, records: &[proto::Memory], is_member: impl Fn(&DiskKey) -> bool) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         for (disk, theirs) in records.iter().filter_map(|record| codec::memory_from_proto(record).ok()) {
             if !is_member(&disk) {
                 continue;
@@ -119,7 +116,7 @@ impl DiskRecords {
 
     /// Members with a committed entry that differs from the leader's.
     pub(crate) fn contradictions(&self) -> Vec<(u64, LogId)> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let contradictions =
             inner.records.iter().filter_map(|((id, _), record)| Some((*id, record.contradiction?)));
         contradictions.collect()
@@ -128,14 +125,14 @@ impl DiskRecords {
     /// The latest end that each disk is known to have had: the last committed entry that it acknowledged, or the end of
     /// its log at a start.
     pub(crate) fn ends(&self) -> Vec<(DiskKey, LogId)> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let end = |(disk, record): (&DiskKey, &DiskRecord)| Some((*disk, record.held.max(record.life.end)?));
         inner.records.iter().filter_map(end).collect()
     }
 
     /// Removes the records of disks that are not of members.
     pub(crate) fn retain(&self, is_member: impl Fn(&DiskKey) -> bool) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let before = inner.records.len();
         inner.records.retain(|disk, _| is_member(disk));
         inner.is_unwritten |= inner.records.len() != before;
@@ -143,12 +140,12 @@ impl DiskRecords {
 
     /// Whether a change is not stored yet.
     pub(crate) fn is_unwritten(&self) -> bool {
-        self.inner().is_unwritten
+        self.inner.lock().is_unwritten
     }
 
     /// The row, if a change is not stored yet. The caller stores it.
     pub(crate) fn unwritten(&self) -> Option<Vec<u8>> {
-        if !std::mem::take(&mut self.inner().is_unwritten) {
+        if !std::mem::take(&mut self.inner.lock().is_unwritten) {
             return None;
         }
         Some(codec::encode_memories(self.to_proto()))

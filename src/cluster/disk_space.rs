@@ -88,7 +88,7 @@ pub(crate) struct DiskSpace {
     pub(crate) others_have_space: watch::Sender<bool>,
     /// Space that a test pretends; it replaces the measured one.
     #[cfg(test)]
-    pub(crate) pretended: std::sync::Mutex<Option<Space>>,
+    pub(crate) pretended: parking_lot::Mutex<Option<Space>>,
 }
 
 impl DiskSpace {
@@ -143,7 +143,7 @@ impl<M: Machine> Handle<M> {
         // A hung disk would block this call.
         let space = if self.disk.hangs() { None } else { self.channels.local.disk_space() };
         #[cfg(test)]
-        let space = self.space.pretended.lock().ok().and_then(|pretended| *pretended).or(space);
+        let space = self.space.pretended.lock().or(space);
         if let Some(space) = space {
             self.space.record(space);
         }

@@ -5,11 +5,11 @@
 //! the successor campaigns when its log is as long as the leader's, and voters grant the vote although they heard the
 //! leader recently. If it fails, the missing heartbeats cause an election.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::type_config::{LogId, TypeConfig};
@@ -29,7 +29,7 @@ pub(crate) struct Candidacy {
 
 impl Candidacy {
     fn pause(&self, now: Duration) {
-        *self.transferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.transferred.lock() = Some(now);
     }
 
     /// Records a heartbeat of another leader at `now`.
@@ -40,7 +40,7 @@ impl Candidacy {
     /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`. With a full disk, and
     /// for a while after a transfer, only if no other node comes to lead.
     fn may_campaign(&self, now: Duration, leaderless: Duration, is_full: bool) -> bool {
-        let transferred = *self.transferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let transferred = *self.transferred.lock();
         let is_paused = transferred.is_some_and(|at| now < at + limits::CANDIDACY_PAUSE);
         !(is_paused || is_full) || leaderless >= limits::LEADERLESS_MAX
     }

@@ -1,8 +1,9 @@
 //! The puller's findings about each peer, while this node leads.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The last calls to a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,21 +23,17 @@ pub struct Report {
 pub struct Reports(Mutex<BTreeMap<String, Report>>);
 
 impl Reports {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Report>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The report about a peer.
     pub fn of(&self, issuer: &str) -> Option<Report> {
-        self.all().get(issuer).cloned()
+        self.0.lock().get(issuer).cloned()
     }
 
     /// Changes the report about a peer.
     pub(super) fn change(&self, issuer: &str, change: impl FnOnce(&mut Report)) {
-        change(self.all().entry(issuer.to_owned()).or_default());
+        change(self.0.lock().entry(issuer.to_owned()).or_default());
     }
 
     pub(super) fn clear(&self) {
-        self.all().clear();
+        self.0.lock().clear();
     }
 }

@@ -6,10 +6,11 @@
 //! serves calls for [`limits::TLS_CONNECTION_AGE_MAX`], so that the node's certificate is verified again.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::{RequestBuilder, StatusCode, Url, header};
 
 use super::address::Purpose;
@@ -186,7 +187,7 @@ impl PeerClient {
     fn connections(&self) -> Result<Connections, PeerCallError> {
         let Shared { tls, trust_domain, clock, current, .. } = &*self.0;
         let now = clock.boot();
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = current.lock();
         if let Some(connections) = current.as_ref()
             && !tls.has_changed(connections.generation, Some(trust_domain))
             && now.saturating_sub(connections.since) < limits::TLS_CONNECTION_AGE_MAX

@@ -2,9 +2,10 @@
 //! fabrics that read our ledger, as far as the configuration names them, cannot accept what it covers any more.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 
 use super::{Error, LinearizableRead, State};
 use crate::clock::Clock;
@@ -56,7 +57,7 @@ impl AwaitedPeers {
 impl AwaitedPeer {
     /// Logs only a change, because each revocation waits.
     fn log(&self, ended: Result<ReaderState, ReaderTimeout>) {
-        let last = std::mem::replace(&mut *self.last.lock().unwrap_or_else(PoisonError::into_inner), ended);
+        let last = std::mem::replace(&mut *self.last.lock(), ended);
         let peer = &*self.name;
         match ended {
             _ if ended == last => {}

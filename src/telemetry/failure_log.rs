@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::limits;
@@ -41,7 +42,7 @@ impl<K: Ord + Clone + Display> FailureLog<K> {
 
     /// Records a success, and logs it if it follows failures.
     pub fn succeeded(&self, of: &K) {
-        let recovered = self.failing().remove(of);
+        let recovered = self.failing.lock().remove(of);
         if let Some(Failing { total, .. }) = recovered {
             tracing::info!(%of, failures = total, "{} has recovered", self.action);
         }
@@ -50,7 +51,7 @@ impl<K: Ord + Clone + Display> FailureLog<K> {
     /// Counts a failure. Returns the number of failures since the last line, if a line is due.
     fn count(&self, of: &K) -> Option<u64> {
         let now = self.clock.boot();
-        let mut failing = self.failing();
+        let mut failing = self.failing.lock();
         if let Some(known) = failing.get_mut(of) {
             known.total += 1;
             known.unreported += 1;
@@ -67,10 +68,6 @@ impl<K: Ord + Clone + Display> FailureLog<K> {
         }
         failing.insert(of.clone(), Failing { total: 1, unreported: 0, reported_at: now });
         Some(1)
-    }
-
-    fn failing(&self) -> MutexGuard<'_, BTreeMap<K, Failing>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,7 +99,7 @@ mod tests {
         let (_, failures) = failures();
         assert_eq!((failures.count(&1), failures.count(&1)), (Some(1), None));
         failures.succeeded(&1);
-        assert!(failures.failing().is_empty());
+        assert!(failures.failing.lock().is_empty());
         assert_eq!(failures.count(&1), Some(1));
     }
 
@@ -113,7 +110,7 @@ mod tests {
             assert_eq!(failures.count(&key), Some(1));
             clock.advance(Duration::from_millis(1));
         }
-        assert_eq!(failures.failing().len(), limits::FAILURE_LOG_KEYS_MAX);
-        assert!(!failures.failing().contains_key(&0));
+        assert_eq!(failures.failing.lock().len(), limits::FAILURE_LOG_KEYS_MAX);
+        assert!(!failures.failing.lock().contains_key(&0));
     }
 }

@@ -4,11 +4,12 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use openraft::RaftSnapshotBuilder;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use parking_lot::Mutex;
 
 use super::database::Database;
 use super::directory::{Directory, remove_if_there};
@@ -104,7 +105,7 @@ impl Snapshots {
 
     /// The newest complete snapshot. Its files remain until the last clone is dropped, even if it is replaced.
     pub(crate) fn current(&self) -> io::Result<Option<Snapshot>> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if current.is_none()
             && let Some((_, directory)) = newest_in(&self.root)?
         {
@@ -140,7 +141,7 @@ impl Snapshots {
         let meta = self.describe(made)?;
         // Before the lock, for which readers wait.
         let before = self.current()?;
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if let Some(newer) = current.as_ref().filter(|current| current.meta.last_log_id > meta.last_log_id) {
             return Ok(newer.clone());
         }
@@ -329,7 +330,7 @@ mod tests {
         let snapshots = snapshots_in(place.path().join("snapshots"));
         commit(&database, 1);
         let mut builder = snapshots.begin(&database).expect("begun");
-        let current = snapshots.current.lock().expect("lock");
+        let current = snapshots.current.lock();
         let mut building = Box::pin(builder.build_snapshot());
         assert!(building.as_mut().now_or_never().is_none(), "it waits for the lock on another thread");
         drop(current);

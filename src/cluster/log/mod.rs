@@ -14,12 +14,13 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use openraft::entry::RaftEntry as _;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftLogReader};
+use parking_lot::Mutex;
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -262,11 +263,6 @@ impl Recent {
 }
 
 impl LogReader {
-    /// A poisoned lock is harmless: the disk is authoritative, and readers fall back to it.
-    fn recent(&self) -> MutexGuard<'_, Recent> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Memory first: an entry is durable before it is evicted, so the rest is on the disk. In the other order, an entry
     /// could be evicted between the two reads.
     fn read(&self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
@@ -303,7 +299,7 @@ impl LogReader {
     /// The entries of `first..end` that are in memory, up to a size, and the end of the range, which is at most the end
     /// of the log.
     fn read_memory(&self, first: u64, end: u64, bytes_max: usize) -> (Vec<Entry>, u64) {
-        let recent = self.recent();
+        let recent = self.recent.lock();
         // Truncated entries may still be on the disk.
         let end = end.min(recent.last.as_ref().map_or(0, |last| last.index + 1));
         let (mut entries, mut total) = (Vec::new(), 0);
@@ -337,7 +333,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        Ok(self.recent().vote)
+        Ok(self.recent.lock().vote)
     }
 
     async fn limited_get_log_entries(&mut self, first: u64, end: u64) -> io::Result<Vec<Entry>> {
@@ -358,11 +354,11 @@ impl LogStore {
         applied: Option<LogId>,
         installed: Option<LogId>,
     ) -> io::Result<()> {
-        self.reader.recent().applied = applied;
+        self.reader.recent.lock().applied = applied;
         let Some(installed) = installed else { return Ok(()) };
         let (done, written) = oneshot::channel();
         self.size.truncate(0);
-        self.reader.recent().last = None;
+        self.reader.recent.lock().last = None;
         self.done(Job::Truncate { first: 0, done }, written).await?;
         self.purge(installed).await
     }
@@ -370,7 +366,7 @@ impl LogStore {
     /// Whether the log contains this entry or has purged it.
     pub(crate) fn holds(&self, wanted: Option<LogId>) -> io::Result<bool> {
         let Some(wanted) = wanted else { return Ok(true) };
-        if Some(wanted) <= self.reader.recent().purged {
+        if Some(wanted) <= self.reader.recent.lock().purged {
             return Ok(true);
         }
         let found = self.reader.read(wanted.index, wanted.index.saturating_add(1))?;
@@ -404,7 +400,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = LogReader;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
-        let recent = self.reader.recent();
+        let recent = self.reader.recent.lock();
         Ok(LogState { last_purged_log_id: recent.purged, last_log_id: recent.last })
     }
 
@@ -415,18 +411,18 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let (done, written) = oneshot::channel();
         self.done(Job::SaveVote { vote: codec::encode_vote(vote), done }, written).await?;
-        self.reader.recent().vote = Some(*vote);
+        self.reader.recent.lock().vote = Some(*vote);
         Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else { return Ok(()) };
-        self.reader.recent().committed = Some(committed);
+        self.reader.recent.lock().committed = Some(committed);
         self.send(Job::SaveCommitted { committed: codec::encode_log_id(&committed) }).await
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        Ok(self.reader.recent().committed)
+        Ok(self.reader.recent.lock().committed)
     }
 
     async fn append<I>(&mut self, entries: I, flushed: IOFlushed<TypeConfig>) -> io::Result<()>
@@ -436,7 +432,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let mut encoded = Vec::new();
         {
-            let mut recent = self.reader.recent();
+            let mut recent = self.reader.recent.lock();
             for entry in entries {
                 let bytes = codec::encode_entry(&entry);
                 let index = entry.log_id().index;
@@ -454,7 +450,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let first = last.as_ref().map_or(0, |last| last.index + 1);
         {
-            let mut recent = self.reader.recent();
+            let mut recent = self.reader.recent.lock();
             if let Some(kept) = recent.never_truncated().filter(|kept| first <= kept.index) {
                 let what =
                     format!("refused to truncate committed entry {kept}, which the leader's log lacks");
@@ -471,7 +467,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn purge(&mut self, last: LogId) -> io::Result<()> {
         {
-            let mut recent = self.reader.recent();
+            let mut recent = self.reader.recent.lock();
             recent.keep(|index| index > last.index);
             recent.purged = Some(last);
             recent.last = recent.last.max(Some(last));

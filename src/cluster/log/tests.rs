@@ -32,7 +32,7 @@ async fn entries_are_read_up_to_a_size_and_at_least_one() {
         store.append([entry(last, bytes)], IOFlushed::noop()).await.expect("appended");
         durable.wait_for(|end| *end > last).await.expect("durable");
     }
-    assert!(store.reader.recent().entries.len() < 20, "the first entries are on the disk only");
+    assert!(store.reader.recent.lock().entries.len() < 20, "the first entries are on the disk only");
     let mut reader = store.get_log_reader().await;
     let mut first = 0;
     let mut messages = Vec::new();

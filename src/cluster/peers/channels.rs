@@ -1,9 +1,10 @@
 //! Client channels to other nodes, and the metadata of each call.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tonic::Request;
 use tonic::transport::{Endpoint, Uri};
 
@@ -98,7 +99,7 @@ impl Channels {
 
     /// Drops the shared channels to nodes that are no longer members.
     pub(crate) fn retain(&self, is_member: impl Fn(u64) -> bool) {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         shared.retain(|(node_id, _), _| is_member(*node_id));
     }
 
@@ -109,7 +110,7 @@ impl Channels {
         to: u64,
         member: &MemberRecord,
     ) -> Result<Client, NoTransport> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         if let Some((known, client)) = shared.get(&(to, purpose))
             && known == member
         {

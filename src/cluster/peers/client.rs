@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use openraft::raft::{
 };
 use openraft::vote::RaftLeaderId as _;
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -196,7 +197,7 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     fn requests(&self) -> impl Stream<Item = proto::AppendRequest> + use<I> {
         let state = Arc::clone(&self.0);
         futures::stream::poll_fn(move |context| {
-            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = state.lock();
             let PipelineState { input, is_polled, is_held_up, sender, .. } = &mut *state;
             let Some(input) = input else { return Poll::Ready(None) };
             *sender = Some(context.waker().clone());
@@ -227,7 +228,7 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
     where
         A: Stream<Item = Result<proto::AppendResponse, Status>> + Unpin,
     {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.0.lock();
         let held_up = {
             let mut state = lock();
             state.is_polled = true;
@@ -258,7 +259,7 @@ impl<I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Pipeline<I> {
 
 impl<I> Drop for Pipeline<I> {
     fn drop(&mut self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let (input, sender) = (state.input.take(), state.sender.take());
         drop(state);
         drop(input);

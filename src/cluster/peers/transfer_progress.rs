@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::limits;
 
@@ -61,25 +62,21 @@ pub(crate) struct SentSnapshot {
 pub(crate) struct SentSnapshots(Mutex<BTreeMap<u64, SentSnapshot>>);
 
 impl SentSnapshots {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, SentSnapshot>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A transfer begins.
     pub(crate) fn begin(&self, to: u64, end: u64) {
-        self.lock().insert(to, SentSnapshot { end, answers_until: Duration::ZERO });
+        self.0.lock().insert(to, SentSnapshot { end, answers_until: Duration::ZERO });
     }
 
     /// The receiver answered.
     pub(crate) fn answered(&self, to: u64) {
-        if let Some(sent) = self.lock().get_mut(&to) {
+        if let Some(sent) = self.0.lock().get_mut(&to) {
             sent.answers_until = Duration::MAX;
         }
     }
 
     /// The transfer ended at `now`. If it failed, the next one may be of a newer snapshot.
     pub(crate) fn ended(&self, to: u64, is_installed: bool, now: Duration) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         match all.get_mut(&to) {
             Some(sent) if is_installed => sent.answers_until = now + limits::LOG_HELD_FOR_SILENT,
             _ => drop(all.remove(&to)),
@@ -88,6 +85,6 @@ impl SentSnapshots {
 
     /// The snapshot that a node has or is being sent.
     pub(crate) fn get(&self, node_id: u64) -> Option<SentSnapshot> {
-        self.lock().get(&node_id).copied()
+        self.0.lock().get(&node_id).copied()
     }
 }

@@ -9,9 +9,10 @@ pub(crate) mod batcher;
 pub(crate) mod forwarding;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use self::batcher::{AppliedCommand, SubmitError};
 use super::{DiskShortage, Handle, Machine, ProposerId, Submission};
@@ -61,7 +62,7 @@ impl SequenceAllocator {
     /// Allocates a sequence, in use until it is dropped. `None` at the limit of open commands, or if the oldest is so
     /// old that the deduplication state would grow beyond its limit.
     fn take(self: &Arc<Self>) -> Option<OpenSequence> {
-        let mut allocated = self.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allocated = self.allocated.lock();
         let oldest = allocated.open.first().copied().unwrap_or(allocated.next);
         if allocated.open.len() >= limits::PROPOSALS_QUEUED_MAX
             || allocated.next - oldest >= limits::SUBMISSIONS_AHEAD_MAX
@@ -84,7 +85,7 @@ struct OpenSequence {
 impl OpenSequence {
     /// The submission, with the current low watermark.
     fn submission(&self, command: &Bytes) -> Submission {
-        let allocated = self.sequences.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        let allocated = self.sequences.allocated.lock();
         let low_watermark = allocated.open.first().copied().unwrap_or(allocated.next);
         let SequenceAllocator { proposer, .. } = *self.sequences;
         Submission { proposer, sequence: self.sequence, low_watermark, command: command.clone() }
@@ -93,7 +94,7 @@ impl OpenSequence {
 
 impl Drop for OpenSequence {
     fn drop(&mut self) {
-        let mut allocated = self.sequences.allocated.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allocated = self.sequences.allocated.lock();
         allocated.open.remove(&self.sequence);
     }
 }

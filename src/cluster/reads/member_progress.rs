@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::cluster::peers::Purpose;
@@ -61,17 +61,13 @@ impl ProgressTracker {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    fn members(&self) -> MutexGuard<'_, BTreeMap<u64, MemberProgress>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn get(&self, node_id: u64) -> MemberProgress {
-        self.members().get(&node_id).copied().unwrap_or_default()
+        self.members.lock().get(&node_id).copied().unwrap_or_default()
     }
 
     /// Records that a lease request of a member arrived at `now`. To be called before the index of the answer is read.
     pub(crate) fn record_lease_request(&self, node_id: u64, now: Duration) {
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let requested = &mut members.entry(node_id).or_default().lease_requested;
         *requested = (*requested).max(Some(now));
     }
@@ -81,7 +77,7 @@ impl ProgressTracker {
         let requested_lately = |progress: &MemberProgress| {
             progress.lease_requested.is_some_and(|requested| now < requested + limits::FRESHNESS_LEASE)
         };
-        let members = self.members();
+        let members = self.members.lock();
         members.iter().filter(|(_, progress)| requested_lately(progress)).map(|(id, _)| *id).collect()
     }
 
@@ -91,7 +87,7 @@ impl ProgressTracker {
     }
 
     pub(crate) fn record_applied(&self, node_id: u64, index: u64) {
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let known = &mut members.entry(node_id).or_default().applied;
         *known = index.max(*known);
         drop(members);

@@ -20,10 +20,10 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::cluster::peers::{Purpose, proto};
@@ -99,14 +99,10 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a call that arrived at `now`, before the index is confirmed from which it is answered. False if it cannot be
     /// noted: then it must not be answered.
     fn note(&self, term: u64, call: &ReaderCall, now: Duration) -> bool {
-        let mut notes = self.notes();
+        let mut notes = self.notes.lock();
         let Some(by_reader) = notes.of_term(term) else { return false };
         if !by_reader.contains_key(&call.reader) && by_reader.len() >= limits::READERS_MAX {
             // A removed reader counts as never noted: no lease of it is left.
@@ -131,7 +127,7 @@ impl Readers {
         if call.enforced > confirmed {
             return;
         }
-        let mut notes = self.notes();
+        let mut notes = self.notes.lock();
         if let Some(noted) = notes.of_term(term).and_then(|by_reader| by_reader.get_mut(&call.reader))
             && noted.enforced < call.enforced
         {
@@ -141,7 +137,7 @@ impl Readers {
     }
 
     fn noted(&self, term: u64, reader: Digest128) -> Option<Noted> {
-        self.notes().of_term(term)?.get(&reader).copied()
+        self.notes.lock().of_term(term)?.get(&reader).copied()
     }
 }
 

@@ -15,10 +15,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::freshness::LeaseProof;
 use crate::breaks::{self, Break};
@@ -150,17 +150,9 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn leases(&self) -> MutexGuard<'_, BTreeMap<Digest128, Lease>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a call whose response is applied. False if a later one is recorded, or there are too many sources.
     fn record(&self, call: SourceCall, source: Source, length: Duration) -> bool {
-        let mut records = self.records();
+        let mut records = self.records.lock();
         let by_id = records.of_term(call.term);
         let is_latest = match by_id.get(&source.id) {
             Some(known) => known.called_at <= call.at,
@@ -175,7 +167,7 @@ impl Sources {
 
     /// The leases that the records of `term` still give at `now`.
     fn recorded(&self, term: u64, now: Duration, void_before: Duration) -> Vec<SourceLease> {
-        let mut records = self.records();
+        let mut records = self.records.lock();
         let named = records.of_term(term).iter().filter(|(_, record)| record.called_at > void_before);
         let named = named.map(|(id, record)| SourceLease {
             source: Source { id: *id, generation: record.generation },
@@ -189,7 +181,7 @@ impl Sources {
     /// named with them. A lease of an earlier call does not replace that of a later one, unless that is on another copy or
     /// void.
     pub(super) fn hold_since(&self, sent: Duration, void_before: Duration, named: Vec<SourceLease>) {
-        let mut leases = self.leases();
+        let mut leases = self.leases.lock();
         for named in named {
             let lease = Lease { named, sent };
             let is_newer = match leases.get(&named.source.id) {
@@ -214,7 +206,7 @@ impl Sources {
         own: Duration,
         (now, void_before): (Duration, Duration),
     ) -> Result<SourceProof, NoSourceLease> {
-        let lease = self.leases().get(&source.id).copied().filter(|lease| lease.named.source == source);
+        let lease = self.leases.lock().get(&source.id).copied().filter(|lease| lease.named.source == source);
         let is_held = |lease: &Lease| lease.sent > void_before && now < lease.ends(own);
         if lease.as_ref().is_some_and(is_held) {
             return Ok(SourceProof(source));
@@ -224,11 +216,11 @@ impl Sources {
 
     /// Time since the last call that this node knows to be answered and applied.
     fn heard(&self, source: Source, term: Option<u64>, now: Duration) -> Option<Duration> {
-        let records = self.records();
+        let records = self.records.lock();
         let record = records.by_id.get(&source.id).filter(|record| record.generation == source.generation);
         let recorded = record.filter(|_| Some(records.term) == term);
         let recorded = recorded.map(|record| now.saturating_sub(record.called_at));
-        let lease = self.leases().get(&source.id).copied().filter(|lease| lease.named.source == source);
+        let lease = self.leases.lock().get(&source.id).copied().filter(|lease| lease.named.source == source);
         recorded.or(lease.map(|lease| lease.age(now)))
     }
 }

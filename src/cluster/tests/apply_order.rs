@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 
 use futures::FutureExt as _;
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::cluster::start::Started;
@@ -25,7 +25,7 @@ struct Stopping {
 
 impl Stopping {
     fn knows(&self, index: u64) -> bool {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)
+        self.memory.lock().contains(&index)
     }
 
     fn stop(&self, index: u64) {
@@ -56,7 +56,7 @@ impl Machine for Stopping {
     fn project(&self, writes: &[Write], index: u64) -> Result<(), Corrupt> {
         if !writes.is_empty() {
             self.stop(index);
-            self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+            self.memory.lock().insert(index);
             self.stop(index);
         }
         Ok(())

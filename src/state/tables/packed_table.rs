@@ -10,7 +10,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
 
 use super::packed_rows;
 use super::packed_rows::{PackedRows, Packer, Packing};
@@ -108,12 +110,12 @@ impl PackedTable {
     /// Memory in use, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let spans = self.read();
+        let spans = self.spans.read();
         spans.bytes + spans.recent_bytes
     }
 
     pub fn get(&self, key: &[u8]) -> Result<Lookup, Corrupt> {
-        let spans = self.read();
+        let spans = self.spans.read();
         let packed = match (spans.covering(key), spans.recent.get(key)) {
             (Some((_, Span::Evicted)), _) => return Ok(Lookup::Evicted),
             (_, Some(recent)) => return Ok(Lookup::Cached(recent.as_deref().map(<[u8]>::to_vec))),
@@ -133,7 +135,7 @@ impl PackedTable {
     /// The span of `key` from there on, up to [`limits::ROWS_UNPACKED_PER_READ`] recent rows.
     #[must_use]
     pub fn reading(&self, key: &[u8]) -> RangeRead {
-        let spans = self.read();
+        let spans = self.spans.read();
         let span = spans.covering(key).map(|(_, span)| span.clone());
         let mut end = spans.after(key).map(|(first, _)| first);
         let mut recent = Vec::new();
@@ -158,8 +160,8 @@ impl PackedTable {
     }
 
     fn change(&self, key: &[u8], row: Option<&[u8]>) -> Result<(), Corrupt> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
+        let mut spans = self.spans.write();
         match spans.covering(key) {
             Some((_, Span::Evicted)) => return Ok(()),
             None if row.is_none() => spans.forget(key),
@@ -176,7 +178,8 @@ impl PackedTable {
     /// Packs recent rows of one span: the next ones in key order. If they do not fit, the span is evicted. Returns the
     /// bytes of the recent rows that are left.
     fn pack_recent(&self, writer: &mut Writer) -> Result<usize, Corrupt> {
-        let Some(Unpacked { first, span, recent }) = self.read().unpacked_after(&writer.packed_to) else {
+        let Some(Unpacked { first, span, recent }) = self.spans.read().unpacked_after(&writer.packed_to)
+        else {
             return Ok(0);
         };
         // Rows of an evicted span are read from the database.
@@ -193,7 +196,7 @@ impl PackedTable {
                 new.push((begins, Span::Cached(writer.packer.pack(self.packing, part)?)));
             }
         }
-        let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
+        let mut spans = self.spans.write();
         for (key, _) in &recent {
             spans.forget(key);
         }
@@ -206,7 +209,7 @@ impl PackedTable {
 
     /// Evicts everything.
     pub fn evict_all(&self) {
-        let mut spans = self.spans.write().unwrap_or_else(PoisonError::into_inner);
+        let mut spans = self.spans.write();
         *spans = Spans::default();
         spans.evict(Box::default(), self.bytes_max);
     }
@@ -214,7 +217,7 @@ impl PackedTable {
     /// Replaces the content.
     pub fn replace(&self, mut builder: TableBuilder) -> Result<(), Corrupt> {
         builder.pack()?;
-        *self.spans.write().unwrap_or_else(PoisonError::into_inner) = builder.spans;
+        *self.spans.write() = builder.spans;
         Ok(())
     }
 
@@ -230,10 +233,6 @@ impl PackedTable {
             rows: Vec::new(),
             is_full: false,
         }
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Spans> {
-        self.spans.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -544,12 +543,12 @@ mod tests {
         }
 
         fn spans(&self) -> usize {
-            self.read().by_first.len()
+            self.spans.read().by_first.len()
         }
 
         /// Packs every recent row.
         fn pack_all(&self) -> Result<(), Corrupt> {
-            let mut writer = self.writer.lock().expect("writer");
+            let mut writer = self.writer.lock();
             while self.pack_recent(&mut writer)? > 0 {}
             Ok(())
         }
@@ -588,7 +587,7 @@ mod tests {
                         prop_assert!(found == Lookup::Evicted || rows.get(&key) == model.get(&key));
                     }
                 }
-                let spans = table.read();
+                let spans = table.spans.read();
                 let bytes: usize = spans.by_first.iter().map(|(first, span)| bytes_of(first, span)).sum();
                 let recent: usize = spans.recent.iter().map(|(key, row)| recent_bytes_of(key, row)).sum();
                 prop_assert!((spans.bytes, spans.recent_bytes) == (bytes, recent) && bytes + recent <= bytes_max, "{} {}", spans.bytes, bytes);
@@ -654,7 +653,7 @@ mod tests {
         let table = PackedTable::new(Packing::Compressed, usize::MAX / 2);
         table.put(b"a", &b"row".repeat(99)).expect("puts");
         table.pack_all().expect("packs");
-        let mut spans = table.spans.write().expect("lock");
+        let mut spans = table.spans.write();
         for span in spans.by_first.values_mut() {
             if let Span::Cached(packed) = span {
                 *packed = packed.corrupt(100);

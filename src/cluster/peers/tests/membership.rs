@@ -1,6 +1,6 @@
 //! Membership changes of running nodes.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::cluster::{
@@ -25,10 +25,6 @@ impl Wanting {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Machine for Wanting {
     const TABLES: &'static [&'static str] = Rows::TABLES;
 
@@ -51,18 +47,18 @@ impl Machine for Wanting {
         index: u64,
     ) -> Result<Vec<Write>, Corrupt> {
         let now: Vec<u64> = members.iter().map(|member| member.node_id).collect();
-        let before = std::mem::replace(&mut *lock(&self.members), now.clone());
+        let before = std::mem::replace(&mut *self.members.lock(), now.clone());
         let gone = before.into_iter().filter(|id| !now.contains(id));
-        lock(&self.removed).extend(gone.map(|id| (id, index)));
+        self.removed.lock().extend(gone.map(|id| (id, index)));
         Ok(Vec::new())
     }
 
     fn removed_at(&self, node_id: u64) -> Option<u64> {
-        lock(&self.removed).get(&node_id).copied()
+        self.removed.lock().get(&node_id).copied()
     }
 
     fn wanted_members(&self) -> Vec<WantedMember> {
-        lock(&self.wishes).clone()
+        self.wishes.lock().clone()
     }
 
     fn project(&self, _writes: &[Write], _index: u64) -> Result<(), Corrupt> {
@@ -95,7 +91,7 @@ fn mark_joined(site: &Site, id: u64, cluster_id: ClusterId) {
 
 fn wish(wishes: &Wishes, node: (u64, &str, DiskId), role: WantedRole, replaces: Option<u64>) {
     let (node_id, address, disk_id) = (node.0, node.1.to_owned(), node.2);
-    let mut wishes = lock(wishes);
+    let mut wishes = wishes.lock();
     wishes.retain(|wish| wish.node_id != node_id);
     wishes.push(WantedMember { node_id, address, disk_id, role, replaces });
 }

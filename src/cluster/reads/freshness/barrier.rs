@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ impl Freshness {
     /// When this node was first observed as leader of `term`.
     pub(crate) fn leads_since(&self, term: u64) -> Duration {
         let now = self.clock.boot();
-        let mut leads = self.leads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leads = self.leads.lock();
         match *leads {
             Some((known, since)) if known == term => since,
             _ => {
