@@ -118,6 +118,10 @@ async fn committed_or_applied_entries_are_never_truncated() {
     assert_eq!(contradicted(2, log_id(2, 7)).expect("readable"), Some(log_id(1, 7)));
     assert_eq!(contradicted(2, log_id(2, 8)).expect("readable"), None);
     assert_eq!(contradicted(0, log_id(0, 3)).expect("readable"), None, "the leader is deposed");
+    // Regression: an entry of a later leader below the purge point was acknowledged.
+    log.opened.purge(log_id(1, 4)).await.expect("purged");
+    assert_eq!(contradicted(2, log_id(1, 3)).expect("readable"), None);
+    assert_eq!(contradicted(2, log_id(2, 3)).expect("readable"), Some(log_id(1, 4)));
     drop(reader);
     log.close();
 }
