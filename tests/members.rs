@@ -136,10 +136,12 @@ impl Site {
 
     /// Starts a member and waits until it listens.
     fn start(&self, id: u64) -> Member {
-        let file = self.configured(id);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
-        command.arg("serve").arg("--config").arg(file);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
+        Self::start_with(id, &self.configured(id))
+    }
+
+    /// The same with this configuration.
+    fn start_with(id: u64, file: &Path) -> Member {
+        let mut child = serve(file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
         let log = BufReader::new(child.stderr.take().expect("log"));
         let mut member = Member { id, child, log, http: String::new(), https: String::new() };
         let listening = member.wait_for_log("listening");
@@ -162,6 +164,12 @@ impl Site {
         let client = client().identity(identity).tls_certs_only([self.ca()]);
         client.build().expect("client")
     }
+}
+
+fn serve(file: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+    command.arg("serve").arg("--config").arg(file);
+    command
 }
 
 fn client() -> reqwest::ClientBuilder {
@@ -246,6 +254,23 @@ async fn lone_member_reports_why_it_waits() {
     assert_eq!(jwks.status(), 503, "it knows no keys: none at all would be a wrong answer");
     let printed = member.stop();
     assert!(printed.contains("it was stopped before it had recovered"), "{printed}");
+}
+
+/// Regression: it served alone and was ready, while the others waited for it.
+#[test]
+fn cluster_of_one_is_not_started_with_members() {
+    let site = Site::new();
+    let file = site.configured(1);
+    let several = site.config(1);
+    let (before, section) = several.split_once("[cluster]").expect("a section");
+    let (_, after) = section.split_once("[log]").expect("a section");
+    fs::write(&file, format!("{before}[log]{after}")).expect("configuration");
+    let mut alone = Site::start_with(1, &file);
+    alone.wait_for_log("this node is ready");
+    alone.stop();
+    let output = serve(&site.configured(1)).output().expect("ends");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && log.contains("the log belongs to a cluster of one"), "{log}");
 }
 
 async fn register(member: &Member, operator: &Client, number: usize) -> u16 {
