@@ -162,7 +162,7 @@ async fn certificate_of_a_peer_is_a_caller_of_no_other_route() {
         }
         // The rate limit does not recover while the clock stands still. The lease ends with it, of which health tells.
         node.advance_secs(1);
-        drop(node.state().fresh().await.expect("a lease"));
+        let _lease = node.state().fresh().await.expect("a lease");
     }
     assert!(refused > 100, "{refused}");
     let health = node.call_over(&channels[0], "GET", "/v1/sys/health", &[], "").await.json();
