@@ -145,6 +145,7 @@ impl OwnTokens {
         caught_up.map(|()| true).map_err(|_| token::Error::IndexAhead)
     }
 
+    /// `now` is raised to log time: log time ends agents, and no token of an agent outlives its agent.
     async fn authenticate(
         &self,
         fresh: &LeaseProof,
@@ -152,25 +153,14 @@ impl OwnTokens {
         certificate: Option<&CertificateDigest>,
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
-        let credential = self.verified(fresh, token, certificate, now)?;
-        if self.catch_up(&credential).await? {
-            return self.verified(fresh, token, certificate, now);
-        }
-        Ok(credential)
-    }
-
-    /// `now` is raised to log time: log time ends agents, and no token of an agent outlives its agent.
-    fn verified(
-        &self,
-        fresh: &LeaseProof,
-        token: &Compact<'_>,
-        certificate: Option<&CertificateDigest>,
-        now: Timestamp,
-    ) -> Result<Credential, token::Error> {
-        let now = self.0.state.not_before_log(now);
-        let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid));
-        let key = key.ok_or(token::Error::UnknownKey)?;
-        issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)
+        let verify = || {
+            let now = self.0.state.not_before_log(now);
+            let key = token.header().kid.as_deref().and_then(|kid| self.key(fresh, kid));
+            let key = key.ok_or(token::Error::UnknownKey)?;
+            issued::verify_own(token, self.fabric(), &key, self.signatures(), certificate, now)
+        };
+        let credential = verify()?;
+        if self.catch_up(&credential).await? { verify() } else { Ok(credential) }
     }
 }
 
