@@ -171,9 +171,9 @@ impl Error {
             ),
             Self::AmbiguousTarget(_) => Some("set --kind to subject, email, agent, client, token or key"),
             Self::EmailWithoutIssuer => Some("set --issuer"),
-            Self::Answer(client::Error::Unreachable(_)) => {
-                Some("is the node running? --server or TRUST_FABRIC_ENDPOINTS sets its URL")
-            }
+            Self::Answer(client::Error::Unreachable(_)) => Some(
+                "is the node running? --server or TRUST_FABRIC_ENDPOINTS sets its URL, and --data-dir its directory",
+            ),
             Self::Answer(client::Error::Handshake { .. }) => {
                 Some("--ca sets the CAs to trust, --cert and --key your certificate")
             }
