@@ -6,7 +6,7 @@ use super::Error;
 use crate::clock::Clock;
 use crate::limits;
 use crate::outbound::client::Client;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, TlsValidity};
 use crate::tls::{KeyPair, KeyPairFiles};
 
 /// Value of the metric label, besides those of callers and nodes.
@@ -33,7 +33,7 @@ impl PushCertificate {
     ) -> Result<Self, Error> {
         let KeyPair { pem, validity } = files.read(clock.now()).map_err(Error::PushCertificate)?;
         client.present(&pem)?;
-        metrics.set_tls_validity(WITH, &validity);
+        metrics.set_tls_validity(WITH, &TlsValidity { certificate: validity, ca: None, crl: None });
         Ok(Self { files, client, clock, metrics, presented: pem, failed: None })
     }
 
@@ -58,6 +58,7 @@ impl PushCertificate {
         let presented = read.and_then(|KeyPair { pem, validity }| {
             if pem != self.presented {
                 self.client.present(&pem).map_err(|error| error.to_string())?;
+                let validity = TlsValidity { certificate: validity, ca: None, crl: None };
                 self.metrics.set_tls_validity(WITH, &validity);
                 self.metrics.tls_reload(WITH, "ok");
                 tracing::info!("push certificate replaced");

@@ -25,17 +25,24 @@ pub struct PeerSample {
     pub clock_offset_millis: Option<i64>,
 }
 
-/// Times at which the files of TLS begin and cease to be valid.
+/// Begin and end of the validity of a certificate or of a revocation list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// `notBefore`, or `thisUpdate` of a list.
+    pub begin: Timestamp,
+    /// `notAfter`, or `nextUpdate` of a list.
+    pub end: Timestamp,
+}
+
+/// Validity of the files of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsValidity {
     /// Of our own certificate.
-    pub not_before: Timestamp,
-    /// Of our own certificate.
-    pub not_after: Timestamp,
+    pub certificate: Validity,
     /// Of the CA that ends last, where CAs are read from a file.
-    pub ca_not_after: Option<Timestamp>,
-    /// The earliest among the newest revocation lists of each CA.
-    pub crl_next_update: Option<Timestamp>,
+    pub ca: Option<Validity>,
+    /// Of the list that ends first, among the newest of each CA.
+    pub crl: Option<Validity>,
 }
 
 /// All metrics of a node. Clones share their values.
@@ -163,17 +170,16 @@ impl Metrics {
     /// Validity of the loaded TLS files. The counters of their reloads exist from then on: alerts do not see an increase from
     /// no sample.
     pub fn set_tls_validity(&self, with: &'static str, validity: &TlsValidity) {
-        let TlsValidity { not_before, not_after, ca_not_after, crl_next_update } = *validity;
-        for (family, time) in [
-            (&self.families.tls_certificate_not_before, Some(not_before)),
-            (&self.families.tls_certificate_not_after, Some(not_after)),
-            (&self.families.tls_ca_not_after, ca_not_after),
-            (&self.families.tls_crl_next_update, crl_next_update),
+        let TlsValidity { certificate, ca, crl } = validity;
+        let families = &self.families;
+        for (begin, end, of) in [
+            (&families.tls_certificate_not_before, &families.tls_certificate_not_after, Some(certificate)),
+            (&families.tls_ca_not_before, &families.tls_ca_not_after, ca.as_ref()),
+            (&families.tls_crl_this_update, &families.tls_crl_next_update, crl.as_ref()),
         ] {
-            match time {
-                Some(time) => family.with_label_values(&[with]).set(time.secs()),
-                // Only the label of a file that is no longer configured.
-                None => drop(family.remove_label_values(&[with])),
+            if let Some(of) = of {
+                begin.with_label_values(&[with]).set(of.begin.secs());
+                end.with_label_values(&[with]).set(of.end.secs());
             }
         }
         for result in ["ok", "failed"] {
@@ -453,11 +459,14 @@ mod tests {
         assert!(!page.contains("svc_federation_heard_seconds{"), "an unknown value is absent: {page}");
     }
 
+    const fn validity(begin: i64, end: i64) -> Validity {
+        Validity { begin: Timestamp::from_secs(begin), end: Timestamp::from_secs(end) }
+    }
+
     const VALIDITY: TlsValidity = TlsValidity {
-        not_before: Timestamp::from_secs(1_700_000_000),
-        not_after: Timestamp::from_secs(1_800_000_000),
-        ca_not_after: Some(Timestamp::from_secs(1_900_000_000)),
-        crl_next_update: Some(Timestamp::from_secs(1_700_000_060)),
+        certificate: validity(1_700_000_000, 1_800_000_000),
+        ca: Some(validity(1_600_000_000, 1_900_000_000)),
+        crl: Some(validity(1_700_000_000, 1_700_000_060)),
     };
 
     #[test]
@@ -469,15 +478,18 @@ mod tests {
             r#"svc_tls_reloads_total{result="failed",with="callers"} 0"#,
             r#"svc_tls_certificate_not_before_seconds{with="callers"} 1700000000"#,
             r#"svc_tls_certificate_not_after_seconds{with="callers"} 1800000000"#,
+            r#"svc_tls_ca_not_before_seconds{with="callers"} 1600000000"#,
             r#"svc_tls_ca_not_after_seconds{with="callers"} 1900000000"#,
+            r#"svc_tls_crl_this_update_seconds{with="callers"} 1700000000"#,
             r#"svc_tls_crl_next_update_seconds{with="callers"} 1700000060"#,
             r#"svc_stream_events_total{result="dropped"} 0"#,
         ] {
             assert!(page.lines().any(|found| found == line), "{line}");
         }
-        // A list that is no longer configured.
-        metrics.set_tls_validity("callers", &TlsValidity { crl_next_update: None, ..VALIDITY });
-        assert!(!metrics.render().expect("page").contains("svc_tls_crl_next_update_seconds{"));
+        metrics.set_tls_validity("push", &TlsValidity { ca: None, crl: None, ..VALIDITY });
+        let page = metrics.render().expect("page");
+        assert!(page.contains(r#"svc_tls_certificate_not_after_seconds{with="push"} 1800000000"#));
+        assert!(!page.contains(r#"svc_tls_ca_not_after_seconds{with="push"}"#));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod trace;
 
 pub(crate) use self::failure_log::FailureLog;
 pub(crate) use self::logging::{LogFormat, check_filter, init_logs};
-pub(crate) use self::metrics::{GaugeGuard, Metrics, PeerSample, TlsValidity};
+pub(crate) use self::metrics::{GaugeGuard, Metrics, PeerSample, TlsValidity, Validity};
 pub(crate) use self::trace::TraceContext;
 
 /// Errors of telemetry at start.

@@ -6,14 +6,14 @@ use super::files::KeyPairFiles;
 use super::{Error, config, files};
 use crate::clock::Timestamp;
 use crate::limits;
-use crate::telemetry::TlsValidity;
+use crate::telemetry::Validity;
 
 /// A certificate and its private key.
 #[derive(Clone, Debug)]
 pub struct KeyPair {
     /// Certificate, intermediates and private key as one PEM text.
     pub pem: Vec<u8>,
-    pub validity: TlsValidity,
+    pub validity: Validity,
 }
 
 impl KeyPairFiles {

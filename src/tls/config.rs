@@ -26,7 +26,7 @@ use super::{Error, KeyPairFiles, RemoteEnd, bundle, svid};
 use crate::clock::{Clock, Timestamp};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
-use crate::telemetry::TlsValidity;
+use crate::telemetry::{TlsValidity, Validity};
 
 /// The configurations of one state of the files.
 pub(super) struct Loaded {
@@ -164,11 +164,7 @@ pub(super) fn load(
         files: Version::of(file_digest),
         bundles: found.bundles,
         unusable: found.unusable,
-        validity: TlsValidity {
-            ca_not_after: found.ca_not_after,
-            crl_next_update: found.crl_next_update,
-            ..own.validity
-        },
+        validity: TlsValidity { certificate: own.validity, ca: found.ca, crl: found.crl },
     })
 }
 
@@ -182,8 +178,9 @@ struct Found {
     unusable: Vec<(TrustDomain, Error)>,
     /// Names of the CAs, but not of peers': their fabrics choose the number and length of these names.
     hints: Vec<DistinguishedName>,
-    ca_not_after: Option<Timestamp>,
-    crl_next_update: Option<Timestamp>,
+    /// As in [`TlsValidity`].
+    ca: Option<Validity>,
+    crl: Option<Validity>,
 }
 
 fn authorities(
@@ -198,8 +195,9 @@ fn authorities(
             ReadRoots::Pem(pem) => {
                 let certificates = client_cas(of.roots.path(), &pem, now)?;
                 found.hints.extend(root_store(of.roots.path(), &certificates)?.subjects());
-                let ends = certificates.iter().filter_map(|ca| svid::client_ca_not_after(ca).ok().flatten());
-                found.ca_not_after = found.ca_not_after.max(ends.max());
+                let cas = certificates.iter().filter_map(|ca| svid::validity(ca).ok());
+                let cas = cas.map(|(begin, end)| Validity { begin, end });
+                found.ca = found.ca.into_iter().chain(cas).max_by_key(|ca| ca.end);
                 found.add(of, certificates, crl, now, provider)?;
             }
             ReadRoots::Bundle(roots) => {
@@ -229,8 +227,8 @@ impl Found {
         let roots = Arc::new(root_store(of.roots.path(), &certificates)?);
         let crls = match (&of.crl, crl) {
             (Some(path), Some(read)) => {
-                let (crls, next_update) = revocation_lists(path, &read?, now)?;
-                self.crl_next_update = self.crl_next_update.into_iter().chain([next_update]).min();
+                let (crls, first) = revocation_lists(path, &read?, now)?;
+                self.crl = self.crl.into_iter().chain([first]).min_by_key(|crl| crl.end);
                 crls
             }
             _ => Vec::new(),
@@ -254,7 +252,7 @@ impl Found {
 pub(super) struct OwnCertificate {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
-    pub validity: TlsValidity,
+    pub validity: Validity,
 }
 
 pub(super) fn own_certificate(
@@ -271,7 +269,7 @@ pub(super) fn own_certificate(
     }
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
-    let validity = TlsValidity { not_before, not_after, ca_not_after: None, crl_next_update: None };
+    let validity = Validity { begin: not_before, end: not_after };
     Ok(OwnCertificate { chain, key, validity })
 }
 
@@ -375,12 +373,12 @@ pub(super) fn check_distinct_roots(files: &Files, loaded: &Loaded) -> Result<(),
 }
 
 /// The revocation lists, newest first: webpki uses the first list of an issuer, and an older one would hide newer
-/// revocations. With them the time at which the first of those in use expires.
+/// revocations. With them the validity of the first of those in use that expires.
 fn revocation_lists(
     path: &Path,
     pem: &[u8],
     now: Timestamp,
-) -> Result<(Vec<CertificateRevocationListDer<'static>>, Timestamp), Error> {
+) -> Result<(Vec<CertificateRevocationListDer<'static>>, Validity), Error> {
     let malformed = || Error::CrlMalformed { path: path.to_owned() };
     let mut lists = Vec::new();
     let mut newest = BTreeMap::<Vec<u8>, (i64, i64)>::new();
@@ -397,8 +395,9 @@ fn revocation_lists(
         lists.push((this_update, list));
     }
     // Without a list webpki would check nothing.
-    let first = newest.values().map(|(_, next_update)| *next_update).min();
-    let first = first.ok_or_else(|| Error::NoCrl { path: path.to_owned() })?;
+    let first = newest.into_values().min_by_key(|(_, next_update)| *next_update);
+    let (begin, end) = first.ok_or_else(|| Error::NoCrl { path: path.to_owned() })?;
     lists.sort_by_key(|(this_update, _)| Reverse(*this_update));
-    Ok((lists.into_iter().map(|(_, list)| list).collect(), Timestamp::from_secs(first)))
+    let validity = Validity { begin: Timestamp::from_secs(begin), end: Timestamp::from_secs(end) };
+    Ok((lists.into_iter().map(|(_, list)| list).collect(), validity))
 }

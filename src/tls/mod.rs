@@ -35,7 +35,7 @@ use self::files::Contents;
 use crate::clock::{Clock, Timestamp};
 use crate::id::{TrustDomain, WorkloadId};
 use crate::limits;
-use crate::telemetry::{Metrics, TlsValidity};
+use crate::telemetry::{Metrics, Validity};
 
 /// Failure to load TLS from the files.
 #[derive(Debug, thiserror::Error)]
@@ -219,7 +219,7 @@ impl Tls {
     /// The end of our certificate.
     #[must_use]
     pub fn not_after(&self) -> Timestamp {
-        self.0.loaded.load().validity.not_after
+        self.0.loaded.load().validity.certificate.end
     }
 
     /// Polls the files every [`limits::TLS_RELOAD_INTERVAL`], for ever. Contents are compared, not times: that is how a
@@ -272,7 +272,7 @@ impl Tls {
                 for (trust_domain, error) in &loaded.unusable {
                     tracing::warn!(%trust_domain, %error, "failed to load the files of a peer, its certificates are refused");
                 }
-                let not_after = loaded.validity.not_after.to_rfc3339();
+                let not_after = loaded.validity.certificate.end.to_rfc3339();
                 // Configuration before generation: a waiter on the generation sees the new configuration.
                 current.store(Arc::new(loaded));
                 generation.send_modify(|generation| *generation = generation.saturating_add(1));
@@ -290,8 +290,8 @@ impl Tls {
     /// Once per certificate, when less than a tenth of its validity is left.
     fn warn_if_expiring(&self, logged: &mut LoggedState) {
         let loaded = self.0.loaded.load();
-        let TlsValidity { not_before, not_after, .. } = loaded.validity;
-        let (life, left) = (not_after.since(not_before), not_after.since(self.0.clock.now()));
+        let Validity { begin, end: not_after } = loaded.validity.certificate;
+        let (life, left) = (not_after.since(begin), not_after.since(self.0.clock.now()));
         if left < life / 10 && logged.expires_soon != Some(loaded.digest) {
             logged.expires_soon = Some(loaded.digest);
             tracing::warn!(not_after = not_after.to_rfc3339(), "tls certificate expires soon");

@@ -204,8 +204,12 @@ metrics! {
         "Begin of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`, `push`.";
     tls_certificate_not_after: IntGaugeVec = "svc_tls_certificate_not_after_seconds" ["with"]
         "End of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`, `push`.";
+    tls_ca_not_before: IntGaugeVec = "svc_tls_ca_not_before_seconds" ["with"]
+        "Begin of the accepted CA that ends last, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     tls_ca_not_after: IntGaugeVec = "svc_tls_ca_not_after_seconds" ["with"]
         "End of the accepted CA that ends last, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
+    tls_crl_this_update: IntGaugeVec = "svc_tls_crl_this_update_seconds" ["with"]
+        "Issue of the revocation list that expires first, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     tls_crl_next_update: IntGaugeVec = "svc_tls_crl_next_update_seconds" ["with"]
         "Time at which the first revocation list expires, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     log_lines_dropped: IntCounter = "svc_log_lines_dropped_total" []

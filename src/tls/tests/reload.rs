@@ -65,7 +65,9 @@ async fn new_certificate_and_revocation_list_are_adopted() {
     for (name, time) in [
         ("svc_tls_certificate_not_before_seconds", NOW - HOUR),
         ("svc_tls_certificate_not_after_seconds", NOW + 20 * HOUR),
+        ("svc_tls_ca_not_before_seconds", NOW - 24 * HOUR),
         ("svc_tls_ca_not_after_seconds", NOW + 24 * HOUR),
+        ("svc_tls_crl_this_update_seconds", NOW - HOUR),
         ("svc_tls_crl_next_update_seconds", NOW + HOUR),
     ] {
         assert_eq!(gauge(&setup, name), Some(time), "{name}");
