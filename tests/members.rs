@@ -256,7 +256,7 @@ async fn lone_member_reports_why_it_waits() {
     assert!(printed.contains("it was stopped before it had recovered"), "{printed}");
 }
 
-/// Regression: it served alone and was ready, while the others waited for it.
+/// It would serve alone and be ready, while the others wait for it.
 #[test]
 fn cluster_of_one_is_not_started_with_members() {
     let site = Site::new();
