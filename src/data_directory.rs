@@ -35,23 +35,13 @@ impl Restore {
 }
 
 /// Mode that the data of a directory belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Mode {
     /// Callers are authenticated.
     Production,
     /// No caller is authenticated.
     Development,
-}
-
-impl Mode {
-    /// `production` or `development`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Production => "production",
-            Self::Development => "development",
-        }
-    }
 }
 
 /// Reason why a directory is refused.
@@ -114,7 +104,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The data belongs to the other mode.
-    #[error("data directory {}: holds {found} data, and node.mode is {}; take another directory, or change the mode, and start again", path.display(), wanted.as_str())]
+    #[error("data directory {}: holds {found} data, and node.mode is {}; take another directory, or change the mode, and start again", path.display(), wanted.into_str())]
     OtherMode {
         /// Path of the directory.
         path: PathBuf,
@@ -261,14 +251,14 @@ fn check_mode(path: &Path, mode: Mode) -> Result<(), Error> {
             if path.join("raft").exists() {
                 return Err(Error::NoMode { path: file });
             }
-            mode.as_str().to_owned()
+            mode.into_str().to_owned()
         }
         Err(error) => return Err(unusable(error)),
     };
-    if ![Mode::Production, Mode::Development].map(Mode::as_str).contains(&found.as_str()) {
+    if found.parse::<Mode>().is_err() {
         return Err(Error::UnknownMode { path: file });
     }
-    if found != mode.as_str() {
+    if found != mode.into_str() {
         return Err(Error::OtherMode { path: path.to_owned(), found, wanted: mode });
     }
     cluster::replace_file(&file, format!("{found}\n").as_bytes()).map_err(unusable)

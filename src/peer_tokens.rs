@@ -236,7 +236,7 @@ impl PeerTokens {
             PeerVerdict::Revoked => return Err(token::Error::Revoked.into()),
             PeerVerdict::Paused => return Err(Refused::Paused(peer.name.clone())),
             PeerVerdict::Unjudged(Unjudged::Joining) => "its ledger is not read yet".to_owned(),
-            PeerVerdict::Unjudged(Unjudged::Held(fault)) => format!("held: {}", fault.as_str()),
+            PeerVerdict::Unjudged(Unjudged::Held(fault)) => format!("held: {}", fault.into_str()),
             PeerVerdict::Unjudged(Unjudged::UnknownIncarnation) => {
                 "the token is of an incarnation that is not read".to_owned()
             }

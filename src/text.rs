@@ -6,6 +6,13 @@ use std::net::SocketAddr;
 
 use crate::limits;
 
+/// The variant with this name; otherwise the rule that the text breaks.
+pub(crate) fn one_of<T: strum::VariantArray + Copy + Into<&'static str>>(text: &str) -> Result<T, String> {
+    let names: Vec<&str> = T::VARIANTS.iter().map(|variant| (*variant).into()).collect();
+    let found = names.iter().position(|name| *name == text).and_then(|at| T::VARIANTS.get(at));
+    found.copied().ok_or_else(|| format!("must be one of {}", names.join(", ")))
+}
+
 /// Whether `text` has 1 to `bytes_max` bytes.
 pub(crate) fn fits(text: &str, bytes_max: usize) -> bool {
     (1..=bytes_max).contains(&text.len())

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
+use strum::VariantArray as _;
 use trust_fabric::clock::Timestamp;
 use trust_fabric::id::{Digest128, DigestKind, LogPosition, TrustDomain};
 use trust_fabric::policy::blast_radius::{BlastRadius, Containment};
@@ -220,8 +221,8 @@ impl Revocation {
 
 fn steps(trace: &CheckTrace) -> Vec<Step> {
     let step = |(check, outcome): &(Check, CheckOutcome)| Step {
-        check: check.as_str().to_owned(),
-        result: outcome.as_str().to_owned(),
+        check: check.into_str().to_owned(),
+        result: outcome.into_str().to_owned(),
     };
     trace.iter().map(step).collect()
 }
@@ -237,7 +238,7 @@ fn every_vector_of_the_nine_checks_ends_as_expected() {
     for case in &cases {
         let (outcome, reason, trace) = match known.verify(case) {
             Ok(verified) => ("pass", None, steps(verified.trace())),
-            Err(failure) => (failure.check.as_str(), Some(failure.reason.clone()), steps(&failure.trace)),
+            Err(failure) => (failure.check.into_str(), Some(failure.reason.clone()), steps(&failure.trace)),
         };
         if (outcome, &reason, &trace) != (case.expected.as_str(), &case.reason, &case.trace) {
             wrong.push(format!(
@@ -254,14 +255,14 @@ fn vectors_cover_every_check_every_pair_and_every_skip() {
     let cases = manifest().cases;
     let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
     assert_eq!(names.len(), cases.len(), "no name twice");
-    for (at, check) in Check::ALL.iter().enumerate() {
+    for (at, check) in Check::VARIANTS.iter().enumerate() {
         assert!(names.contains(format!("{check} fails alone").as_str()), "{check}");
-        for later in &Check::ALL[at + 1..] {
+        for later in &Check::VARIANTS[at + 1..] {
             let name = format!("{check} and {later} fail together");
             let case = cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("{name}"));
-            assert_eq!(case.expected, check.as_str(), "the earlier is named");
+            assert_eq!(case.expected, check.into_str(), "the earlier is named");
         }
-        let is_skipped = |step: &Step| step.check == check.as_str() && step.result == "skip";
+        let is_skipped = |step: &Step| step.check == check.into_str() && step.result == "skip";
         let can_be_skipped = !matches!(check, Check::Token | Check::Revocation | Check::Protocol);
         let skipped = cases.iter().any(|case| case.trace.iter().any(is_skipped));
         assert_eq!(skipped, can_be_skipped, "{check}");

@@ -112,7 +112,7 @@ pub async fn acts(
 ) -> Result<Response, Error> {
     let params = QueryParams::read(query, &["action", "actor", "since", "limit", "cursor"])?;
     let page = params.page()?;
-    if params.value("action").is_some_and(|action| action != Action::Admin.as_str()) {
+    if params.value("action").is_some_and(|action| action != Action::Admin.into_str()) {
         return Err(Error::invalid_request(
             "action: must be admin; other actions are in the audit of their tool",
         ));
@@ -165,7 +165,7 @@ fn trail_cursor(cursor: &str) -> Result<trail::TrailCursor, Error> {
 
 fn decision(text: &str) -> Result<Decision, Error> {
     let all = [Decision::Allow, Decision::Deny, Decision::Error];
-    let known = all.into_iter().find(|decision| decision.as_str() == text);
+    let known = all.into_iter().find(|decision| decision.into_str() == text);
     known.ok_or_else(|| Error::invalid_request("decision: must be allow, deny or error"))
 }
 

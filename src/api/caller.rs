@@ -330,7 +330,7 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
         Principal::CallerOfPeer(_) => capability == Capability::Exchange,
         Principal::Bearer(credential) => {
             let granted = credential.capabilities().unwrap_or_default();
-            granted.iter().any(|granted| granted == capability.as_str())
+            granted.iter().any(|granted| granted == capability.into_str())
         }
     }
 }
@@ -451,7 +451,7 @@ fn authorize(app: &App, principal: &Principal, access: Access) -> Result<(), Err
         (Access::Metrics, _) => Capability::MetricsRead,
         _ => return Ok(()),
     };
-    if may(app, principal, needed) { Ok(()) } else { Err(Error::insufficient(needed.as_str())) }
+    if may(app, principal, needed) { Ok(()) } else { Err(Error::insufficient(needed.into_str())) }
 }
 
 /// The principal of a certificate of a peer's trust domain.

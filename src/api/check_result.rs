@@ -19,10 +19,10 @@ pub struct CheckResult {
 
 impl CheckResult {
     pub fn of((check, outcome): (Check, CheckOutcome)) -> Self {
-        Self { check: check.as_str(), result: outcome.as_str() }
+        Self { check: check.into_str(), result: outcome.into_str() }
     }
 
     pub fn failed(check: Check) -> Self {
-        Self { check: check.as_str(), result: "fail" }
+        Self { check: check.into_str(), result: "fail" }
     }
 }

@@ -244,7 +244,7 @@ fn row_of(origin: &str, entry: LedgerEntry) -> RevocationEntry {
         revoked_at: at.to_rfc3339(),
         id: id.to_string(),
         kind: stated(fact.kind),
-        state: state.as_str(),
+        state: state.into_str(),
         issuer: stated(fact.issuer),
         not_before: is_revoked.then(|| at.to_rfc3339()),
         expires_at: is_watermark.then(|| at.plus(limits::REVOCATION_RETENTION).to_rfc3339()),

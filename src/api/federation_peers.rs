@@ -148,8 +148,8 @@ fn peer_of(status: PeerStatus) -> Peer {
     Peer {
         name: peer.name.clone(),
         issuer: peer.issuer.clone(),
-        state: state.as_str(),
-        fault: copy.as_ref().and_then(|copy| copy.fault).map(crate::state::PeerFault::as_str),
+        state: state.into_str(),
+        fault: copy.as_ref().and_then(|copy| copy.fault).map(|fault| fault.into_str()),
         position: position.map(|position| position.to_string()),
         heard_ms_ago: heard_ago.map(millis),
         entries: copy.as_ref().map_or(0, |copy| copy.entries),

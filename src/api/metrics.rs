@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use strum::VariantArray as _;
 
 use super::App;
 use super::caller::{Caller, Metrics};
@@ -22,7 +23,7 @@ pub async fn get(_caller: Caller<Metrics>, State(app): State<App>) -> Result<Res
 
 fn render_peers(app: &App) {
     for status in app.federation.statuses().unwrap_or_default() {
-        let states = PeerState::ALL.map(|state| (state.as_str(), state == status.state));
+        let states = PeerState::VARIANTS.iter().map(|state| (state.into_str(), *state == status.state));
         let copy = status.copy.as_ref();
         let sample = PeerSample {
             heard_ago: status.heard_ago,
@@ -53,7 +54,7 @@ pub fn render(app: &App) -> Result<Response, Error> {
     app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);
     for status in [StreamStatus::Enabled, StreamStatus::Paused, StreamStatus::Disabled] {
         let streams = index.streams.values().filter(|stream| stream.status == status).count();
-        app.metrics.set_streams(status.as_str(), streams);
+        app.metrics.set_streams(status.into_str(), streams);
     }
     drop(index);
     render_peers(app);
@@ -70,7 +71,7 @@ pub fn render(app: &App) -> Result<Response, Error> {
         ] {
             let keys = index.signing_keys.values();
             let keys = keys.filter(|key| key.algorithm == algorithm && key.state(now) == state).count();
-            app.metrics.set_signing_keys(algorithm.as_str(), state.as_str(), keys);
+            app.metrics.set_signing_keys(algorithm.into_str(), state.into_str(), keys);
         }
     }
     drop(index);

@@ -114,7 +114,7 @@ pub async fn receive(
     if is_signed {
         return Ok((StatusCode::ACCEPTED, awaited::header(&received.awaited), NO_STORE).into_response());
     }
-    let answer = SignalAnswer { status: received.status.as_str() };
+    let answer = SignalAnswer { status: received.status.into_str() };
     Ok((StatusCode::ACCEPTED, NO_STORE, awaited::header(&received.awaited), Json(answer)).into_response())
 }
 
@@ -156,7 +156,7 @@ fn log_received(received: &Received, caller: Option<&str>) {
         iss,
         jti,
         caller,
-        status = received.status.as_str(),
+        status = received.status.into_str(),
         effects = received.effects,
         events = decided.map(|decided| decided.events.join(" ")),
         format = decided.map(|decided| decided.format.as_str()),

@@ -124,7 +124,7 @@ pub async fn set_status(
     let StatusRequest { stream_id, status, reason } = read(&app, &headers, body).await?;
     let set = app.streams.set_status(&current, &stream_id, (&status, reason), &caller);
     let stream = on_stream((&app, &current), &caller, ("set the status of", &stream_id), set).await?;
-    let status = stream.status.as_str();
+    let status = stream.status.into_str();
     tracing::info!(
         request_id = caller.request_id,
         stream_id,
@@ -231,7 +231,7 @@ async fn change_subject(
 fn of_status(stream: &Stream) -> Response {
     let answer = StatusAnswer {
         stream_id: stream.config.stream_id.clone(),
-        status: stream.status.as_str(),
+        status: stream.status.into_str(),
         reason: stream.reason.clone(),
     };
     (NO_STORE, Json(answer)).into_response()

@@ -260,7 +260,7 @@ pub(super) fn named(query: &paging::QueryParams) -> Result<&str, Error> {
 
 fn log(what: &str, stream: &Stream, caller: Option<&str>) {
     let request_id = super::request_id::current();
-    let (stream_id, method) = (&stream.config.stream_id, Method::of(&stream.config).as_str());
+    let (stream_id, method) = (&stream.config.stream_id, Method::of(&stream.config).into_str());
     // Without the endpoint URL, which may contain a secret of the receiver.
     tracing::info!(request_id, stream_id, method, caller, "{what}");
 }
@@ -286,9 +286,9 @@ fn described(app: &App, stream: &Stream) -> StreamAnswer {
         events_supported: EVENTS_SUPPORTED.to_vec(),
         events_requested: config.events_requested.clone(),
         events_delivered: config.events_delivered.clone(),
-        status: stream.status.as_str(),
+        status: stream.status.into_str(),
         reason: stream.reason.clone(),
-        delivery_method: method.as_str(),
+        delivery_method: method.into_str(),
         endpoint_url: endpoint_url.clone(),
         delivery: DeliveryAnswer { method: method.urn(), endpoint_url },
         min_verification_interval: limits::VERIFICATION_INTERVAL_MIN.as_secs(),

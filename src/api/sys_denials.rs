@@ -107,5 +107,5 @@ async fn explained(app: &App, question: Question) -> Result<ExplainedDecision, E
     let is_current = app.policy.current().is_some_and(|current| current.digest() == digest);
     let explanation = app.policy.explain(point, input.clone()).await?;
     let explanation = explanation.ok_or_else(|| Error::not_found("there is no policy"))?;
-    Ok(ExplainedDecision { point: point.as_str(), digest, is_current, input, explanation })
+    Ok(ExplainedDecision { point: point.into_str(), digest, is_current, input, explanation })
 }

@@ -80,8 +80,8 @@ fn describe(key: &SigningKeyRecord, now: Timestamp, signing: &[Option<String>]) 
     SigningKey {
         kid: key.kid.clone(),
         node_id: key.node_id,
-        algorithm: key.algorithm.as_str(),
-        state: key.state(now).as_str(),
+        algorithm: key.algorithm.into_str(),
+        state: key.state(now).into_str(),
         signs: signing.iter().flatten().any(|kid| *kid == key.kid),
         published_at: key.published_at.to_rfc3339(),
         usable_from: key.usable_at().to_rfc3339(),

@@ -57,7 +57,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         }
         Command::Rotate { algorithm, server } => {
             let path = ["v1", "sys", "keys", "rotate"];
-            let query = [("algorithm", algorithm.as_str())];
+            let query = [("algorithm", algorithm.into_str())];
             let rotated = super::wait_for(server.client()?.post_with(&path, &query, &json!({})))?;
             writeln!(
                 out,

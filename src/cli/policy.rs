@@ -194,7 +194,7 @@ fn explain(arguments: &Explain, out: &mut dyn Write) -> Result<(), Error> {
     // The arguments have one of the two.
     let input = read_input(input.as_deref().unwrap_or(Path::new("-")))?;
     let path = ["v1", "sys", "policy", "explain"];
-    let query = [("point", point.as_str())];
+    let query = [("point", point.into_str())];
     let explained = super::wait_for(server.client()?.post_with(&path, &query, &input))?;
     Ok(match output.format {
         Format::Json => output::json(out, &explained),

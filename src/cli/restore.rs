@@ -136,7 +136,7 @@ fn check_origin(manifest: &Manifest, config: &Config) -> Result<(), Error> {
     if manifest.issuer != *configured {
         return Err(Error::OtherFabric { found: manifest.issuer.clone(), configured: configured.clone() });
     }
-    let configured = node::mode(config).as_str();
+    let configured = node::mode(config).into_str();
     if manifest.mode != configured {
         return Err(Error::OtherBackupMode { found: manifest.mode.clone(), configured });
     }

@@ -275,7 +275,7 @@ impl Exchange {
             caller: caller.id(),
         });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
-        self.metrics.policy_decision(Point::Exchange.as_str(), result);
+        self.metrics.policy_decision(Point::Exchange.into_str(), result);
         decision.map_err(Error::from)
     }
 

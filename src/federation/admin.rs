@@ -10,7 +10,8 @@ use crate::id::{Digest128, LogPosition};
 use crate::state::{CallContext, PeerAct, PeerCopy, Source, peer_key};
 
 /// State of a peer whose ledger is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum PeerState {
     /// Nothing is read from it.
     NotRead,
@@ -24,25 +25,6 @@ pub enum PeerState {
     Held,
     /// An operator has paused it.
     Paused,
-}
-
-impl PeerState {
-    /// Every state.
-    pub const ALL: [Self; 6] =
-        [Self::NotRead, Self::Joining, Self::Live, Self::Stale, Self::Held, Self::Paused];
-
-    /// The text on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotRead => "not_read",
-            Self::Joining => "joining",
-            Self::Live => "live",
-            Self::Stale => "stale",
-            Self::Held => "held",
-            Self::Paused => "paused",
-        }
-    }
 }
 
 /// A peer, as this node sees it.

@@ -57,7 +57,8 @@ pub struct Call {
 }
 
 /// Reason why a call had no effect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Failure {
     /// No response.
     #[error("{0}")]
@@ -80,19 +81,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The name of the reason in metrics.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Unanswered(_) => "unanswered",
-            Self::Status(_) => "status",
-            Self::RolledBack => "rolled_back",
-            Self::Malformed(_) => "malformed",
-            Self::NotImported(_) => "not_imported",
-            Self::OverQuota => "over_quota",
-        }
-    }
-
     /// Whether another attempt soon would have the same result.
     const fn is_lasting(&self) -> bool {
         matches!(self, Self::RolledBack | Self::Malformed(_) | Self::OverQuota)
@@ -100,7 +88,8 @@ impl Failure {
 }
 
 /// Effect of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Outcome {
     /// It is imported.
     Imported,
@@ -108,18 +97,6 @@ pub enum Outcome {
     NothingNew,
     /// An operator has to decide about the peer.
     Held,
-}
-
-impl Outcome {
-    /// The name of the outcome in metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Imported => "imported",
-            Self::NothingNew => "nothing_new",
-            Self::Held => "held",
-        }
-    }
 }
 
 /// The decision about a response.

@@ -243,7 +243,7 @@ impl Puller {
     }
 
     fn succeeded(&self, peer: &Peer, outcome: Outcome) {
-        self.metrics.federation_call(&peer.name, outcome.as_str());
+        self.metrics.federation_call(&peer.name, outcome.into_str());
         self.reports.change(&peer.issuer, |report| {
             if report.error.take().is_some() {
                 tracing::info!(peer = peer.name, "peer fabric answers again");
@@ -253,7 +253,7 @@ impl Puller {
 
     /// Logs a reason once, however often it repeats in a row.
     fn failed(&self, peer: &Peer, failure: &Failure) {
-        self.metrics.federation_call(&peer.name, failure.as_str());
+        self.metrics.federation_call(&peer.name, failure.into_str());
         self.reports.change(&peer.issuer, |report| {
             let error = failure.to_string();
             if report.error.as_ref() != Some(&error) {

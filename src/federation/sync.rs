@@ -413,7 +413,7 @@ fn entry_of(entry: LedgerEntry) -> SyncEntry {
     SyncEntry {
         n: index,
         e: epoch,
-        state: state.as_str().to_owned(),
+        state: state.into_str().to_owned(),
         id: id.to_string(),
         by: by.map(|by| by.to_string()),
         kind: stated(fact.kind),

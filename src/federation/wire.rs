@@ -392,7 +392,7 @@ fn entry(entry: &SyncEntry) -> Result<Entry, Malformed> {
 
 fn state_of(text: &str) -> Option<LedgerState> {
     use LedgerState as S;
-    [S::Revoked, S::Blocked, S::Lifted, S::Key].into_iter().find(|state| state.as_str() == text)
+    [S::Revoked, S::Blocked, S::Lifted, S::Key].into_iter().find(|state| state.into_str() == text)
 }
 
 /// Whether `id` is the digest of a fact, by the names of kinds that a ledger uses. A token and its family have one name.

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 use super::Error;
 use crate::clock::Timestamp;
@@ -18,8 +19,8 @@ use crate::state::{EventId, FeedEvent, FeedKind};
 
 /// Every event type (contract §7).
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    let activities = [ActivityKind::Exchange, ActivityKind::Denial].map(ActivityKind::as_str);
-    activities.into_iter().chain(FeedKind::ALL.iter().copied().map(FeedKind::as_str))
+    let activities = [ActivityKind::Exchange, ActivityKind::Denial].map(|kind| kind.into_str());
+    activities.into_iter().chain(FeedKind::VARIANTS.iter().map(FeedKind::into_str))
 }
 
 /// The static name of a type.
@@ -92,7 +93,8 @@ pub struct Activity {
     pub duration: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivityKind {
     /// A token was minted, or could not be.
@@ -101,32 +103,14 @@ pub enum ActivityKind {
     Denial,
 }
 
-impl ActivityKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exchange => "exchange",
-            Self::Denial => "denial",
-        }
-    }
-}
-
 /// Result of an activity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivityResult {
     Ok,
     Denied,
     Error,
-}
-
-impl ActivityResult {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Denied => "denied",
-            Self::Error => "error",
-        }
-    }
 }
 
 /// A rendered event. Cheap to clone: the bytes are shared.
@@ -178,14 +162,14 @@ impl Frame {
 
     /// An activity at `at` on this node.
     pub(super) fn of_activity(at: Timestamp, activity: &Activity, unit_id: &str) -> Self {
-        let kind = activity.kind.as_str();
+        let kind = activity.kind.into_str();
         let data = Data {
             id: None,
             timestamp: at.to_rfc3339(),
             kind,
             subject: sanitized(&activity.subject),
             target: activity.target.as_deref().map(sanitized),
-            result: activity.result.as_str(),
+            result: activity.result.into_str(),
             detail: activity.detail.as_deref().map(sanitized),
             duration_ms: Some(u64::try_from(activity.duration.as_millis()).unwrap_or(u64::MAX)),
             unit_id,

@@ -274,7 +274,7 @@ impl AgentIdentities {
     fn record_of(&self, fresh: &LeaseProof, issued: IssuedAgent) -> Result<AgentRecord, Error> {
         let now = self.state.not_before_log(self.clock.now());
         Ok(AgentRecord {
-            status: self.state.agent_status(fresh, &issued, now)?.as_str(),
+            status: self.state.agent_status(fresh, &issued, now)?.into_str(),
             agent: issued.agent,
             issued_by: stated(issued.issued_by),
             issued_at: issued.issued_at.to_rfc3339(),
@@ -315,7 +315,7 @@ impl AgentIdentities {
             trust_domain: self.trust_domain.as_str(),
         });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
-        self.metrics.policy_decision(Point::Identity.as_str(), result);
+        self.metrics.policy_decision(Point::Identity.into_str(), result);
         decision.map_err(Error::from)
     }
 

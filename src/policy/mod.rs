@@ -33,7 +33,7 @@ pub use self::counterfactual::{Change, Edit};
 use self::decider::Decider;
 pub use self::denial::{Denial, DenialKind};
 pub use self::test_runner::{Explanation, TestOutcome};
-use crate::{id, json, limits};
+use crate::{id, json, limits, text};
 
 /// Refusal of a bundle. The messages are for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,7 +139,8 @@ struct Compiled {
 }
 
 /// A kind of decision, by its rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Point {
     /// `data.svc.exchange.decision`: token exchange.
     #[default]
@@ -151,18 +152,6 @@ pub enum Point {
 }
 
 impl Point {
-    pub const ALL: [Self; 3] = [Self::Exchange, Self::Identity, Self::Signals];
-
-    /// Name in metrics, queries and arguments.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Exchange => "exchange",
-            Self::Identity => "identity",
-            Self::Signals => "signals",
-        }
-    }
-
     /// The rule of this decision.
     const fn entry_point(self) -> &'static str {
         match self {
@@ -177,8 +166,7 @@ impl FromStr for Point {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|point| point.as_str() == text);
-        known.ok_or_else(|| format!("must be one of {}", Self::ALL.map(Self::as_str).join(", ")))
+        text::one_of(text)
     }
 }
 

@@ -59,7 +59,8 @@ pub enum Form<'b> {
 }
 
 /// Result of a received signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Status {
     /// Its effects are applied.
     Accepted,
@@ -67,17 +68,6 @@ pub enum Status {
     Duplicate,
     /// It is recorded and has no effect.
     Ignored,
-}
-
-impl Status {
-    /// The value in responses and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Duplicate => "duplicate",
-            Self::Ignored => "ignored",
-        }
-    }
 }
 
 /// An accepted signal, for the response and the log.
@@ -125,7 +115,7 @@ impl Receiver {
         let mut claimed = ClaimedId::default();
         let received = self.verify_and_apply(form, caller, &mut claimed).await;
         let result = match &received {
-            Ok(received) => received.status.as_str(),
+            Ok(received) => received.status.into_str(),
             Err(error) => error.label(),
         };
         self.metrics.signal(result);
@@ -291,7 +281,7 @@ impl Receiver {
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let decision = policy.decide_signal(&PolicyInput { set: set_input(set), caller, is_signed });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
-        self.metrics.policy_decision(Point::Signals.as_str(), result);
+        self.metrics.policy_decision(Point::Signals.into_str(), result);
         decision.map_err(Error::from)
     }
 

@@ -52,7 +52,7 @@ pub(crate) use resources::revoked_fact::fact_row;
 pub(crate) use resources::signals::{Effect, Signal};
 pub(crate) use resources::signing_keys::{SigningKeyRecord, SigningKeyState, minting_key};
 pub use resources::streams::{
-    Added, DeadLetter, InvalidStreamStatus, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus,
+    Added, DeadLetter, NewDeadLetter, Stream, StreamConfig, StreamCursor, StreamStatus,
 };
 pub(crate) use resources::subject_blocks::{BlockId, SubjectBlock};
 pub(crate) use resources::tools::{ToolPage, ToolQuery};

@@ -109,7 +109,8 @@ pub enum Error {
 }
 
 /// The remote end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum RemoteEnd {
     /// Callers of the API; a client certificate is optional.
     Callers,
@@ -117,16 +118,6 @@ pub enum RemoteEnd {
     Peers,
     /// Nodes of peer fabrics that we call: TLS 1.3, HTTP/2.
     Fabrics,
-}
-
-impl RemoteEnd {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Callers => "callers",
-            Self::Peers => "peers",
-            Self::Fabrics => "fabrics",
-        }
-    }
 }
 
 /// Current TLS configuration, reloaded from the files. Cheap to clone; clones share it.
@@ -157,7 +148,7 @@ impl Tls {
             return Err(error);
         }
         config::check_distinct_roots(&files, &loaded)?;
-        metrics.set_tls_validity(with.as_str(), &loaded.validity);
+        metrics.set_tls_validity(with.into_str(), &loaded.validity);
         let loaded = ArcSwap::from_pointee(loaded);
         let generation = watch::Sender::new(0);
         Ok(Self(Arc::new(Shared { files, with, clock, metrics, loaded, generation })))
@@ -267,8 +258,8 @@ impl Tls {
         match loaded {
             Ok(mut loaded) => {
                 loaded.succeed(&current.load(), generation.borrow().saturating_add(1));
-                metrics.set_tls_validity(with.as_str(), &loaded.validity);
-                metrics.tls_reload(with.as_str(), "ok");
+                metrics.set_tls_validity(with.into_str(), &loaded.validity);
+                metrics.tls_reload(with.into_str(), "ok");
                 for (trust_domain, error) in &loaded.unusable {
                     tracing::warn!(%trust_domain, %error, "failed to load the files of a peer, its certificates are refused");
                 }
@@ -280,7 +271,7 @@ impl Tls {
                 Ok(())
             }
             Err(error) => {
-                metrics.tls_reload(with.as_str(), "failed");
+                metrics.tls_reload(with.into_str(), "failed");
                 tracing::warn!(%error, "failed to reload tls files, keeping the previous ones");
                 Err(())
             }

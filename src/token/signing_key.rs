@@ -2,7 +2,6 @@
 //! (pending, active, retired, tainted) is in the replicated log (contract §3, Keys).
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use aws_lc_rs::encoding::{AsDer as _, Pkcs8V1Der};
@@ -36,7 +35,8 @@ pub enum Error {
 }
 
 /// Algorithm of one of our keys, which also fixes its purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "UPPERCASE", const_into_str, parse_err_fn = unknown, parse_err_ty = UnknownAlgorithm)]
 pub enum SigningAlgorithm {
     /// Tokens: [`SigningKey`].
     Es256,
@@ -46,15 +46,6 @@ pub enum SigningAlgorithm {
 
 impl SigningAlgorithm {
     pub const ALL: [Self; 2] = [Self::Es256, Self::Rs256];
-
-    /// Name in `alg` (RFC 7518 §3.1).
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Es256 => "ES256",
-            Self::Rs256 => "RS256",
-        }
-    }
 }
 
 /// Not the name of one of our algorithms.
@@ -62,18 +53,8 @@ impl SigningAlgorithm {
 #[error("must be ES256 or RS256")]
 pub struct UnknownAlgorithm;
 
-impl FromStr for SigningAlgorithm {
-    type Err = UnknownAlgorithm;
-
-    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.as_str() == text).ok_or(UnknownAlgorithm)
-    }
-}
-
-impl fmt::Display for SigningAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
+const fn unknown(_: &str) -> UnknownAlgorithm {
+    UnknownAlgorithm
 }
 
 const NOT_P256: Error = Error::StoredKeyMalformed("a P-256 key");
@@ -326,7 +307,7 @@ fn signing_input(
         typ: &'h str,
         kid: &'h str,
     }
-    let header = Header { alg: algorithm.as_str(), typ, kid };
+    let header = Header { alg: algorithm.into_str(), typ, kid };
     let header = serde_json::to_vec(&header).map_err(Error::Encoding)?;
     let payload = serde_json::to_vec(claims).map_err(Error::Encoding)?;
     let mut input = URL_SAFE_NO_PAD.encode(header);
@@ -385,7 +366,7 @@ mod tests {
             let compact = Compact::parse(&token).expect("compact");
             assert_eq!(compact.header().kid.as_deref(), Some(key.kid()));
             assert_eq!(compact.header().typ.as_deref(), Some("at+jwt"));
-            assert_eq!(compact.header().algorithm.to_string(), key.algorithm().as_str());
+            assert_eq!(compact.header().algorithm.to_string(), key.algorithm().into_str());
             assert!(!compact.header().has_other_fields);
             assert!(compact.verify(&public).is_ok());
         }
@@ -421,7 +402,7 @@ mod tests {
             assert_eq!(key_set::thumbprint(key.public_jwk()).as_deref(), Ok(key.kid()));
             let jwk = key.public_jwk().as_object().expect("object");
             assert_eq!(jwk.keys().collect::<Vec<_>>(), members);
-            assert_eq!((&jwk["use"], &jwk["alg"]), (&json!("sig"), &json!(key.algorithm().as_str())));
+            assert_eq!((&jwk["use"], &jwk["alg"]), (&json!("sig"), &json!(key.algorithm().into_str())));
         }
     }
 

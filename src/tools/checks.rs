@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use strum::VariantArray as _;
+
 use crate::clock::Timestamp;
 use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::state::command::Tool;
@@ -18,7 +20,8 @@ use crate::token::signature_cache::SignatureCache;
 use crate::token::{BodyHash, CertificateDigest, Error};
 
 /// A check. Its name is the same in responses, metrics and audit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Check {
     /// Form, signature, issuer, subject, times, and the binding to a certificate.
     Token,
@@ -40,60 +43,13 @@ pub enum Check {
     Target,
 }
 
-impl Check {
-    /// All checks, in order.
-    pub const ALL: [Self; 9] = [
-        Self::Token,
-        Self::Revocation,
-        Self::Protocol,
-        Self::Audience,
-        Self::Capabilities,
-        Self::BlastRadius,
-        Self::ExecAct,
-        Self::InpHash,
-        Self::Target,
-    ];
-
-    /// Name of contract §5.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Revocation => "revocation",
-            Self::Protocol => "protocol",
-            Self::Audience => "audience",
-            Self::Capabilities => "capabilities",
-            Self::BlastRadius => "blast_radius",
-            Self::ExecAct => "exec_act",
-            Self::InpHash => "inp_hash",
-            Self::Target => "target",
-        }
-    }
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// Outcome of a check that did not fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum CheckOutcome {
     Pass,
     /// The tool does not require the check.
     Skip,
-}
-
-impl CheckOutcome {
-    /// Name of contract §5.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Skip => "skip",
-        }
-    }
 }
 
 /// Outcomes of the checks so far, in order.
@@ -214,8 +170,8 @@ pub fn verify(
     containment: &Containment,
 ) -> Result<Verified, Failure> {
     let credential = authentic.0;
-    let mut trace = CheckTrace::with_capacity(Check::ALL.len());
-    for check in Check::ALL {
+    let mut trace = CheckTrace::with_capacity(Check::VARIANTS.len());
+    for &check in Check::VARIANTS {
         let result = match check {
             // Proven by `Authentic`.
             Check::Token => PASS,

@@ -289,13 +289,13 @@ impl ToolCallVerifier {
         let trace = match outcome {
             Ok(verified) => verified.trace(),
             Err(Error::Failed(failure)) => {
-                self.metrics.verify_check(failure.check.as_str(), "fail");
+                self.metrics.verify_check(failure.check.into_str(), "fail");
                 &failure.trace
             }
             Err(_) => return,
         };
         for (check, outcome) in trace {
-            self.metrics.verify_check(check.as_str(), outcome.as_str());
+            self.metrics.verify_check(check.into_str(), outcome.into_str());
         }
     }
 }
@@ -328,7 +328,7 @@ fn record_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {
         }
         Err(Error::Failed(failure)) => {
             draft.decision = Decision::Deny;
-            draft.check = Some(failure.check.as_str());
+            draft.check = Some(failure.check.into_str());
             draft.notes.clone_from(&failure.reason);
         }
         Err(error) => {

@@ -10,7 +10,8 @@ use crate::outbound::guard::Guard;
 use crate::state::{LeaseProof, State, Stream, StreamStatus};
 
 /// Reason for which a stream delivers nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Obstacle {
     /// Its owner has no `streams.manage`, or lost it.
     #[error("the owner of the stream is not in callers with streams.manage")]
@@ -20,17 +21,6 @@ pub enum Obstacle {
     /// Its endpoint is on this machine, and this node does not push there.
     #[error("endpoint_url is on this machine, and transmitter.allow_loopback_push is off")]
     LoopbackPush,
-}
-
-impl Obstacle {
-    /// Value of the label `result` in `svc_push_total`.
-    pub const fn result(self) -> &'static str {
-        match self {
-            Self::OwnerNotAllowed => "owner_not_allowed",
-            Self::OwnerBlocked => "owner_blocked",
-            Self::LoopbackPush => "loopback_push",
-        }
-    }
 }
 
 /// Whether a caller may own streams, by the configuration of this node.

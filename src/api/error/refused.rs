@@ -481,7 +481,7 @@ impl Refused for verify::Error {
         let Self::Failed(failure) = self else { return None };
         let failed = CheckResult::failed(failure.check);
         let checks = failure.trace.iter().copied().map(CheckResult::of).chain([failed]).collect();
-        Some(FailedCheck { check: failure.check.as_str(), checks })
+        Some(FailedCheck { check: failure.check.into_str(), checks })
     }
 }
 

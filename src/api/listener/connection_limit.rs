@@ -29,7 +29,8 @@ impl Default for Caps {
 }
 
 /// Why a connection gets no permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Error {
     /// The total and the reserve are used up.
     #[error("too many connections")]
@@ -40,18 +41,6 @@ pub enum Error {
     /// The limit of its identity.
     #[error("too many connections with this identity")]
     Identity,
-}
-
-impl Error {
-    /// As a metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Address => "address",
-            Self::Identity => "identity",
-        }
-    }
 }
 
 /// The connections of all listeners of a node. Clones share their counts.

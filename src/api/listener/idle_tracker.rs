@@ -21,7 +21,8 @@ const STALL_SAMPLES: usize = samples_in(limits::WRITE_STALL_TIMEOUT) + 1;
 const WAITING_SLOTS: usize = STALL_SAMPLES + 1;
 
 /// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Ended {
     /// The client closed it, or both ends agreed to.
     Closed,
@@ -45,26 +46,6 @@ pub enum Ended {
     Violation,
     /// The listener stopped.
     Shutdown,
-}
-
-impl Ended {
-    /// As a metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Failed => "failed",
-            Self::FirstRequest => "first_request",
-            Self::Reserve => "reserve",
-            Self::HeaderTimeout => "header_timeout",
-            Self::Idle => "idle",
-            Self::WriteStall => "write_stall",
-            Self::Age => "age",
-            Self::Reload => "reload",
-            Self::Violation => "violation",
-            Self::Shutdown => "shutdown",
-        }
-    }
 }
 
 /// Marks a response, in its extensions, that may take longer than a connection lives, and that its client would have to request

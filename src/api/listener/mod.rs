@@ -41,22 +41,13 @@ pub(crate) use self::head::Violation;
 pub(crate) use self::idle_tracker::Download;
 
 /// The protocol of a listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Kind {
     /// HTTP/1.1 over TCP.
     Plain,
     /// HTTP/2 or HTTP/1.1 over TLS, as the client chooses (RFC 7301).
     Tls(Handshake),
-}
-
-impl Kind {
-    /// As a metric label.
-    const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Tls(_) => "tls",
-        }
-    }
 }
 
 /// The TLS configuration of a listener and the identity of its clients.
@@ -101,7 +92,7 @@ pub async fn serve(
                 connections.spawn(Arc::clone(&context).connection(socket, address, permit));
             }
             // Dropping the socket closes it.
-            Err(reason) => context.metrics.http_connection_refused(reason.as_str()),
+            Err(reason) => context.metrics.http_connection_refused(reason.into_str()),
         }
         while connections.try_join_next().is_some() {}
     }
@@ -151,7 +142,7 @@ impl ListenerContext {
 
     /// Serves one connection to its end.
     async fn connection(self: Arc<Self>, socket: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
-        let open = self.metrics.http_connection(self.kind.as_str());
+        let open = self.metrics.http_connection(self.kind.into_str());
         // Responses are small, and clients wait for each.
         drop(socket.set_nodelay(true));
         let Ok(local_address) = socket.local_addr() else { return };
@@ -179,7 +170,7 @@ impl ListenerContext {
             Kind::Tls(handshake) => Box::pin(self.tls(handshake, socket, accepted)).await,
         };
         if let Some(ended) = ended {
-            self.metrics.http_connection_closed(ended.as_str());
+            self.metrics.http_connection_closed(ended.into_str());
         }
         drop((open, permit));
     }
@@ -207,7 +198,7 @@ impl ListenerContext {
             certificate.as_ref().map(|certificate| self.limiter.acquire_for(&certificate.spiffe_id));
         let _permit = match identity.transpose() {
             Ok(permit) => permit,
-            Err(reason) => return self.refuse(reason.as_str(), &reason),
+            Err(reason) => return self.refuse(reason.into_str(), &reason),
         };
         accepted.peer.channel = Channel::Tls(certificate);
         let changes =

@@ -56,7 +56,8 @@ impl IssuedAgent {
 }
 
 /// Status of an agent at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum AgentStatus {
     /// Neither revoked nor expired.
     Active,
@@ -64,18 +65,6 @@ pub enum AgentStatus {
     Revoked,
     /// It has expired.
     Ended,
-}
-
-impl AgentStatus {
-    /// The word that the API and the command line show.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Revoked => "revoked",
-            Self::Ended => "ended",
-        }
-    }
 }
 
 impl TryFrom<AgentRow> for IssuedAgent {

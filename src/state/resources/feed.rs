@@ -16,32 +16,19 @@ use crate::state::tables::{FEED, Tables, decode};
 /// Row of the meta table: the [`Span`] of the feed.
 pub const SPAN: &[u8] = b"feed";
 
-macro_rules! kinds {
-    ($($name:ident = $text:literal),+) => {
-        /// Type of an event of the live feed.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum FeedKind {
-            $($name),+
-        }
-
-        impl FeedKind {
-            /// Every type.
-            pub const ALL: &[Self] = &[$(Self::$name),+];
-
-            /// Wire value.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text),+
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    Caep = "caep", Signal = "signal", Tool = "tool", Agent = "agent", Stream = "stream", Revocation = "revocation",
-    Key = "key", Cluster = "cluster", Federation = "federation"
+/// Type of an event of the live feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum FeedKind {
+    Caep,
+    Signal,
+    Tool,
+    Agent,
+    Stream,
+    Revocation,
+    Key,
+    Cluster,
+    Federation,
 }
 
 /// An event of the live feed.
@@ -95,7 +82,7 @@ pub fn append_with_id(
 ) -> Result<(), Corrupt> {
     let text = |text: &str| truncate(text, limits::FEED_TEXT_BYTES_MAX).to_owned();
     let row = FeedRow {
-        kind: event.kind.as_str().to_owned(),
+        kind: event.kind.into_str().to_owned(),
         at_millis: now.millis(),
         subject: text(event.subject),
         target: text(event.target),

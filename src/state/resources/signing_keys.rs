@@ -44,7 +44,8 @@ pub struct SigningKeyRecord {
 }
 
 /// State of a key at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum SigningKeyState {
     /// Published, but not old enough to sign.
     Pending,
@@ -63,20 +64,6 @@ pub fn minting_key(keys: &BTreeMap<String, SigningKeyRecord>, node_id: u64) -> O
     let of_node =
         |key: &&SigningKeyRecord| key.node_id == node_id && key.algorithm == SigningAlgorithm::Es256;
     keys.values().filter(of_node).filter(|key| key.is_live()).min_by_key(|key| key.usable_from)
-}
-
-impl SigningKeyState {
-    /// The word that the API and the command line show.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Active => "active",
-            Self::Retired => "retired",
-            Self::Dead => "dead",
-            Self::Tainted => "tainted",
-        }
-    }
 }
 
 /// Time for which signatures of a retired key can be accepted: of a token until it expires, of a security event token,
@@ -186,7 +173,7 @@ fn append_feed_event(
 pub fn write_algorithm(algorithm: SigningAlgorithm) -> String {
     match algorithm {
         SigningAlgorithm::Es256 => String::new(),
-        SigningAlgorithm::Rs256 => algorithm.as_str().to_owned(),
+        SigningAlgorithm::Rs256 => algorithm.into_str().to_owned(),
     }
 }
 

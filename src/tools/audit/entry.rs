@@ -84,13 +84,13 @@ impl Entry {
     #[must_use]
     pub fn of(draft: Draft) -> Self {
         Self {
-            action: Some(draft.action.as_str().to_owned()),
+            action: Some(draft.action.into_str().to_owned()),
             actor: draft.actor,
             caller: draft.caller,
             caller_actor: draft.caller_actor,
             check: draft.check.map(str::to_owned),
             count: draft.count,
-            decision: draft.decision.as_str().to_owned(),
+            decision: draft.decision.into_str().to_owned(),
             jti: draft.jti,
             notes: draft.notes,
             protocol: draft.protocol,
@@ -132,32 +132,6 @@ impl Entry {
     #[must_use]
     pub fn bucket(&self) -> u8 {
         bucket_of(self.caller.as_deref())
-    }
-}
-
-impl Action {
-    /// Wire value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Register => "register",
-            Self::Replace => "replace",
-            Self::Deregister => "deregister",
-            Self::Verify => "verify",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-impl Decision {
-    /// Wire value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Error => "error",
-        }
     }
 }
 

@@ -34,8 +34,9 @@ use crate::state::{self, CallContext, State};
 use crate::telemetry::{FailureLog, Metrics};
 
 /// Audited kind of action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, ToSchema)]
 #[schema(as = AuditAction, rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Action {
     /// A tool was registered.
     Register,
@@ -50,8 +51,9 @@ pub enum Action {
 }
 
 /// Outcome of the action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, ToSchema)]
 #[schema(as = AuditDecision, rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Decision {
     /// Allowed or done.
     Allow,

@@ -253,8 +253,8 @@ impl<'q> Reading<'q> {
 
     fn wants(&self, entry: &Entry) -> bool {
         entry.tool_id == self.tool_id
-            && self.query.decision.is_none_or(|decision| entry.decision == decision.as_str())
-            && self.query.action.is_none_or(|action| entry.action.as_deref() == Some(action.as_str()))
+            && self.query.decision.is_none_or(|decision| entry.decision == decision.into_str())
+            && self.query.action.is_none_or(|action| entry.action.as_deref() == Some(action.into_str()))
             && (self.query.actor.is_none() || self.query.actor == entry.actor)
             && self.since.as_ref().is_none_or(|since| entry.timestamp >= *since)
     }

@@ -136,7 +136,7 @@ impl Writer {
             }
             Job::Note(notes, done) => {
                 let decision = Decision::Error;
-                let entry = Entry { decision: decision.as_str().to_owned(), notes, ..Entry::default() };
+                let entry = Entry { decision: decision.into_str().to_owned(), notes, ..Entry::default() };
                 self.add(group, entry, self.parts.clock.now(), decision, done);
             }
             Job::Seal(done) => {
@@ -225,7 +225,7 @@ impl Writer {
         for (decision, done) in waiting {
             let answer = match &written {
                 Ok(()) => {
-                    self.parts.metrics.audit_entry(decision.as_str());
+                    self.parts.metrics.audit_entry(decision.into_str());
                     Ok(())
                 }
                 Err(_) => Err(Error::Unwritten),

@@ -79,7 +79,7 @@ impl Unsent {
             Self::Unread => "unread",
             Self::Unsigned => "unsigned",
             Self::Stale => "stale",
-            Self::Withheld(obstacle) => obstacle.result(),
+            Self::Withheld(obstacle) => obstacle.into_str(),
         }
     }
 }

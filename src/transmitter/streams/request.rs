@@ -78,7 +78,8 @@ pub struct Delivery {
 }
 
 /// Delivery method of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Method {
     /// We send to the receiver's endpoint (RFC 8935).
     Push,
@@ -90,14 +91,6 @@ impl Method {
     /// The method of a configured stream.
     pub fn of(config: &StreamConfig) -> Self {
         if config.endpoint_url.is_some() { Self::Push } else { Self::Poll }
-    }
-
-    /// Its name in the flat shape.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Push => "push",
-            Self::Poll => "poll",
-        }
     }
 
     /// Its name in the SSF shape.
@@ -206,7 +199,7 @@ pub(super) fn change(
     if input.min_verification_interval.is_some_and(|stated| stated != interval) {
         return Err(Error::invalid("min_verification_interval", "is set by the transmitter; omit it"));
     }
-    if input.status.as_deref().is_some_and(|status| status != current.status.as_str()) {
+    if input.status.as_deref().is_some_and(|status| status != current.status.into_str()) {
         return Err(Error::invalid("status", "is changed with POST /v1/signals/status"));
     }
     if input.reason.is_some() && input.reason != current.reason {

@@ -27,7 +27,8 @@ const OWN: [u8; 16] = [0; 16];
 const WATERMARK_KEY_BYTES: usize = 16;
 
 /// State of a fact. The numbers are hashed, and never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 #[repr(u8)]
 pub enum LedgerState {
     /// Everything issued before the entry is refused.
@@ -41,17 +42,6 @@ pub enum LedgerState {
 }
 
 impl LedgerState {
-    /// The text on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Revoked => "revoked",
-            Self::Blocked => "blocked",
-            Self::Lifted => "lifted",
-            Self::Key => "key",
-        }
-    }
-
     /// From its number.
     #[must_use]
     pub const fn of_byte(byte: u8) -> Option<Self> {

@@ -203,7 +203,7 @@ fn note_hold(
 ) -> Result<bool, Corrupt> {
     let changed = peer.hold(fault);
     if let Some(fault) = super::PeerFault::from_row(fault).filter(|_| changed) {
-        let detail = format!("peer is held: {}", fault.as_str());
+        let detail = format!("peer is held: {}", fault.into_str());
         super::note(tables, time.now, &peer.row.issuer, "", &detail)?;
     }
     Ok(changed)

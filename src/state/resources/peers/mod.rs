@@ -50,7 +50,8 @@ pub fn peer_key(issuer: &str) -> Digest128 {
 }
 
 /// Reason for which a peer is held: its credentials are not judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum PeerFault {
     /// Its log ends before the position that was read.
     RolledBack,
@@ -65,18 +66,6 @@ pub enum PeerFault {
 }
 
 impl PeerFault {
-    /// The text on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::RolledBack => "rolled_back",
-            Self::IncarnationReused => "incarnation_reused",
-            Self::RootDiffers => "root_differs",
-            Self::AwaitsApproval => "awaits_approval",
-            Self::CopyDamaged => "copy_damaged",
-        }
-    }
-
     const fn from_row(fault: command::PeerFault) -> Option<Self> {
         match fault {
             command::PeerFault::Unspecified => None,

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use self::cursor::{DeadLetter, NewDeadLetter, StreamCursor, advance};
 pub use self::filter::{Added, change_subject};
-pub use self::status::{InvalidStreamStatus, StreamStatus, set_status};
+pub use self::status::{StreamStatus, set_status};
 
 use super::events::{SecurityEvent, VERIFICATION};
 use super::feed::{self, FeedKind, NewFeedEvent};

@@ -1,7 +1,5 @@
 //! Status of a stream, and its author: receiver or transmitter.
 
-use std::str::FromStr;
-
 use serde_json::Map;
 
 use super::cursor::cursor_of;
@@ -15,7 +13,8 @@ use crate::state::tables::{EntryTime, Tables};
 use crate::state::{Error, OnBehalf, State};
 
 /// Status of a stream (SSF 1.0, stream status).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum StreamStatus {
     /// Events are delivered.
     Enabled,
@@ -26,16 +25,6 @@ pub enum StreamStatus {
 }
 
 impl StreamStatus {
-    /// The word on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Enabled => "enabled",
-            Self::Paused => "paused",
-            Self::Disabled => "disabled",
-        }
-    }
-
     /// Decodes the status in a row or a command.
     pub(super) fn read(status: i32) -> Result<Self, Corrupt> {
         match command::StreamStatus::try_from(status) {
@@ -54,20 +43,6 @@ impl From<StreamStatus> for command::StreamStatus {
             StreamStatus::Paused => Self::StreamPaused,
             StreamStatus::Disabled => Self::StreamDisabled,
         }
-    }
-}
-
-/// The text is not a status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be enabled, paused or disabled")]
-pub struct InvalidStreamStatus;
-
-impl FromStr for StreamStatus {
-    type Err = InvalidStreamStatus;
-
-    fn from_str(text: &str) -> Result<Self, InvalidStreamStatus> {
-        let all = [Self::Enabled, Self::Paused, Self::Disabled];
-        all.into_iter().find(|status| status.as_str() == text).ok_or(InvalidStreamStatus)
     }
 }
 
@@ -109,13 +84,13 @@ pub fn set_status(
         row.owes_update = false;
         outbox::append_for(tables, time, updated(&command.stream_id, reason), &command.stream_id)?;
     }
-    put(tables, time.now, row, status.as_str())
+    put(tables, time.now, row, status.into_str())
 }
 
 /// The `stream-updated` event of SSF 1.0: the present status, and the transmitter's reason for the change.
 fn updated(stream_id: &str, reason: String) -> command::SecurityEvent {
     let mut claims = Map::new();
-    claims.insert("status".to_owned(), StreamStatus::Enabled.as_str().into());
+    claims.insert("status".to_owned(), StreamStatus::Enabled.into_str().into());
     if !reason.is_empty() {
         claims.insert("reason".to_owned(), reason.into());
     }

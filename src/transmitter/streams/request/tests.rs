@@ -120,9 +120,9 @@ fn echoed(stream: &Stream) -> StreamInput {
         events_supported: Some(texts(&EVENTS_SUPPORTED)),
         events_requested: Some(config.events_requested.clone()),
         events_delivered: Some(config.events_delivered.clone()),
-        status: some(stream.status.as_str()),
+        status: some(stream.status.into_str()),
         reason: stream.reason.clone(),
-        delivery_method: some(method.as_str()),
+        delivery_method: some(method.into_str()),
         endpoint_url: Some(url.clone()),
         delivery: delivery(method.urn(), Some(&url)),
         min_verification_interval: Some(limits::VERIFICATION_INTERVAL_MIN.as_secs()),
@@ -473,7 +473,7 @@ proptest! {
         let in_flat = StreamInput {
             iss: some(ISSUER),
             aud: some(OWNER),
-            delivery_method: some(method.as_str()),
+            delivery_method: some(method.into_str()),
             endpoint_url: url.map(str::to_owned),
             ..common.clone()
         };
