@@ -20,16 +20,14 @@ impl<M: Machine> Handle<M> {
     }
 
     async fn until_core_failed(&self) -> String {
-        let mut metrics = self.raft.metrics();
-        loop {
-            let running = metrics.borrow_watched().running_state.clone();
-            if let Err(fatal) = running {
-                return fatal.to_string();
-            }
-            if metrics.changed().await.is_err() {
-                return "Raft has stopped".to_owned();
-            }
+        let metrics = self.raft.metrics();
+        let failure = || metrics.borrow_watched().running_state.as_ref().err().map(ToString::to_string);
+        if let Some(failure) = failure() {
+            return failure;
         }
+        // Not by these metrics: every entry and every read changes them.
+        self.until_stopped().await;
+        failure().unwrap_or_else(|| "Raft has stopped".to_owned())
     }
 
     /// Awaits a call of openraft, at most until its core fails. Every call that may be cancelled goes this way:
