@@ -525,11 +525,25 @@ fn find_series(series: &str, files: &BTreeMap<String, String>) -> Result<(), Str
         let mut product = files.iter().filter(|(path, _)| {
             path.starts_with("src/") && !path.contains("/tests") && *path != "src/limits.rs"
         });
-        if !is_status && !product.any(|(_, text)| product_part(text).contains(value)) {
+        let has_value = |text: &str| text.contains(value) || derives_name(text, value.trim_matches('"'));
+        if !is_status && !product.any(|(_, text)| has_value(product_part(text))) {
             return Err(format!("no product file contains {value}"));
         }
     }
     Ok(())
+}
+
+/// Whether a variant in the source has this name by `strum::IntoStaticStr`.
+fn derives_name(source: &str, name: &str) -> bool {
+    let capitalized = |word: &str| {
+        let (first, rest) = word.split_at_checked(1).unwrap_or_default();
+        first.to_uppercase() + rest
+    };
+    let variant: String = name.split('_').map(capitalized).collect();
+    let is_variant = |line: &str| {
+        line.trim_start().strip_prefix(&variant).is_some_and(|rest| rest.starts_with([',', '(', ' ']))
+    };
+    source.contains("strum::IntoStaticStr") && source.lines().any(is_variant)
 }
 
 // --- reference page of the limits --------------------------------------------------------------
@@ -816,6 +830,7 @@ fn limits_page_has_name_value_reason_and_metric() {
 fn limit_with_an_unknown_metric_is_reported() {
     let files: BTreeMap<String, String> = [
         ("src/a/mod.rs", "close(\"late\");\n\n#[cfg(test)]\nmod tests {\n    fn f() { close(\"early\") }\n}"),
+        ("src/b.rs", "#[derive(strum::IntoStaticStr)]\nenum B {\n    TooLate,\n}"),
         ("src/limits.rs", "/// Metric: `svc_x_total{reason=\"early\"}`"),
         (
             "src/telemetry/metrics/table.rs",
@@ -829,6 +844,7 @@ fn limit_with_an_unknown_metric_is_reported() {
         "/// Reason.",
         "/// Reason.\n/// Metric: `svc_y`.",
         "/// Reason. Metric: `svc_x_total{reason=\"late\",status=\"408\"}`, `svc_y`.",
+        "/// Reason. Metric: `svc_x_total{reason=\"too_late\"}`.",
     ] {
         assert_eq!(violations(good), Vec::<String>::new(), "{good}");
     }
@@ -838,6 +854,7 @@ fn limit_with_an_unknown_metric_is_reported() {
         ("/// R. Metric: `svc_x`.", "svc_x: there is no such metric"),
         ("/// R. Metric: `svc_y{reason=\"late\"}`.", "it has no label reason"),
         ("/// R. Metric: `svc_x_total{reason=\"early\"}`.", "no product file contains \"early\""),
+        ("/// R. Metric: `svc_x_total{reason=\"too_soon\"}`.", "no product file contains \"too_soon\""),
         ("/// R. Metric: `svc_x_total{reason}`.", "a label without a value"),
     ] {
         let found = violations(bad);
