@@ -17,7 +17,6 @@ const TICKS_SECS: f64 = 0.025;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     Workers,
-    AuditWriter,
     LogWriter,
     LogLines,
     RocksDb,
@@ -27,20 +26,12 @@ pub enum Group {
 }
 
 impl Group {
-    pub const ALL: [Self; 7] = [
-        Self::Workers,
-        Self::AuditWriter,
-        Self::LogWriter,
-        Self::LogLines,
-        Self::RocksDb,
-        Self::Other,
-        Self::Ended,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Workers, Self::LogWriter, Self::LogLines, Self::RocksDb, Self::Other, Self::Ended];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Workers => "tokio workers",
-            Self::AuditWriter => "audit-writer",
             Self::LogWriter => "log-writer",
             Self::LogLines => "log-lines",
             Self::RocksDb => "RocksDB",
@@ -53,7 +44,6 @@ impl Group {
     fn of(name: &str) -> Self {
         match name {
             "tokio-rt-worker" => Self::Workers,
-            "audit-writer" => Self::AuditWriter,
             "log-writer" => Self::LogWriter,
             "log-lines" => Self::LogLines,
             name if name.starts_with("rocksdb:") => Self::RocksDb,
@@ -150,7 +140,6 @@ mod tests {
     fn threads_are_grouped_by_name() {
         for (name, group) in [
             ("tokio-rt-worker", Group::Workers),
-            ("audit-writer", Group::AuditWriter),
             ("log-writer", Group::LogWriter),
             ("log-lines", Group::LogLines),
             ("rocksdb:low", Group::RocksDb),
@@ -184,11 +173,11 @@ mod tests {
     fn work_counts_for_the_group_of_its_thread() {
         let own = [std::process::id()];
         let before = Counters::now(&own).expect("counters");
-        let (end, thread) = work("audit-writer", Duration::from_millis(100));
+        let (end, thread) = work("log-writer", Duration::from_millis(100));
         let used = Counters::now(&own).expect("counters").since(&before);
-        assert!(used.of(Group::AuditWriter) > 0.0 && used.of(Group::AuditWriter) < 0.2);
+        assert!(used.of(Group::LogWriter) > 0.0 && used.of(Group::LogWriter) < 0.2);
         assert!(used.of(Group::RocksDb).abs() < f64::EPSILON);
-        assert!(used.all() >= used.of(Group::AuditWriter));
+        assert!(used.all() >= used.of(Group::LogWriter));
         drop(end);
         thread.join().expect("ended");
     }

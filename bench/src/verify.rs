@@ -27,8 +27,6 @@ const TOOLS: u64 = 1000;
 const TOKENS: usize = 64;
 /// Upper bound of verifications of new tokens per second and core; a measurement ends when they are used.
 const PER_SEC_MAX: u32 = 8_000;
-/// The thread that writes audit entries.
-const AUDIT_WRITER: &str = "audit-writer";
 /// The thread that writes the log, which contains only audit blocks here.
 const LOG_WRITER: &str = "log-writer";
 const CALLER: &str = "gateway";
@@ -128,7 +126,6 @@ impl Totals {
         let mut table = Table::new(&["written", "bytes for each of the verifications"]);
         let grown = after.data_bytes.saturating_sub(self.data_bytes);
         for (name, bytes) in [
-            ("to the journal of the audit", each(by(AUDIT_WRITER))),
             ("to the log, in blocks", each(by(LOG_WRITER))),
             ("by which the data directory has grown, log and state", each(grown)),
             ("verifications", verifications.to_string()),

@@ -26,13 +26,12 @@ pub(super) struct Replica {
     pub(super) background: JoinSet<()>,
     /// Log writer and disk watchdog.
     threads: Vec<thread::JoinHandle<()>>,
-    audit: Option<(Audit, thread::JoinHandle<()>)>,
+    audit: Option<(Audit, JoinSet<()>)>,
     closed: cluster::Closed,
 }
 
 impl Replica {
     /// Opens the audit; only after recovery, which restores the position of its last block.
-    #[expect(clippy::disallowed_methods, reason = "the one thread that writes the audit")]
     pub(super) fn start_audit(
         &mut self,
         config: &Config,
@@ -47,10 +46,10 @@ impl Replica {
             state: self.state.clone(),
             metrics: metrics.clone(),
         })?;
-        let thread = thread::Builder::new().name("audit-writer".to_owned()).spawn(writer);
-        let thread = thread.map_err(audit::ShipError::Journal)?;
+        let mut writing = JoinSet::new();
+        writing.spawn(writer);
         self.background.spawn(audit.clone().follow());
-        self.audit = Some((audit.clone(), thread));
+        self.audit = Some((audit.clone(), writing));
         Ok(audit)
     }
 
@@ -73,9 +72,12 @@ impl Replica {
 
     async fn end(mut self) -> Result<(), Error> {
         let audited = match self.audit.take() {
-            Some((audit, writer)) => {
+            Some((audit, mut writing)) => {
                 audit.end().await;
-                wait_for_thread(writer).await
+                match writing.join_next().await {
+                    None | Some(Ok(())) => Ok(()),
+                    Some(Err(error)) => Err(Error::ReplicaFailed(format!("audit writer: {error}"))),
+                }
             }
             None => Ok(()),
         };

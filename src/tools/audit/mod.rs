@@ -195,7 +195,7 @@ impl Audit {
     ///
     /// # Errors
     /// If the journal or a row cannot be read.
-    pub fn open(parts: Parts<'_>) -> Result<(Self, impl FnOnce() + Send + use<>), ShipError> {
+    pub fn open(parts: Parts<'_>) -> Result<(Self, impl Future<Output = ()> + Send + use<>), ShipError> {
         let Parts { directory, node, seed, clock, state, metrics } = parts;
         let done = state.last_audit_block()?.segment;
         let Opened { directory, last, missing } = Directory::open(directory, done)?;
@@ -227,7 +227,7 @@ impl Audit {
         let denials = Arc::new(Denials::new(clock));
         let audit =
             Self { queue, backlog, denials, shipper, shipments: Arc::default(), readers, failures, state };
-        Ok((audit, move || writer.run(jobs)))
+        Ok((audit, writer.run(jobs)))
     }
 
     /// Ships all entries recorded before the call, and waits until they are applied on this node.

@@ -23,7 +23,7 @@ struct Harness {
     node: TestNode,
     audit: Audit,
     metrics: Metrics,
-    writer: std::thread::JoinHandle<()>,
+    writer: tokio::task::JoinHandle<()>,
 }
 
 fn journal_of(directory: &TempDir) -> PathBuf {
@@ -37,8 +37,8 @@ async fn start() -> Harness {
     Harness { node, audit, metrics, writer }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the writer needs its thread here as in the product")]
-fn open(node: &TestNode, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<()>) {
+#[expect(clippy::disallowed_methods, reason = "the writer is a task here as in the product")]
+fn open(node: &TestNode, metrics: &Metrics) -> (Audit, tokio::task::JoinHandle<()>) {
     let (audit, writer) = Audit::open(Parts {
         directory: &journal_of(&node.directory),
         node: "unit".into(),
@@ -48,21 +48,21 @@ fn open(node: &TestNode, metrics: &Metrics) -> (Audit, std::thread::JoinHandle<(
         metrics: metrics.clone(),
     })
     .expect("opens");
-    (audit, std::thread::spawn(writer))
+    (audit, tokio::spawn(writer))
 }
 
 impl Harness {
     async fn end(self) {
         let Self { node, audit, writer, .. } = self;
         drop(audit);
-        writer.join().expect("the writer ends");
+        writer.await.expect("the writer ends");
         node.end().await;
     }
 
     /// Ends without shipping, as a killed process would, and opens the journal again.
     async fn kill(mut self) -> Self {
         drop(self.audit.queue.send(Job::End).await);
-        self.writer.join().expect("writer");
+        self.writer.await.expect("writer");
         (self.audit, self.writer) = open(&self.node, &self.metrics);
         self
     }

@@ -103,13 +103,15 @@ impl Writer {
     }
 
     /// Runs until [`Job::End`], or until no sender is left.
-    pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+    pub async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut group = Group::default();
-        while let Some(first) = jobs.blocking_recv() {
+        while let Some(first) = jobs.recv().await {
+            // Requests that are ready on this thread add their entries to the same write.
+            tokio::task::yield_now().await;
             let mut next = Some(first);
             while let Some(job) = next {
                 if self.take(job, &mut group) {
-                    return self.finish(&mut jobs, &mut group);
+                    return self.finish(&mut jobs, &mut group).await;
                 }
                 next = jobs.try_recv().ok();
             }
@@ -118,9 +120,9 @@ impl Writer {
     }
 
     /// Writes the rest of the queue, including jobs of senders that hold a reserved slot; ends when no slot is held.
-    fn finish(&mut self, jobs: &mut mpsc::Receiver<Job>, group: &mut Group) {
+    async fn finish(&mut self, jobs: &mut mpsc::Receiver<Job>, group: &mut Group) {
         jobs.close();
-        while let Some(job) = jobs.blocking_recv() {
+        while let Some(job) = jobs.recv().await {
             self.take(job, group);
             // The waiting caller may hold the next slot.
             self.write(group);
@@ -263,6 +265,7 @@ fn cut(text: &mut String, bytes_max: usize) {
 mod tests {
     use std::time::Duration;
 
+    use futures::executor::block_on;
     use tempfile::TempDir;
 
     use super::*;
@@ -337,7 +340,7 @@ mod tests {
         /// Runs all queued jobs.
         fn run(self) -> (TempDir, Directory) {
             self.queue.try_send(Job::End).expect("room");
-            self.writer.run(self.jobs);
+            block_on(self.writer.run(self.jobs));
             (self.outer, self.directory)
         }
     }
@@ -401,7 +404,7 @@ mod tests {
         let Harness { outer: _outer, directory, queue, jobs, writer } = harness();
         let slot = queue.clone().try_reserve_owned().expect("room");
         queue.try_send(Job::End).expect("room");
-        let running = std::thread::spawn(|| writer.run(jobs));
+        let running = std::thread::spawn(|| block_on(writer.run(jobs)));
         // A closed queue means that the writer is ending.
         while !queue.is_closed() {
             std::thread::yield_now();
