@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{JWT, Minted, NOW_SECS, Node, REPORTER, TOOL, credential, with};
+use crate::support::{JWT, Minted, NOW_SECS, Node, REPORTER, Response, TOOL, credential, with};
 
 fn bound(token: &str, nonce: &str) -> Value {
     let scope = json!({"htm": "POST", "htu": "https://tools.example/sql", "nonce": nonce});
@@ -196,9 +196,21 @@ async fn node_with_used_token() -> (Node, Value) {
     (node, request)
 }
 
+/// Sends a request, again a second later while the node has no lease: a step of its clock voids it.
+async fn post(node: &Node, path: &str, body: &Value) -> Response {
+    for _ in 0..10 {
+        let answer = node.post(path, body).await;
+        if answer.status != 503 {
+            return answer;
+        }
+        node.advance_secs(1);
+    }
+    panic!("no lease");
+}
+
 async fn write_an_entry(node: &Node, tool_id: &str) {
-    let tool = json!({"tool_id": tool_id, "name": "another"});
-    assert_eq!(node.post("/v1/tools", &tool).await.status, 201);
+    let answer = post(node, "/v1/tools", &json!({"tool_id": tool_id, "name": "another"})).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
 /// Attack: the clocks are set back by an hour, which ends the retention of the use by elapsed time, and forward again.
@@ -225,8 +237,7 @@ async fn used_token_has_ended_when_the_clock_was_ahead() {
     let (node, request) = node_with_used_token().await;
     node.clock.shift(3_600_000);
     write_an_entry(&node, "ahead").await;
-    node.clock.shift(-3_600_000);
-    assert_eq!(node.now_secs(), NOW_SECS);
-    let again = node.post("/v1/mcp/verify", &request).await;
+    node.clock.shift((NOW_SECS - node.now_secs()) * 1000);
+    let again = post(&node, "/v1/mcp/verify", &request).await;
     again.is_refused(403, "access_denied", "token expired");
 }
