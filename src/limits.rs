@@ -856,7 +856,7 @@ pub const NONCES_MAX: u64 = 20_000_000;
 /// Maximum retained nonces per caller; beyond it: 429.
 /// Metric: `svc_exchange_total{result="too_many"}`.
 pub const NONCES_PER_CALLER_MAX: u64 = 10_000_000;
-/// Retention of a used execution-scoped token, in log time from its use: until five minutes after its
+/// Retention of a used execution-scoped token, in elapsed time from its use: until five minutes after its
 /// `exp`, which is at most [`EXECUTION_TOKEN_LIFETIME`] and [`LEEWAY`] ahead.
 /// Metric: `svc_http_requests_total{status="403"}`.
 pub const USED_TOKEN_RETENTION: Duration = Duration::from_secs(30 + 5 + 300);

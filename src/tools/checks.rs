@@ -66,14 +66,6 @@ pub struct Failure {
     pub trace: CheckTrace,
 }
 
-impl Failure {
-    /// Failure of check 1 for a token that has expired in log time.
-    #[must_use]
-    pub fn expired() -> Self {
-        Self { check: Check::Token, reason: token_reason(&Error::Expired), trace: Vec::new() }
-    }
-}
-
 /// Keys and rules for the signature of a token.
 pub struct Keys<'k> {
     pub fabric: Fabric<'k>,

@@ -276,9 +276,6 @@ impl ToolCallVerifier {
     ) -> Result<RevocationStatus, Error> {
         let is_spent =
             execution.map(|execution| self.state.is_spent(execution, caller.idempotency)).transpose()?;
-        if execution.is_some() && self.state.has_ended(credential.exp())? {
-            return Err(Error::Failed(Failure::expired()));
-        }
         let is_revoked = match self.own_tokens.judge(fresh, credential) {
             Ok(()) => false,
             Err(refused @ Refused::Unjudged { .. }) => return Err(Error::Peer(refused)),

@@ -60,8 +60,7 @@ pub fn record_exchange(
     Ok(Reply::Minted(token))
 }
 
-/// Uses up a token. `now` is log time: with [`State::has_ended`], a token ends before the record of its use is deleted, however
-/// the clocks are set.
+/// Uses up a token.
 pub fn spend_token(tables: &mut Tables<'_>, now: Timestamp, command: &SpendToken) -> Result<Reply, Corrupt> {
     let (token, owner) = (digest(&command.token)?, digest(&command.owner)?);
     if TOKENS.find(tables, now, &token)?.is_some() {
@@ -87,22 +86,13 @@ impl State {
     pub fn is_spent(&self, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
         is_spent(self.cluster.view(), token, idempotency)
     }
-
-    /// Whether an execution-scoped token with this `exp` has ended in log time, so that the record of its use may be deleted.
-    /// Asked after [`Self::is_spent`].
-    ///
-    /// # Errors
-    /// [`Error::Damaged`].
-    pub fn has_ended(&self, exp: Timestamp) -> Result<bool, Error> {
-        Ok(exp <= Tables::new(self.cluster.view()).log_time()?)
-    }
 }
 
 fn is_spent(view: &dyn View, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
     let tables = Tables::new(view);
     let now = tables.elapsed()?;
     // Entries are applied meanwhile. The token is read first: one entry writes it and the key.
-    let is_spent = TOKENS.find(&tables, tables.log_time()?, &token)?.is_some();
+    let is_spent = TOKENS.find(&tables, now, &token)?.is_some();
     let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
     if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
         let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
