@@ -1,5 +1,9 @@
 //! The end of openraft's core: its failure, which ends the process, and calls to a core that has failed.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use openraft::async_runtime::watch::WatchReceiver as _;
@@ -22,12 +26,17 @@ impl<M: Machine> Handle<M> {
     async fn until_core_failed(&self) -> String {
         let metrics = self.raft.metrics();
         let failure = || metrics.borrow_watched().running_state.as_ref().err().map(ToString::to_string);
-        if let Some(failure) = failure() {
-            return failure;
-        }
-        // Not by these metrics: every entry and every read changes them.
-        self.until_stopped().await;
-        failure().unwrap_or_else(|| "Raft has stopped".to_owned())
+        // The core states its failure before it closes the channel of a call, so the failure is looked for at each poll. No
+        // change of the metrics is awaited: every entry and every read causes one.
+        let mut stopped = pin!(self.until_stopped());
+        poll_fn(|context| match failure() {
+            Some(failure) => Poll::Ready(failure),
+            None => {
+                let failure = |()| failure().unwrap_or_else(|| "Raft has stopped".to_owned());
+                stopped.as_mut().poll(context).map(failure)
+            }
+        })
+        .await
     }
 
     /// Awaits a call of openraft, at most until its core fails. Every call that may be cancelled goes this way:
