@@ -1,7 +1,7 @@
 //! `bench verify`: the processor time of verifications beside that of a floor server, which verifies one signature; and
 //! the cost of auditing them.
 //!
-//! The audit cannot be switched off. Its cost is that of the two threads that write it, and a part of the workers.
+//! The audit cannot be switched off. Its cost is a part of the workers, and the thread that writes the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

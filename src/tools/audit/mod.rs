@@ -2,7 +2,7 @@
 //! returned, and is then shipped through the log in blocks, so that any node serves it.
 //!
 //! [`entry`]: the format. [`PendingEntry`]: an entry begun before its action. `denials`: equal ones become
-//! one entry. `writer`: the thread that appends to the journal. `shipper`: from the journal to the log.
+//! one entry. `writer`: the task that appends to the journal. `shipper`: from the journal to the log.
 //! [`trail`]: reads. [`chain`]: offline verification.
 
 pub mod chain;
@@ -190,8 +190,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens the journal, whose unshipped entries are shipped next. Also returns the writer: it needs its own thread and
-    /// ends after [`Audit::end`].
+    /// Opens the journal, whose unshipped entries are shipped next. Also returns the writer, which ends after
+    /// [`Audit::end`].
     ///
     /// # Errors
     /// If the journal or a row cannot be read.

@@ -1,8 +1,10 @@
-//! The thread that writes this node's audit: it links every entry to its predecessor, and appends all that are queued
+//! The task that writes this node's audit: it links every entry to its predecessor, and appends all that are queued
 //! in one write.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
+use std::task::Poll;
 
 use aws_lc_rs::digest;
 use tokio::sync::{mpsc, oneshot};
@@ -77,6 +79,8 @@ pub struct Writer {
     failures: FailureLog<&'static str>,
 }
 
+/// Jobs between two turns of other tasks.
+const JOBS_PER_TURN: usize = 256;
 /// Name of the journal in log lines.
 pub(super) const JOURNAL: &str = "audit journal";
 
@@ -84,6 +88,19 @@ impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("journal", &self.parts.journal).finish_non_exhaustive()
     }
+}
+
+/// Lets the tasks run that are ready on this thread. Unlike `tokio::task::yield_now`, another thread may go on with this task.
+async fn behind_ready_tasks() {
+    let mut is_behind = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_behind, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Entries of one write.
@@ -104,18 +121,24 @@ impl Writer {
 
     /// Runs until [`Job::End`], or until no sender is left.
     pub async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut group = Group::default();
+        let (mut group, mut ready) = (Group::default(), Vec::new());
         while let Some(first) = jobs.recv().await {
-            // Requests that are ready on this thread add their entries to the same write.
-            tokio::task::yield_now().await;
-            let mut next = Some(first);
-            while let Some(job) = next {
-                if self.take(job, &mut group) {
-                    return self.finish(&mut jobs, &mut group).await;
-                }
-                next = jobs.try_recv().ok();
+            // Requests that are ready meanwhile add their entries to the same write.
+            behind_ready_tasks().await;
+            ready.push(first);
+            while ready.len() < JOBS_PER_TURN
+                && let Ok(job) = jobs.try_recv()
+            {
+                ready.push(job);
+            }
+            let mut is_ended = false;
+            for job in ready.drain(..) {
+                is_ended |= self.take(job, &mut group);
             }
             self.write(&mut group);
+            if is_ended {
+                return self.finish(&mut jobs, &mut group).await;
+            }
         }
     }
 
