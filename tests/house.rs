@@ -541,9 +541,13 @@ fn derives_name(source: &str, name: &str) -> bool {
     };
     let variant: String = name.split('_').map(capitalized).collect();
     let is_variant = |line: &str| {
-        line.trim_start().strip_prefix(&variant).is_some_and(|rest| rest.starts_with([',', '(', ' ']))
+        line.strip_prefix("    ")
+            .and_then(|line| line.strip_prefix(&variant))
+            .is_some_and(|rest| rest.starts_with([',', '(', ' ']))
     };
-    source.contains("strum::IntoStaticStr") && source.lines().any(is_variant)
+    let deriving = source.split("strum::IntoStaticStr").skip(1);
+    let bodies = deriving.filter_map(|rest| rest.split_once("enum ")?.1.split("\n}").next());
+    bodies.flat_map(str::lines).any(is_variant)
 }
 
 // --- reference page of the limits --------------------------------------------------------------
