@@ -29,12 +29,12 @@ impl<M: Machine> Handle<M> {
         // The core states its failure before it closes the channel of a call, so the failure is looked for at each poll. No
         // change of the metrics is awaited: every entry and every read causes one.
         let mut stopped = pin!(self.until_stopped());
-        poll_fn(|context| match failure() {
-            Some(failure) => Poll::Ready(failure),
-            None => {
-                let failure = |()| failure().unwrap_or_else(|| "Raft has stopped".to_owned());
-                stopped.as_mut().poll(context).map(failure)
+        poll_fn(|context| {
+            if let Some(failure) = failure() {
+                return Poll::Ready(failure);
             }
+            let stopped = stopped.as_mut().poll(context);
+            stopped.map(|()| failure().unwrap_or_else(|| "Raft has stopped".to_owned()))
         })
         .await
     }
