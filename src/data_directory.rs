@@ -35,7 +35,7 @@ impl Restore {
 }
 
 /// Mode that the data of a directory belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Mode {
     /// Callers are authenticated.
@@ -104,12 +104,12 @@ pub enum Error {
         path: PathBuf,
     },
     /// The data belongs to the other mode.
-    #[error("data directory {}: holds {found} data, and node.mode is {}; take another directory, or change the mode, and start again", path.display(), wanted.into_str())]
+    #[error("data directory {}: holds {found} data, and node.mode is {wanted}; take another directory, or change the mode, and start again", path.display())]
     OtherMode {
         /// Path of the directory.
         path: PathBuf,
-        /// Content of the mode file.
-        found: String,
+        /// Mode of the data.
+        found: Mode,
         /// Configured mode.
         wanted: Mode,
     },
@@ -245,20 +245,20 @@ fn check_mode(path: &Path, mode: Mode) -> Result<(), Error> {
     let unusable = |source| Error::Unusable { path: path.to_owned(), source };
     let file = path.join(MODE_FILE);
     let found = match fs::read(&file) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+        Ok(bytes) => {
+            let known = String::from_utf8_lossy(&bytes).trim().parse();
+            known.map_err(|_| Error::UnknownMode { path: file.clone() })?
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Data without a mode file may be production data.
             if path.join("raft").exists() {
                 return Err(Error::NoMode { path: file });
             }
-            mode.into_str().to_owned()
+            mode
         }
         Err(error) => return Err(unusable(error)),
     };
-    if found.parse::<Mode>().is_err() {
-        return Err(Error::UnknownMode { path: file });
-    }
-    if found != mode.into_str() {
+    if found != mode {
         return Err(Error::OtherMode { path: path.to_owned(), found, wanted: mode });
     }
     cluster::replace_file(&file, format!("{found}\n").as_bytes()).map_err(unusable)

@@ -369,8 +369,8 @@ fn entries(bounds: &Bounds, entries: Vec<SyncEntry>) -> Result<Vec<Entry>, Malfo
 }
 
 fn entry(entry: &SyncEntry) -> Result<Entry, Malformed> {
-    let state = state_of(&entry.state)
-        .ok_or_else(|| malformed("entries.state", "must be revoked, key, blocked or lifted"))?;
+    let unknown = |_| malformed("entries.state", "must be revoked, key, blocked or lifted");
+    let state: LedgerState = entry.state.parse().map_err(unknown)?;
     let digest = |field, text: &str| {
         text.parse::<Digest128>().map_err(|_| malformed(field, "must be 16 bytes in base64url"))
     };
@@ -388,11 +388,6 @@ fn entry(entry: &SyncEntry) -> Result<Entry, Malformed> {
         )?;
     }
     Ok(Entry { n: entry.n, epoch: entry.e, state, id, by })
-}
-
-fn state_of(text: &str) -> Option<LedgerState> {
-    use LedgerState as S;
-    [S::Revoked, S::Blocked, S::Lifted, S::Key].into_iter().find(|state| state.into_str() == text)
 }
 
 /// Whether `id` is the digest of a fact, by the names of kinds that a ledger uses. A token and its family have one name.

@@ -19,8 +19,8 @@ use crate::state::{EventId, FeedEvent, FeedKind};
 
 /// Every event type (contract §7).
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    let activities = [ActivityKind::Exchange, ActivityKind::Denial].map(|kind| kind.into_str());
-    activities.into_iter().chain(FeedKind::VARIANTS.iter().map(FeedKind::into_str))
+    let activities = ActivityKind::VARIANTS.iter().map(ActivityKind::into_str);
+    activities.chain(FeedKind::VARIANTS.iter().map(FeedKind::into_str))
 }
 
 /// The static name of a type.
@@ -93,7 +93,9 @@ pub struct Activity {
     pub duration: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantArray,
+)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivityKind {

@@ -27,7 +27,7 @@ const OWN: [u8; 16] = [0; 16];
 const WATERMARK_KEY_BYTES: usize = 16;
 
 /// State of a fact. The numbers are hashed, and never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 #[repr(u8)]
 pub enum LedgerState {
