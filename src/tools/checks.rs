@@ -19,7 +19,7 @@ use crate::token::key_set::VerifyingKey;
 use crate::token::signature_cache::SignatureCache;
 use crate::token::{BodyHash, CertificateDigest, Error};
 
-/// A check. Its name is the same in responses, metrics and audit.
+/// A check; they run in this order. Its name is the same in responses, metrics and audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::Display, strum::VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Check {

@@ -415,7 +415,9 @@ mod tests {
         let harness = harness();
         harness.queue.try_send(Job::End).expect("room");
         let answer = harness.ask(draft("a", START));
-        let (_outer, directory) = harness.run();
+        let Harness { outer: _outer, directory, queue, jobs, writer } = harness;
+        drop(queue);
+        block_on(writer.run(jobs));
         answer.blocking_recv().expect("answered").expect("written");
         assert_eq!(entries(&directory, 1).len(), 1);
     }
