@@ -55,6 +55,12 @@ start eu 8693
 start us 9693
 run link ./link.sh --rtt-ms "${LINK_RTT_MS:-75}"
 until_healthy "$program" 8693 8703 8713 9693 9703 9713
+as_operator=(--server https://localhost:9694 --ca us/pki/ca.pem --cert us/pki/operator.pem --key us/pki/operator-key.pem)
+# A node is healthy before its first response from a peer.
+until "$program" federation status "${as_operator[@]}" | grep -qw live; do
+  jobs -rp | grep -q . || exit 1
+  sleep 0.2
+done
 cat <<END
 
 The region eu: https://localhost:8694 (process ${processes[0]}), :8704 (${processes[1]}) and :8714 (${processes[2]}).
@@ -62,7 +68,7 @@ The region us: https://localhost:9694 (process ${processes[3]}), :9704 (${proces
 us reads the ledger of eu over a link (process $process) with a round trip of ${LINK_RTT_MS:-75} ms.
 Data and certificates are in $directory. docs/guide/federation.md continues there; for example:
 
-  trust-fabric federation status --server https://localhost:9694 --ca us/pki/ca.pem --cert us/pki/operator.pem --key us/pki/operator-key.pem
+  trust-fabric federation status ${as_operator[*]}
   kill $process           # cuts the link; ./link.sh opens it again
   kill -STOP $process     # makes it silent, until kill -CONT
   kill -KILL ${processes[3]}     # the other two nodes of us go on

@@ -1,5 +1,6 @@
 """Sessions of a guide: its `console` blocks, whose commands are run in one shell and whose output is compared."""
 
+import difflib
 import os
 import re
 import subprocess
@@ -51,13 +52,19 @@ def run_commands(commands, home):
     return [output.splitlines() for output in outputs]
 
 
+def difference(command, stated, seen):
+    """A command with its differing lines, `-` before those of the page and `+` before those that it printed."""
+    lines = difflib.ndiff(masked(stated), masked(seen))
+    return "\n".join([f"$ {command}", *(line for line in lines if line[0] in "-+")])
+
+
 def check(section, home):
     """Runs the commands of a section; exits if the output of one differs from the page."""
     stated = session(section)
     assert stated, "the section has no commands"
     printed = run_commands([command for command, _ in stated], home)
-    differ = [command for (command, lines), seen in zip(stated, printed) if masked(lines) != masked(seen)]
+    differ = [(command, lines, seen) for (command, lines), seen in zip(stated, printed) if masked(lines) != masked(seen)]
     if differ:
         say("".join(f"$ {command}\n" + "".join(f"{line}\n" for line in seen) for (command, _), seen in zip(stated, printed)))
-        sys.exit("the output differs from the page:\n" + "\n".join(differ))
+        sys.exit("the output differs from the page:\n" + "\n".join(difference(*each) for each in differ))
     say(f"the {len(stated)} commands of the page print what it states")
