@@ -856,8 +856,8 @@ pub const NONCES_MAX: u64 = 20_000_000;
 /// Maximum retained nonces per caller; beyond it: 429.
 /// Metric: `svc_exchange_total{result="too_many"}`.
 pub const NONCES_PER_CALLER_MAX: u64 = 10_000_000;
-/// Retention of a used execution-scoped token, in elapsed time from its use: until five minutes after its
-/// `exp`, which is at most [`EXECUTION_TOKEN_LIFETIME`] and [`LEEWAY`] ahead.
+/// Retention of a used execution-scoped token, in log time from its use. A token whose `exp` is further ahead of log
+/// time than that, or not ahead of it, is refused.
 /// Metric: `svc_http_requests_total{status="403"}`.
 pub const USED_TOKEN_RETENTION: Duration = Duration::from_secs(30 + 5 + 300);
 /// Maximum retained used execution-scoped tokens in the cluster, of some 70 bytes on disk each; beyond it:

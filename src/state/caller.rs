@@ -252,7 +252,8 @@ mod tests {
     }
 
     fn spend(token: u8) -> Command {
-        Command::SpendToken(SpendToken { token: vec![token; 16].into(), owner: vec![1; 16].into() })
+        let (token, owner) = (vec![token; 16].into(), vec![1; 16].into());
+        Command::SpendToken(SpendToken { token, owner, exp_millis: NOW.millis() + 1 })
     }
 
     fn revoke(blocks: bool) -> Bytes {

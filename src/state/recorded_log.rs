@@ -31,7 +31,7 @@ use crate::token::lineage::Fact;
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const ENTRIES: u64 = 1_500;
 /// First 16 bytes of the SHA-256 of all writes and replies.
-const DIGEST: &str = "rLoFjnFaWCIf1RJfTuxYAg";
+const DIGEST: &str = "oyghcatUosM8tK_NDHBZlw";
 
 /// A generator of the log. Identifiers are few, so that commands meet existing rows.
 struct Generator {
@@ -308,7 +308,11 @@ impl Generator {
                 let nonce = if self.chance(3) { Bytes::new() } else { self.digest(50) };
                 Command::RecordExchange(RecordExchange { nonce, owner: self.digest(3), token })
             }
-            20 => Command::SpendToken(SpendToken { token: self.digest(50), owner: self.digest(3) }),
+            20 => {
+                let (token, owner) = (self.digest(50), self.digest(3));
+                let exp_millis = self.at.plus(Duration::from_secs(self.below(400))).millis();
+                Command::SpendToken(SpendToken { token, owner, exp_millis })
+            }
             _ => {
                 let (issuer, more) = (self.name("https://idp", 2), 5);
                 Command::AllowRevocations(AllowRevocations { issuer, more })

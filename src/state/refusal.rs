@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::command::Refusal;
-use crate::limits;
+use crate::limits::{JOIN_TOKENS_MAX, MEMBERS_MAX, NODE_ID_MAX};
 
 impl std::error::Error for Refusal {}
 
@@ -19,6 +19,8 @@ impl fmt::Display for Refusal {
                 "execution_scope.nonce: limit of stored nonces reached, for the cluster or for this caller"
             }
             Self::TokenSpent => "the token was already used",
+            Self::TokenEnded => "the token has expired by the time of the log",
+            Self::LogTimeBehind => "log time is minutes behind, until clocks of a majority agree",
             Self::TooManySpentTokens => {
                 "token: limit of stored used tokens reached, for the cluster or for this caller"
             }
@@ -67,11 +69,10 @@ impl fmt::Display for Refusal {
             Self::JoinTokenExpired => "token: the join token has expired",
             Self::JoinTokenUsed => "token: the join token was used by another disk or with another address",
             Self::TooManyJoinTokens => {
-                return write!(f, "limit of {} unused join tokens reached", limits::JOIN_TOKENS_MAX);
+                return write!(f, "limit of {JOIN_TOKENS_MAX} unused join tokens reached");
             }
             Self::TooManyMembers => {
-                let most = limits::MEMBERS_MAX;
-                return write!(f, "limit of {most} members reached, unused join tokens included");
+                return write!(f, "limit of {MEMBERS_MAX} members reached, unused join tokens included");
             }
             Self::NotReplaceable => "replaces: must be a voter that is not being removed or replaced",
             Self::NodeAddressUsed => "address: another node has it",
@@ -79,7 +80,7 @@ impl fmt::Display for Refusal {
                 "this node was started without cluster.listen, so that no other node can reach it"
             }
             Self::NodeIdsExhausted => {
-                return write!(f, "node ids are exhausted: the largest is {}", limits::NODE_ID_MAX);
+                return write!(f, "node ids are exhausted: the largest is {NODE_ID_MAX}");
             }
             Self::NodeRoleNotAllowed => {
                 "role: must be voter or learner of a node that joins, and voter or removed of one that has joined"

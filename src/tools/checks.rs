@@ -66,6 +66,18 @@ pub struct Failure {
     pub trace: CheckTrace,
 }
 
+impl Failure {
+    /// Failure of check 1 for a token that has expired by the time of the log, if not by this node's clock.
+    #[must_use]
+    pub fn of_expired_token() -> Self {
+        Self::of_token(&Error::Expired)
+    }
+
+    fn of_token(error: &Error) -> Self {
+        Self { check: Check::Token, reason: token_reason(error), trace: Vec::new() }
+    }
+}
+
 /// Keys and rules for the signature of a token.
 pub struct Keys<'k> {
     pub fabric: Fabric<'k>,
@@ -154,8 +166,7 @@ pub fn authenticate(
         let key = kid.and_then(keys.key).ok_or(Error::UnknownKey)?;
         issued::verify_presented_to_tool(&token, keys.fabric, &key, keys.signatures, presented, now)
     });
-    let failure = |error| Failure { check: Check::Token, reason: token_reason(&error), trace: Vec::new() };
-    verified.map(Authentic).map_err(failure)
+    verified.map(Authentic).map_err(|error| Failure::of_token(&error))
 }
 
 /// Checks 2 to 9, up to the first that fails.

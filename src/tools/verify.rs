@@ -258,10 +258,13 @@ impl ToolCallVerifier {
         let Some(execution) = execution else { return Ok(verified) };
         let owner = state::owner(caller.id.as_deref().unwrap_or_default());
         let state = self.state.on_behalf_of(caller);
-        match state.spend_token(execution, owner).await {
+        match state.spend_token(execution, verified.credential().exp(), owner).await {
             Ok(()) => Ok(verified),
             Err(state::Error::Refused(Refusal::TokenSpent)) => {
                 Err(Error::Failed(verified.into_already_used()))
+            }
+            Err(state::Error::Refused(Refusal::TokenEnded)) => {
+                Err(Error::Failed(Failure::of_expired_token()))
             }
             Err(error) => Err(error.into()),
         }

@@ -123,6 +123,30 @@ async fn retried_exchange_repeats_the_token_of_the_first() {
     }
 }
 
+/// Regression: the token was accepted again once the clock showed the times of its life a second time.
+#[tokio::test]
+async fn clock_set_back_does_not_release_a_used_token() {
+    let node = Node::start().await;
+    let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": TOOL});
+    assert_eq!(node.post("/v1/tools", &tool).await.status, 201);
+    let verify = async |minted: &Minted| {
+        node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": minted.token})).await
+    };
+    let used = node.granted(&bound(&node.issuers.reporter(), "n")).await;
+    let unused = node.granted(&bound(&node.issuers.reporter(), "m")).await;
+    assert_eq!(verify(&used).await.status, 200);
+    node.set_back_secs(1_000);
+    node.advance_secs(1_000);
+    verify(&used).await.is_refused(403, "access_denied", "token already used");
+    // The time of the log goes on to the end of both tokens, which are valid by the clock after it was set back again.
+    node.advance_secs(30);
+    assert_eq!(node.post("/v1/revocations", &json!({"jti": "other"})).await.status, 202);
+    node.set_back_secs(1_030);
+    node.advance_secs(1_001);
+    verify(&used).await.is_refused(403, "access_denied", "token already used");
+    verify(&unused).await.is_refused(403, "access_denied", "token expired");
+}
+
 /// A revoked `jti` is not minted again, although the log index of the retry is later than the revocation.
 #[tokio::test]
 async fn retried_exchange_mints_no_revoked_jti() {

@@ -340,6 +340,11 @@ impl Node {
         self.clock.advance(Duration::from_secs(secs));
     }
 
+    /// Sets the wall clock back.
+    pub fn set_back_secs(&self, secs: i64) {
+        self.clock.shift(-secs * 1_000);
+    }
+
     /// The time of the node in seconds.
     pub fn now_secs(&self) -> i64 {
         self.clock.now().secs()

@@ -331,7 +331,7 @@ fn carry_out(
     let reply = match command {
         Command::Bootstrap(command) => bootstrap(tables, time, &command)?,
         Command::RecordExchange(command) => nonces::record_exchange(tables, time.elapsed, command)?,
-        Command::SpendToken(command) => nonces::spend_token(tables, time.elapsed, &command)?,
+        Command::SpendToken(command) => nonces::spend_token(tables, time.now, &command)?,
         Command::PublishSigningKey(command) => signing_keys::publish(tables, time, &command)?,
         Command::RetireSigningKey(command) => signing_keys::retire(tables, time, &command.kid)?,
         Command::TaintSigningKey(command) => signing_keys::taint(tables, time, index, &command)?,

@@ -32,10 +32,6 @@ const TOKENS: TtlBuckets = TtlBuckets {
     retention: limits::USED_TOKEN_RETENTION,
     bucket: Duration::from_secs(300),
 };
-const _: () = assert!(
-    limits::USED_TOKEN_RETENTION.as_secs()
-        == limits::EXECUTION_TOKEN_LIFETIME.as_secs() + limits::LEEWAY.as_secs() + 300
-);
 const TOKENS_LIMITS: QuotaLimits =
     QuotaLimits { per_owner: limits::USED_TOKENS_PER_CALLER_MAX, total: limits::USED_TOKENS_MAX };
 
@@ -60,9 +56,17 @@ pub fn record_exchange(
     Ok(Reply::Minted(token))
 }
 
-/// Uses up a token.
+/// Uses up a token. Its row and its `exp` are compared with log time alone, so that no token outlives its row: not
+/// when clocks are set back, since log time never is, and not when log time catches up with them.
 pub fn spend_token(tables: &mut Tables<'_>, now: Timestamp, command: &SpendToken) -> Result<Reply, Corrupt> {
     let (token, owner) = (digest(&command.token)?, digest(&command.owner)?);
+    let exp = Timestamp::from_millis(command.exp_millis);
+    if exp <= now {
+        return Ok(Reply::Refused(Refusal::TokenEnded));
+    }
+    if exp > now.plus(TOKENS.retention) {
+        return Ok(Reply::Refused(Refusal::LogTimeBehind));
+    }
     if TOKENS.find(tables, now, &token)?.is_some() {
         return Ok(Reply::Refused(Refusal::TokenSpent));
     }
@@ -90,10 +94,10 @@ impl State {
 
 fn is_spent(view: &dyn View, token: Digest128, idempotency: Option<Idempotency>) -> Result<bool, Error> {
     let tables = Tables::new(view);
-    let now = tables.elapsed()?;
+    let elapsed = tables.elapsed()?;
     // Entries are applied meanwhile. The token is read first: one entry writes it and the key.
-    let is_spent = TOKENS.find(&tables, now, &token)?.is_some();
-    let known = idempotency.map(|idempotency| KEYS.find(&tables, now, &idempotency.key)).transpose()?;
+    let is_spent = TOKENS.find(&tables, tables.log_time()?, &token)?.is_some();
+    let known = idempotency.map(|idempotency| KEYS.find(&tables, elapsed, &idempotency.key)).transpose()?;
     if let (Some(idempotency), Some(row)) = (idempotency, known.flatten()) {
         let row = decode::<IdempotencyRow>(IDEMPOTENCY, &row)?;
         let is_retry = digest(&row.request)? == idempotency.request;
@@ -125,14 +129,14 @@ impl OnBehalf<'_> {
         }
     }
 
-    /// Uses up an execution-scoped token in the whole cluster. It counts for `owner`.
+    /// Uses up an execution-scoped token in the whole cluster, which ends at `exp`. It counts for `owner`.
     ///
     /// # Errors
-    /// `Refusal::TokenSpent`, `Refusal::TooManySpentTokens`, `Refusal::TooManyIdempotencyKeys`,
-    /// `Refusal::IdempotencyKeyReused`.
-    pub async fn spend_token(self, token: Digest128, owner: Digest128) -> Result<(), Error> {
-        let command = Command::SpendToken(SpendToken { token: bytes(token), owner: bytes(owner) });
-        self.propose_once(command).await?.outcome.changed().map(drop)
+    /// `Refusal::TokenSpent`, `Refusal::TokenEnded`, `Refusal::LogTimeBehind`, `Refusal::TooManySpentTokens`,
+    /// `Refusal::TooManyIdempotencyKeys`, `Refusal::IdempotencyKeyReused`.
+    pub async fn spend_token(self, token: Digest128, exp: Timestamp, owner: Digest128) -> Result<(), Error> {
+        let command = SpendToken { token: bytes(token), owner: bytes(owner), exp_millis: exp.millis() };
+        self.propose_once(Command::SpendToken(command)).await?.outcome.changed().map(drop)
     }
 }
 
@@ -141,8 +145,9 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::cluster::Stamp;
     use crate::state;
-    use crate::state::command::{Idempotency, encode_once};
+    use crate::state::command::{self, Idempotency, encode_once};
     use crate::state::testing::{Rows, StateHarness};
 
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -171,8 +176,14 @@ mod tests {
         Reply::Minted(token(jti))
     }
 
+    /// Uses up a token that ends at `exp`.
+    fn used_until(exp: Timestamp, owner: u8, token: u8) -> Command {
+        let (token, owner) = (sixteen(token), sixteen(owner));
+        Command::SpendToken(SpendToken { token, owner, exp_millis: exp.millis() })
+    }
+
     fn used(owner: u8, token: u8) -> Command {
-        Command::SpendToken(SpendToken { token: sixteen(token), owner: sixteen(owner) })
+        used_until(START.plus(limits::EXECUTION_TOKEN_LIFETIME), owner, token)
     }
 
     fn under(key: u8, request: u8, command: Command) -> Brought {
@@ -293,19 +304,59 @@ mod tests {
         assert_eq!(harness.one(earlier, exchange(1, 1, "a")), Reply::Refused(Refusal::NonceSpent));
     }
 
-    /// Regression: used tokens were stored for a day, though none is accepted after its `exp` and the leeway
-    /// of clocks.
+    /// A token is accepted up to its `exp`, and is used up until then: log time alone decides both.
     #[test]
-    fn used_token_is_stored_until_five_minutes_after_exp() {
+    fn token_is_not_accepted_after_its_row_is_deleted() {
         let mut harness = StateHarness::default();
-        harness.one(START, used(1, 1));
-        // Of the longest token that a node with a clock ahead could have minted.
-        let exp = START.plus(limits::EXECUTION_TOKEN_LIFETIME).plus(limits::LEEWAY);
-        let last = exp.plus(Duration::from_secs(300)).minus(MILLISECOND);
-        assert_eq!(harness.one(last, used(1, 1)), Reply::Refused(Refusal::TokenSpent));
+        let exp = START.plus(limits::USED_TOKEN_RETENTION);
+        harness.one(START, used_until(exp, 1, 1));
+        let last = harness.one(exp.minus(MILLISECOND), used_until(exp, 1, 1));
+        assert_eq!(last, Reply::Refused(Refusal::TokenSpent));
+        assert_eq!(harness.one(exp, used_until(exp, 1, 1)), Reply::Refused(Refusal::TokenEnded));
         // Rows are deleted by buckets of five minutes.
-        harness.one(last.plus(Duration::from_secs(301)), used(1, 2));
+        let later = exp.plus(TOKENS.bucket);
+        harness.one(later, used_until(later.plus(MILLISECOND), 1, 2));
         assert_eq!(harness.rows_of(SPENT_TOKEN), 1);
+        assert_eq!(harness.one(later, used_until(exp, 1, 1)), Reply::Refused(Refusal::TokenEnded));
+    }
+
+    fn stamp(time: Timestamp, elapsed: Duration) -> Stamp {
+        Stamp { time, latest: time, elapsed: START.plus(elapsed) }
+    }
+
+    fn spent_at(harness: &mut StateHarness, stamp: Stamp, exp: Timestamp) -> Reply {
+        harness.stamped_as(stamp, vec![command::encode(used_until(exp, 1, 1))]).remove(0).outcome
+    }
+
+    /// Regression: the use was retained by elapsed time, and the token was valid a second time by clocks that were set back.
+    #[test]
+    fn clocks_set_back_do_not_release_a_token() {
+        let exp = START.plus(limits::EXECUTION_TOKEN_LIFETIME);
+        for elapsed in [0, 60, 1_000, 100_000].map(Duration::from_secs) {
+            let mut harness = StateHarness::default();
+            assert_eq!(spent_at(&mut harness, stamp(START, Duration::ZERO), exp), DONE);
+            // Another token removes rows that have expired.
+            let other = command::encode(used_until(exp, 1, 2));
+            harness.stamped_as(stamp(START, elapsed), vec![other]);
+            let again = spent_at(&mut harness, stamp(START, elapsed), exp);
+            assert_eq!(again, Reply::Refused(Refusal::TokenSpent), "{elapsed:?}");
+        }
+    }
+
+    /// Log time lags after a stop of all nodes, until the clocks of a majority agree. It then leaps.
+    #[test]
+    fn leap_of_lagging_log_time_does_not_release_a_token() {
+        for lag in [60, 301, 3_600].map(Duration::from_secs) {
+            let mut harness = StateHarness::default();
+            let exp = START.plus(lag).plus(limits::EXECUTION_TOKEN_LIFETIME);
+            let first = spent_at(&mut harness, stamp(START, Duration::ZERO), exp);
+            let leapt = spent_at(&mut harness, stamp(START.plus(lag), Duration::ZERO), exp);
+            let expected = match lag.as_secs() {
+                ..=305 => [DONE, Reply::Refused(Refusal::TokenSpent)],
+                _ => [Reply::Refused(Refusal::LogTimeBehind), DONE],
+            };
+            assert_eq!([first, leapt], expected, "{lag:?}");
+        }
     }
 
     /// Regression: a retry drew another `jti`, so that each of the tokens of one request was accepted once.
@@ -359,7 +410,7 @@ mod tests {
         let bring = |at: Timestamp, of: &TtlBuckets, harness: &mut StateHarness, owner: u8, number: u8| {
             match of.table {
                 NONCE => harness.one(at, exchange(owner, number, "a")),
-                SPENT_TOKEN => harness.one(at, used(owner, number)),
+                SPENT_TOKEN => harness.one(at, used_until(at.plus(MILLISECOND), owner, number)),
                 _ => {
                     let (key, request, owner) = (sixteen(number), sixteen(5), sixteen(owner));
                     let idempotency = Idempotency { key, request, owner };
@@ -383,19 +434,16 @@ mod tests {
             assert_ne!(bring(START, of, &mut harness, 1, 2), refused);
             let rows = harness.rows.without_deduplication();
             assert_eq!(bring(START, of, &mut harness, 1, 3), refused);
-            assert_eq!(
-                bring(START.plus(of.retention), of, &mut harness, 1, 3),
-                refused,
-                "no row is deleted early"
-            );
+            let last = START.plus(of.retention);
+            assert_eq!(bring(last, of, &mut harness, 1, 3), refused, "no row is deleted early");
             assert!(rows.keys().all(|row| harness.rows.0.contains_key(row)));
             // Known rows are found as before, and another caller has its own quota.
-            assert_ne!(bring(START, of, &mut harness, 1, 2), refused);
-            assert_ne!(bring(START, of, &mut harness, 2, 4), refused);
+            assert_ne!(bring(last, of, &mut harness, 1, 2), refused);
+            assert_ne!(bring(last, of, &mut harness, 2, 4), refused);
             // One row is in a later bucket.
             harness.put_count(of, START, None, most.total - 2);
-            assert_ne!(bring(START, of, &mut harness, 2, 5), refused);
-            assert_eq!(bring(START, of, &mut harness, 2, 6), refused);
+            assert_ne!(bring(last, of, &mut harness, 2, 5), refused);
+            assert_eq!(bring(last, of, &mut harness, 2, 6), refused);
             let after_retention = START.plus(of.retention).plus(of.bucket);
             assert_ne!(bring(after_retention, of, &mut harness, 1, 7), refused);
         }

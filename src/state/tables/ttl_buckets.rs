@@ -1,4 +1,4 @@
-//! TTL buckets: rows by digest that are retained for a time and deleted by elapsed time, a whole bucket at once; with
+//! TTL buckets: rows by digest that are retained for a time, elapsed or log time, and deleted a whole bucket at once; with
 //! limits per owner and in total for rows of callers.
 //!
 //! A row is deleted late, never early. Expiry costs one range deletion per bucket, regardless of its size. The counters

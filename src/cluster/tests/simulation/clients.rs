@@ -11,6 +11,7 @@ use super::SimRuntime;
 use super::network::Net;
 use super::node::SimNode;
 use super::random::Random;
+use crate::limits;
 use crate::state::command::{
     Caller, Command, Refusal, Reply, Revoke, SpendToken, decode_reply, encode, encode_for,
 };
@@ -26,11 +27,15 @@ pub fn fact(number: u64) -> Fact {
     Fact::subject("https://idp.example", &number.to_string())
 }
 
-/// Spends a token, as the caller with this number.
-pub fn spend(token: u64, caller: Option<u64>) -> Bytes {
+/// Spends a token that ends in 30 s by the clock of this node, as the caller with this number.
+fn spend(node: &SimNode, token: u64, caller: Option<u64>) -> Bytes {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&token.to_be_bytes());
-    let spend = SpendToken { token: Bytes::copy_from_slice(&id), owner: Bytes::from_static(&[1; 16]) };
+    let spend = SpendToken {
+        token: Bytes::copy_from_slice(&id),
+        owner: Bytes::from_static(&[1; 16]),
+        exp_millis: node.clock.now().plus(limits::EXECUTION_TOKEN_LIFETIME).millis(),
+    };
     let caller = caller.map(|caller| Caller {
         digests: Bytes::copy_from_slice(fact(caller).digest().as_bytes()),
         bearer: None,
@@ -60,7 +65,7 @@ impl Clients {
 
     /// Spends a token through a node; returns whether it is the first, or `None` without an answer.
     pub async fn spend(&self, node: &SimNode, token: u64, is_own: bool) -> Option<bool> {
-        let (index, reply) = node.propose(spend(token, None)).await?;
+        let (index, reply) = node.propose(spend(node, token, None)).await?;
         let is_first = match decode_reply(&reply)?.outcome {
             Reply::Done { .. } => true,
             Reply::Refused(Refusal::TokenSpent) => false,
@@ -122,7 +127,7 @@ impl Clients {
     /// A caller sends a command, or an operator blocks the caller.
     async fn command(&self, node: &SimNode, caller: u64, blocks: bool) {
         let (checks, begun) = (&self.net.checks, self.net.checks.now());
-        let command = if blocks { revoke(caller, true) } else { spend(self.new_token(), Some(caller)) };
+        let command = if blocks { revoke(caller, true) } else { spend(node, self.new_token(), Some(caller)) };
         let Some((index, reply)) = node.propose(command).await else { return };
         checks.answered(index);
         if blocks {

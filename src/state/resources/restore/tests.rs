@@ -185,7 +185,11 @@ fn command_of_an_earlier_bearer_is_refused() {
         };
         let digests = Digest128::from_bytes([3; 16]).as_bytes().to_vec().into();
         let caller = Some(Caller { digests, bearer: Some(bearer) });
-        let spend = SpendToken { token: vec![token; 16].into(), owner: vec![1; 16].into() };
+        let spend = SpendToken {
+            token: vec![token; 16].into(),
+            owner: vec![1; 16].into(),
+            exp_millis: START.millis() + 1,
+        };
         harness.encoded(START, vec![encode_for(Command::SpendToken(spend), None, caller)]).remove(0)
     };
     assert_eq!(spend(1, 1, 1_000), Reply::Refused(Refusal::CallerRefused));
