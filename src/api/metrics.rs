@@ -44,7 +44,8 @@ pub fn render(app: &App) -> Result<Response, Error> {
     let freshness = core.freshness();
     app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
     let clocks = core.clocks();
-    app.metrics.set_clocks(clocks.is_agreed, clocks.offsets.iter());
+    let log_time_ahead = app.state.index().time.since(app.state.cluster_time());
+    app.metrics.set_clocks(clocks.is_agreed, log_time_ahead, clocks.offsets.iter());
     let acknowledgements = core.acknowledgements();
     app.metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);
     let decisions = app.policy.current().map_or(0, |policy| policy.exchange_decisions_cached());

@@ -316,6 +316,10 @@ impl Exchange {
         token: MintedToken,
     ) -> Result<MintedToken, Error> {
         let Some(scope) = &request.execution_scope else { return Ok(token) };
+        // No tool call would pass with it.
+        if token.exp <= self.state.index().time.secs() {
+            return Err(state::Error::Refused(state::Refusal::TokenEnded).into());
+        }
         let subject = grant.pair().subject().sub().as_str();
         let caller_id = caller.id().unwrap_or(subject);
         let owner = state::owner(caller_id);

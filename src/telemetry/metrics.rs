@@ -243,9 +243,15 @@ impl Metrics {
         self.families.disk_space_state.set(i64::from(state));
     }
 
-    /// Whether the wall clocks agree, and by how many milliseconds each node's clock is ahead.
-    pub fn set_clocks<'o>(&self, is_agreed: bool, offset_millis: impl Iterator<Item = (&'o u64, &'o i64)>) {
+    /// Whether the wall clocks agree, how far log time is ahead of them, and by how many milliseconds each node's clock is.
+    pub fn set_clocks<'o>(
+        &self,
+        is_agreed: bool,
+        log_time_ahead: Duration,
+        offset_millis: impl Iterator<Item = (&'o u64, &'o i64)>,
+    ) {
         self.families.clock_agreement.set(i64::from(is_agreed));
+        self.families.log_time_ahead.set(log_time_ahead.as_secs_f64());
         // Nodes whose clock was not read lately disappear.
         self.families.clock_offset.reset();
         for (node, millis) in offset_millis {
@@ -522,7 +528,7 @@ mod tests {
         metrics.tls_reload("callers", "ok");
         metrics.set_tls_validity("callers", &VALIDITY);
         metrics.set_raft(7, true);
-        metrics.set_clocks(true, [(&3, &-1_500)].into_iter());
+        metrics.set_clocks(true, Duration::from_secs(7), [(&3, &-1_500)].into_iter());
         metrics.set_disk(true, 7_000, 1);
         metrics.set_acknowledgements(4, 0);
         metrics.set_acknowledgements(5, 1);
@@ -572,6 +578,7 @@ mod tests {
             "svc_raft_applied_index 7",
             "svc_raft_is_leader 1",
             "svc_clock_agreement 1",
+            "svc_log_time_ahead_seconds 7",
             r#"svc_clock_offset_seconds{node="3"} -1.5"#,
             "svc_log_disk_hangs 1",
             "svc_disk_free_bytes 7000",

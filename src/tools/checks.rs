@@ -67,14 +67,10 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Failure of check 1 for a token that has expired by the time of the log, if not by this node's clock.
+    /// Failure of check 1.
     #[must_use]
-    pub fn of_expired_token() -> Self {
-        Self::of_token(&Error::Expired)
-    }
-
-    fn of_token(error: &Error) -> Self {
-        Self { check: Check::Token, reason: token_reason(error), trace: Vec::new() }
+    pub fn of_token(reason: String) -> Self {
+        Self { check: Check::Token, reason, trace: Vec::new() }
     }
 }
 
@@ -166,7 +162,7 @@ pub fn authenticate(
         let key = kid.and_then(keys.key).ok_or(Error::UnknownKey)?;
         issued::verify_presented_to_tool(&token, keys.fabric, &key, keys.signatures, presented, now)
     });
-    verified.map(Authentic).map_err(|error| Failure::of_token(&error))
+    verified.map(Authentic).map_err(|error| Failure::of_token(token_reason(&error)))
 }
 
 /// Checks 2 to 9, up to the first that fails.

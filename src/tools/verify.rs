@@ -263,8 +263,8 @@ impl ToolCallVerifier {
             Err(state::Error::Refused(Refusal::TokenSpent)) => {
                 Err(Error::Failed(verified.into_already_used()))
             }
-            Err(state::Error::Refused(Refusal::TokenEnded)) => {
-                Err(Error::Failed(Failure::of_expired_token()))
+            Err(state::Error::Refused(ended @ Refusal::TokenEnded)) => {
+                Err(Error::Failed(Failure::of_token(ended.to_string())))
             }
             Err(error) => Err(error.into()),
         }

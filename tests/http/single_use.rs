@@ -132,19 +132,36 @@ async fn clock_set_back_does_not_release_a_used_token() {
     let verify = async |minted: &Minted| {
         node.post("/v1/mcp/verify", &json!({"tool_id": "sql", "token": minted.token})).await
     };
-    let used = node.granted(&bound(&node.issuers.reporter(), "n")).await;
-    let unused = node.granted(&bound(&node.issuers.reporter(), "m")).await;
-    assert_eq!(verify(&used).await.status, 200);
+    let token = node.issuers.reporter();
+    let used = node.granted(&bound(&token, "n")).await;
+    let unused = node.granted(&bound(&token, "m")).await;
+    let retried = async || {
+        let body = json!({"tool_id": "sql", "token": used.token}).to_string();
+        node.call("POST", "/v1/mcp/verify", &[("idempotency-key", "attempt-1")], body).await
+    };
+    for _ in 0..2 {
+        assert_eq!(retried().await.status, 200);
+    }
     node.set_back_secs(1_000);
     node.advance_secs(1_000);
     verify(&used).await.is_refused(403, "access_denied", "token already used");
-    // The time of the log goes on to the end of both tokens, which are valid by the clock after it was set back again.
+    // Log time reaches the end of both tokens. By the clock, which is set back again, they are valid.
     node.advance_secs(30);
     assert_eq!(node.post("/v1/revocations", &json!({"jti": "other"})).await.status, 202);
     node.set_back_secs(1_030);
     node.advance_secs(1_001);
     verify(&used).await.is_refused(403, "access_denied", "token already used");
-    verify(&unused).await.is_refused(403, "access_denied", "token expired");
+    for answer in [verify(&unused).await, retried().await] {
+        answer.is_refused(403, "access_denied", "token has expired by log time");
+    }
+    // A token without an execution scope is not concerned, nor is one that ends after log time.
+    node.granted(&credential(&token, JWT)).await;
+    node.granted(&bound(&token, "l")).await;
+    node.set_back_secs(5);
+    node.advance_secs(1);
+    node.exchange(&bound(&token, "k")).await.is_refused(503, "server_error", "token has expired by log time");
+    node.advance_secs(28);
+    node.granted(&bound(&token, "k")).await;
 }
 
 /// A revoked `jti` is not minted again, although the log index of the retry is later than the revocation.

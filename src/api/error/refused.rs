@@ -123,20 +123,20 @@ impl Refused for state::Error {
 impl Refused for state::Refusal {
     fn refusal(&self) -> Refusal {
         match self {
-            Self::TooManyRevocations | Self::GivenUp | Self::TooManySubmissions | Self::LogTimeBehind => {
-                Refusal::Unavailable
-            }
+            Self::TooManyRevocations
+            | Self::GivenUp
+            | Self::TooManySubmissions
+            | Self::TokenEnded
+            | Self::LogTimeBehind => Refusal::Unavailable,
             Self::RevocationQuota
             | Self::VerifiedTooOften
             | Self::TooManyNonces
             | Self::TooManySpentTokens
             | Self::TooManyIdempotencyKeys
             | Self::TooManyEncryptionKeys => A_MINUTE,
-            Self::NonceSpent
-            | Self::TokenSpent
-            | Self::TokenEnded
-            | Self::StreamNotEnabled
-            | Self::NodeRoleNotAllowed => Refusal::Invalid,
+            Self::NonceSpent | Self::TokenSpent | Self::StreamNotEnabled | Self::NodeRoleNotAllowed => {
+                Refusal::Invalid
+            }
             Self::IdempotencyKeyReused => Refusal::KeyReused,
             Self::UnknownSigningKey
             | Self::UnknownTool

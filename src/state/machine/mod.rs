@@ -314,6 +314,9 @@ fn carry_out(
     expected_hash: &mut Option<(u64, StateHash)>,
 ) -> Result<Replied<Reply>, Corrupt> {
     let now = time.now;
+    if let Some(refusal) = nonces::refusal_by_log_time(now, &command) {
+        return Ok(Replied::first(Reply::Refused(refusal)));
+    }
     if let Some(idempotency) = idempotency
         && let Some(known) = idempotency::outcome(tables, time.elapsed, idempotency, &command)?
     {

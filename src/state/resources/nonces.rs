@@ -32,6 +32,11 @@ const TOKENS: TtlBuckets = TtlBuckets {
     retention: limits::USED_TOKEN_RETENTION,
     bucket: Duration::from_secs(300),
 };
+// The `exp` of a token of a node whose clock is ahead is within it.
+const _: () = assert!(
+    limits::USED_TOKEN_RETENTION.as_secs()
+        > limits::EXECUTION_TOKEN_LIFETIME.as_secs() + limits::LEEWAY.as_secs()
+);
 const TOKENS_LIMITS: QuotaLimits =
     QuotaLimits { per_owner: limits::USED_TOKENS_PER_CALLER_MAX, total: limits::USED_TOKENS_MAX };
 
@@ -56,17 +61,19 @@ pub fn record_exchange(
     Ok(Reply::Minted(token))
 }
 
-/// Uses up a token. Its row and its `exp` are compared with log time alone, so that no token outlives its row: not
-/// when clocks are set back, since log time never is, and not when log time catches up with them.
+/// The refusal of a use of a token whose `exp` is not within the retention after log time, also of a repeated one. Rows are
+/// retained by log time too, so that no token outlives its row: not when clocks are set back, since log time never is, and
+/// not when it catches up with them.
+pub fn refusal_by_log_time(now: Timestamp, command: &Command) -> Option<Refusal> {
+    let Command::SpendToken(SpendToken { exp_millis, .. }) = command else { return None };
+    let exp = Timestamp::from_millis(*exp_millis);
+    let is_ahead = exp > now.plus(limits::USED_TOKEN_RETENTION);
+    if exp <= now { Some(Refusal::TokenEnded) } else { is_ahead.then_some(Refusal::LogTimeBehind) }
+}
+
+/// Uses up a token.
 pub fn spend_token(tables: &mut Tables<'_>, now: Timestamp, command: &SpendToken) -> Result<Reply, Corrupt> {
     let (token, owner) = (digest(&command.token)?, digest(&command.owner)?);
-    let exp = Timestamp::from_millis(command.exp_millis);
-    if exp <= now {
-        return Ok(Reply::Refused(Refusal::TokenEnded));
-    }
-    if exp > now.plus(TOKENS.retention) {
-        return Ok(Reply::Refused(Refusal::LogTimeBehind));
-    }
     if TOKENS.find(tables, now, &token)?.is_some() {
         return Ok(Reply::Refused(Refusal::TokenSpent));
     }
@@ -308,8 +315,10 @@ mod tests {
     #[test]
     fn token_is_not_accepted_after_its_row_is_deleted() {
         let mut harness = StateHarness::default();
-        let exp = START.plus(limits::USED_TOKEN_RETENTION);
-        harness.one(START, used_until(exp, 1, 1));
+        // The last moment of a bucket, whose rows are retained for the shortest time.
+        let start = START.plus(TOKENS.bucket).minus(MILLISECOND);
+        let exp = start.plus(limits::USED_TOKEN_RETENTION);
+        assert_eq!(harness.one(start, used_until(exp, 1, 1)), DONE);
         let last = harness.one(exp.minus(MILLISECOND), used_until(exp, 1, 1));
         assert_eq!(last, Reply::Refused(Refusal::TokenSpent));
         assert_eq!(harness.one(exp, used_until(exp, 1, 1)), Reply::Refused(Refusal::TokenEnded));
@@ -346,7 +355,7 @@ mod tests {
     /// Log time lags after a stop of all nodes, until the clocks of a majority agree. It then leaps.
     #[test]
     fn leap_of_lagging_log_time_does_not_release_a_token() {
-        for lag in [60, 301, 3_600].map(Duration::from_secs) {
+        for lag in [60, 305, 306, 3_600].map(Duration::from_secs) {
             let mut harness = StateHarness::default();
             let exp = START.plus(lag).plus(limits::EXECUTION_TOKEN_LIFETIME);
             let first = spent_at(&mut harness, stamp(START, Duration::ZERO), exp);
@@ -390,6 +399,19 @@ mod tests {
         assert_eq!(harness.one(START, used(1, 1)), refused);
         let reused = Reply::Refused(Refusal::IdempotencyKeyReused);
         assert_eq!(harness.brought(START, under(9, 6, used(1, 2))), reused);
+    }
+
+    /// The stored outcome of a use is not repeated once the token has ended by log time.
+    #[test]
+    fn retried_verification_fails_after_the_end_of_its_token() {
+        let mut harness = StateHarness::default();
+        let exp = START.plus(limits::EXECUTION_TOKEN_LIFETIME);
+        let ended = Reply::Refused(Refusal::TokenEnded);
+        for (at, expected) in
+            [(START, DONE), (exp.minus(MILLISECOND), DONE), (exp, ended.clone()), (START, ended)]
+        {
+            assert_eq!(harness.brought(at, under(9, 5, used_until(exp, 1, 1))), expected, "{at:?}");
+        }
     }
 
     #[test]

@@ -168,8 +168,9 @@ pub struct EntryTime {
     /// Upper bound of the nodes' wall clocks and of the `iat` of a signal's SET: a watermark at it covers what other
     /// issuers issued before. Not used for anything else, because one wrong clock moves it.
     pub latest: Timestamp,
-    /// Elapsed time: log time of the first entry plus boot time counted since. Retention and waits are measured by it,
-    /// because no wall clock changes it. Time during which no node ran does not count, so it is late, never early.
+    /// Elapsed time: log time of the first entry plus boot time counted since. Waits and retention, except that of used
+    /// tokens, are measured by it, because no wall clock changes it. Time during which no node ran does not count, so it is
+    /// late, never early.
     pub elapsed: Timestamp,
 }
 

@@ -2,7 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 use crate::telemetry::Error;
@@ -37,6 +38,7 @@ kinds! {
     IntCounter: "counter", |opts, _| Self::with_opts(opts);
     IntCounterVec: "counter", Self::new;
     IntGauge: "gauge", |opts, _| Self::with_opts(opts);
+    Gauge: "gauge", |opts, _| Self::with_opts(opts);
     IntGaugeVec: "gauge", Self::new;
     GaugeVec: "gauge", Self::new;
     HistogramVec: "histogram", |opts, labels| {
@@ -183,6 +185,8 @@ metrics! {
         "Seconds by which a node's wall clock is ahead of the voters' median, as the leader last reported.";
     clock_agreement: IntGauge = "svc_clock_agreement" []
         "1 if the wall clocks of a majority of the voters are close to their median.";
+    log_time_ahead: Gauge = "svc_log_time_ahead_seconds" []
+        "Seconds by which log time is ahead of the voters' median: their clocks were set back. 0 if it is not.";
     log_disk_hangs: IntGauge = "svc_log_disk_hangs" []
         "1 if a write to the log has stalled for so long that this node does not lead.";
     disk_free_bytes: IntGauge = "svc_disk_free_bytes" []

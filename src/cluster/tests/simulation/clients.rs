@@ -11,6 +11,7 @@ use super::SimRuntime;
 use super::network::Net;
 use super::node::SimNode;
 use super::random::Random;
+use crate::clock::Timestamp;
 use crate::limits;
 use crate::state::command::{
     Caller, Command, Refusal, Reply, Revoke, SpendToken, decode_reply, encode, encode_for,
@@ -27,14 +28,14 @@ pub fn fact(number: u64) -> Fact {
     Fact::subject("https://idp.example", &number.to_string())
 }
 
-/// Spends a token that ends in 30 s by the clock of this node, as the caller with this number.
-fn spend(node: &SimNode, token: u64, caller: Option<u64>) -> Bytes {
+/// Spends a token that ends at this time, as the caller with this number.
+fn spend(token: u64, exp: Timestamp, caller: Option<u64>) -> Bytes {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&token.to_be_bytes());
     let spend = SpendToken {
         token: Bytes::copy_from_slice(&id),
         owner: Bytes::from_static(&[1; 16]),
-        exp_millis: node.clock.now().plus(limits::EXECUTION_TOKEN_LIFETIME).millis(),
+        exp_millis: exp.millis(),
     };
     let caller = caller.map(|caller| Caller {
         digests: Bytes::copy_from_slice(fact(caller).digest().as_bytes()),
@@ -55,6 +56,11 @@ pub struct Clients {
 }
 
 impl Clients {
+    /// The end of a token that a node with the right time has just minted.
+    fn exp(&self) -> Timestamp {
+        self.net.checks.time().plus(limits::EXECUTION_TOKEN_LIFETIME)
+    }
+
     fn new_token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::SeqCst)
     }
@@ -65,10 +71,15 @@ impl Clients {
 
     /// Spends a token through a node; returns whether it is the first, or `None` without an answer.
     pub async fn spend(&self, node: &SimNode, token: u64, is_own: bool) -> Option<bool> {
-        let (index, reply) = node.propose(spend(node, token, None)).await?;
+        let (index, reply) = node.propose(spend(token, self.exp(), None)).await?;
         let is_first = match decode_reply(&reply)?.outcome {
             Reply::Done { .. } => true,
             Reply::Refused(Refusal::TokenSpent) => false,
+            // One wrong clock does not move log time.
+            Reply::Refused(refusal @ (Refusal::TokenEnded | Refusal::LogTimeBehind)) => {
+                self.net.checks.check(Err(refusal.to_string()));
+                return None;
+            }
             _ => return None,
         };
         let checks = &self.net.checks;
@@ -127,7 +138,8 @@ impl Clients {
     /// A caller sends a command, or an operator blocks the caller.
     async fn command(&self, node: &SimNode, caller: u64, blocks: bool) {
         let (checks, begun) = (&self.net.checks, self.net.checks.now());
-        let command = if blocks { revoke(caller, true) } else { spend(node, self.new_token(), Some(caller)) };
+        let command =
+            if blocks { revoke(caller, true) } else { spend(self.new_token(), self.exp(), Some(caller)) };
         let Some((index, reply)) = node.propose(command).await else { return };
         checks.answered(index);
         if blocks {

@@ -54,7 +54,7 @@ async fn advance(clocks: Vec<Clock>) {
 impl World {
     async fn found(nodes: u64, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let time = Clock::manual(Timestamp::from_millis(0));
+        let time = Clock::manual(START);
         let clocks: BTreeMap<u64, Clock> = (1..=nodes).map(|id| (id, Clock::manual(START))).collect();
         drop(SimRuntime::spawn(advance(clocks.values().chain([&time]).cloned().collect())));
         let checks = Arc::new(Checks::new(time));

@@ -20,7 +20,7 @@ use self::reads::Reads;
 use self::revocations::Revocations;
 use self::single_use::SingleUse;
 use self::state_machine_safety::StateMachineSafety;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::cluster::type_config::LogId;
 
 /// Result of a check: the violation.
@@ -85,6 +85,11 @@ impl Checks {
             self.note(&format!("VIOLATION {violation}"));
             self.trace.lock().expect("trace").violations.push(violation);
         }
+    }
+
+    /// The time of the right clocks.
+    pub fn time(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// The number of the next event.
