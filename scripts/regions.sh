@@ -57,7 +57,8 @@ run link ./link.sh --rtt-ms "${LINK_RTT_MS:-75}"
 until_healthy "$program" 8693 8703 8713 9693 9703 9713
 as_operator=(--server https://localhost:9694 --ca us/pki/ca.pem --cert us/pki/operator.pem --key us/pki/operator-key.pem)
 # A node is healthy before its first response from a peer.
-while "$program" federation status "${as_operator[@]}" | grep -qwE 'joining|stale'; do
+until "$program" federation status "${as_operator[@]}" | grep -qwE 'live|held|paused'; do
+  kill -0 "${processes[@]}" || exit 1
   sleep 0.2
 done
 cat <<END

@@ -858,7 +858,7 @@ pub const NONCES_MAX: u64 = 20_000_000;
 pub const NONCES_PER_CALLER_MAX: u64 = 10_000_000;
 /// Retention of a used execution-scoped token, in log time from its use. A token whose `exp` is further ahead of log
 /// time than that is answered 503; one that is not ahead of it: 403.
-/// Metric: `svc_log_time_ahead_seconds`.
+/// Metric: `svc_http_requests_total{status="503"}`.
 pub const USED_TOKEN_RETENTION: Duration = Duration::from_secs(30 + 5 + 300);
 /// Maximum retained used execution-scoped tokens in the cluster, of some 70 bytes on disk each; beyond it:
 /// 429. None is removed early.

@@ -44,7 +44,10 @@ pub fn render(app: &App) -> Result<Response, Error> {
     let freshness = core.freshness();
     app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
     let clocks = core.clocks();
-    let log_time_ahead = app.state.index().time.since(app.state.cluster_time());
+    // Without agreement, the cluster time is the clock of this node.
+    let is_known = clocks.is_agreed && clocks.offsets.contains_key(&core.node_id());
+    let now = if is_known { app.state.cluster_time() } else { app.state.index().time };
+    let log_time_ahead = app.state.index().time.since(now);
     app.metrics.set_clocks(clocks.is_agreed, log_time_ahead, clocks.offsets.iter());
     let acknowledgements = core.acknowledgements();
     app.metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);

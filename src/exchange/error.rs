@@ -135,7 +135,9 @@ impl Error {
                 state::Error::Refused(Refusal::IdempotencyKeyReused) => "idempotency_key",
                 state::Error::Refused(Refusal::CallerRefused) => "caller_blocked",
                 state::Error::Refused(Refusal::TooManyNonces | Refusal::TooManyIdempotencyKeys) => "too_many",
-                state::Error::Lease(_) | state::Error::Write(_) => "unavailable",
+                state::Error::Lease(_)
+                | state::Error::Write(_)
+                | state::Error::Refused(Refusal::TokenEnded) => "unavailable",
                 _ => "internal",
             },
             Self::Internal(_) => "internal",

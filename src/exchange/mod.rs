@@ -136,8 +136,13 @@ impl Exchange {
 
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let token = mint::new_token(now, request.execution_scope.is_some());
+        // No tool call passes with an execution-scoped token that has ended by log time.
+        let ends_after = request.execution_scope.as_ref().map_or(now, |_| self.state.not_before_log(now));
+        if ends_after.secs() >= token.exp {
+            return Err(state::Error::Refused(state::Refusal::TokenEnded).into());
+        }
         let token = self.record(&grant, request, caller, retry, token).await?;
-        self.check_not_ended(&fresh, &token, now, position)?;
+        self.check_not_ended(&fresh, &token, ends_after, position)?;
         let context = mint::MintContext {
             iss: self.own_tokens.issuer(),
             caller: caller.id(),
@@ -316,10 +321,6 @@ impl Exchange {
         token: MintedToken,
     ) -> Result<MintedToken, Error> {
         let Some(scope) = &request.execution_scope else { return Ok(token) };
-        // No tool call would pass with it.
-        if token.exp <= self.state.index().time.secs() {
-            return Err(state::Error::Refused(state::Refusal::TokenEnded).into());
-        }
         let subject = grant.pair().subject().sub().as_str();
         let caller_id = caller.id().unwrap_or(subject);
         let owner = state::owner(caller_id);

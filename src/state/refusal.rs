@@ -19,8 +19,8 @@ impl fmt::Display for Refusal {
                 "execution_scope.nonce: limit of stored nonces reached, for the cluster or for this caller"
             }
             Self::TokenSpent => "the token was already used",
-            Self::TokenEnded => "the token has expired by log time, which is ahead of the clocks",
-            Self::LogTimeBehind => "log time is five minutes behind, until clocks of a majority agree",
+            Self::TokenEnded => "the token has expired by log time",
+            Self::LogTimeBehind => "log time is behind by more than five minutes, until clocks agree",
             Self::TooManySpentTokens => {
                 "token: limit of stored used tokens reached, for the cluster or for this caller"
             }

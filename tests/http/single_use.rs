@@ -160,6 +160,8 @@ async fn clock_set_back_does_not_release_a_used_token() {
     node.set_back_secs(5);
     node.advance_secs(1);
     node.exchange(&bound(&token, "k")).await.is_refused(503, "server_error", "token has expired by log time");
+    let metrics = node.get("/metrics").await.body;
+    assert!(metrics.contains("svc_log_time_ahead_seconds 33\n"), "{metrics}");
     node.advance_secs(28);
     node.granted(&bound(&token, "k")).await;
 }

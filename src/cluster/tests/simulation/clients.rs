@@ -8,6 +8,7 @@ use bytes::Bytes;
 use openraft::rt::AsyncRuntime as _;
 
 use super::SimRuntime;
+use super::invariants::Checked;
 use super::network::Net;
 use super::node::SimNode;
 use super::random::Random;
@@ -44,6 +45,14 @@ fn spend(token: u64, exp: Timestamp, caller: Option<u64>) -> Bytes {
     encode_for(Command::SpendToken(spend), None, caller)
 }
 
+/// One wrong clock does not move log time, by which a new token would otherwise have ended.
+fn log_time_is_right(outcome: &Reply) -> Checked {
+    match outcome {
+        Reply::Refused(refusal @ (Refusal::TokenEnded | Refusal::LogTimeBehind)) => Err(refusal.to_string()),
+        _ => Ok(()),
+    }
+}
+
 fn revoke(number: u64, blocks: bool) -> Bytes {
     encode(Command::Revoke(Revoke { fact: Some(fact_row(&fact(number))), blocks, ..Revoke::default() }))
 }
@@ -75,12 +84,10 @@ impl Clients {
         let is_first = match decode_reply(&reply)?.outcome {
             Reply::Done { .. } => true,
             Reply::Refused(Refusal::TokenSpent) => false,
-            // One wrong clock does not move log time.
-            Reply::Refused(refusal @ (Refusal::TokenEnded | Refusal::LogTimeBehind)) => {
-                self.net.checks.check(Err(refusal.to_string()));
+            outcome => {
+                self.net.checks.check(log_time_is_right(&outcome));
                 return None;
             }
-            _ => return None,
         };
         let checks = &self.net.checks;
         checks.note(&format!("token {token} through node {}: {is_first} at {index}", node.life.node));
@@ -145,6 +152,7 @@ impl Clients {
         if blocks {
             checks.blocked(caller);
         } else if let Some(replied) = decode_reply(&reply) {
+            checks.check(log_time_is_right(&replied.outcome));
             let is_refused = replied.outcome == Reply::Refused(Refusal::CallerRefused);
             checks.commanded(caller, begun, is_refused);
         }

@@ -20,7 +20,7 @@ use crate::cluster::type_config::MemberRecord;
 use crate::state::command::{Bootstrap, Command, encode};
 use crate::state::feature_level;
 
-const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+pub(super) const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 /// Faults of a run.
 const FAULTS: u64 = 24;
 const CLIENTS: u64 = 6;
@@ -54,7 +54,7 @@ async fn advance(clocks: Vec<Clock>) {
 impl World {
     async fn found(nodes: u64, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let time = Clock::manual(START);
+        let time = Clock::manual(Timestamp::from_millis(0));
         let clocks: BTreeMap<u64, Clock> = (1..=nodes).map(|id| (id, Clock::manual(START))).collect();
         drop(SimRuntime::spawn(advance(clocks.values().chain([&time]).cloned().collect())));
         let checks = Arc::new(Checks::new(time));

@@ -21,6 +21,7 @@ use self::revocations::Revocations;
 use self::single_use::SingleUse;
 use self::state_machine_safety::StateMachineSafety;
 use crate::clock::{Clock, Timestamp};
+use crate::cluster::tests::simulation::world::START;
 use crate::cluster::type_config::LogId;
 
 /// Result of a check: the violation.
@@ -89,7 +90,7 @@ impl Checks {
 
     /// The time of the right clocks.
     pub fn time(&self) -> Timestamp {
-        self.clock.now()
+        START.plus(self.clock.boot())
     }
 
     /// The number of the next event.
