@@ -36,19 +36,21 @@ pub fn effects(
             }
         }
     }
-    let per_fact = blocks.0.len() + lifts.0.len();
-    let count = facts.revoked.len() * usize::from(is_watermark) + facts.blocked.len() * per_fact;
+    // A block covers everything that was issued before it to its subject. Facts that are revoked but not blocked, such as a
+    // session that is one token, get the watermark of the event.
+    let is_blocking = !blocks.0.is_empty();
+    let watermarks: Vec<_> = facts
+        .revoked
+        .iter()
+        .filter(|fact| if is_blocking { !facts.blocked.contains(fact) } else { is_watermark })
+        .collect();
+    let count = watermarks.len() + facts.blocked.len() * (blocks.0.len() + lifts.0.len());
     if count > limits::SIGNAL_EFFECTS_MAX {
         let rule = "must have at most 512 effects on the subjects of sub_id";
         return Err(Error::Invalid { field: "events".to_owned(), rule });
     }
     let mut effects = Vec::with_capacity(count);
-    if is_watermark {
-        // A block covers everything issued before it, too.
-        let is_blocked = |fact| !blocks.0.is_empty() && facts.blocked.contains(fact);
-        let watermarks = facts.revoked.iter().filter(|fact| !is_blocked(fact));
-        effects.extend(watermarks.cloned().map(Effect::Watermark));
-    }
+    effects.extend(watermarks.into_iter().cloned().map(Effect::Watermark));
     for fact in &facts.blocked {
         effects.extend(blocks.0.iter().map(|(family, happened_at)| Effect::Block {
             fact: fact.clone(),
@@ -173,6 +175,26 @@ mod tests {
 
     fn block(sub: &str, family: &str, secs: i64) -> Effect {
         Effect::Block { fact: fact(sub), family: family.to_owned(), happened_at: at(secs) }
+    }
+
+    /// Regression: an event that blocks had no effect on a session, if the subject named its user too.
+    #[test]
+    fn block_of_a_user_revokes_the_session_beside_it() {
+        let blocked = json!({"effect": "block", "family": "account"});
+        let set = set(&[(&blocked, None)]);
+        let input = PolicyInput { set: set_input(&set), caller: None, is_signed: true };
+        let permit = echo_policy().decide_signal(&input).expect("permitted");
+        let session = Fact::token("https://idp.example", "t");
+        for user in [&[fact("a")][..], &[]] {
+            let facts = SubjectFacts {
+                revoked: vec![session.clone()],
+                blocked: user.to_vec(),
+                ..SubjectFacts::default()
+            };
+            let of_user = user.iter().map(|_| block("a", "account", 100));
+            let expected: Vec<_> = [Effect::Watermark(session.clone())].into_iter().chain(of_user).collect();
+            assert_eq!(effects(&set, &permit, &facts, at(100)).expect("few"), expected);
+        }
     }
 
     fn lift(sub: &str, family: &str, secs: i64) -> Effect {

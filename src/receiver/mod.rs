@@ -149,7 +149,6 @@ impl Receiver {
         if relay::is_loop(&set, &self.own_issuer) {
             return Ok(without_effect(Status::Ignored, iss, jti, Awaited::default()));
         }
-        let events = relay::events(&set)?;
         self.signal_policy()?;
         // Contract §6: "An issuer may revoke only subjects it has authority over." Checked also without effects:
         // the event must not be relayed in that issuer's name either.
@@ -160,7 +159,7 @@ impl Receiver {
         let effects = effects::effects(&set, &permit, &facts, now)?;
         check_blocks(&effects, issuer, form, &caller.facts, &self.operators)?;
         let may_relay = facts.may_relay && !self.peer_issuers.contains(&issuer.iss);
-        let events = if may_relay { events } else { Vec::new() };
+        let events = if may_relay { relay::events(&set)? } else { Vec::new() };
 
         let count = effects.len();
         let signal = Signal {
