@@ -159,12 +159,20 @@ impl Poller {
         acknowledged: BTreeSet<String>,
         refused: BTreeMap<String, RefusedSet>,
     ) -> Result<(), Error> {
-        // An event of the future cannot have been delivered; it is not looked up.
-        let end = *self.state.outbox_end().borrow();
-        let id_of = |jti: String| self.sets.event_id(&jti, context.stream_id).filter(|id| *id < end);
-        let acknowledged: BTreeSet<EventId> = acknowledged.into_iter().filter_map(id_of).collect();
+        let id_of = |jti: String| self.sets.event_id(&jti, context.stream_id);
+        let mut acknowledged: BTreeSet<EventId> = acknowledged.into_iter().filter_map(id_of).collect();
         let refused = refused.into_iter().filter_map(|(jti, refused)| Some((id_of(jti)?, refused)));
-        let refused: BTreeMap<EventId, RefusedSet> = refused.collect();
+        let mut refused: BTreeMap<EventId, RefusedSet> = refused.collect();
+        let end = || *self.state.outbox_end().borrow();
+        let last = acknowledged.last().max(refused.keys().last());
+        // Another node may have delivered an event that this one has not applied.
+        if last.is_some_and(|last| *last >= end()) {
+            self.state.current().await?;
+        }
+        // An event of the future cannot have been delivered; it is not looked up.
+        let end = end();
+        acknowledged.retain(|id| *id < end);
+        refused.retain(|id, _| *id < end);
         if acknowledged.is_empty() && refused.is_empty() {
             return Ok(());
         }
