@@ -313,10 +313,17 @@ impl Worker {
         }
     }
 
+    /// Whether the stream is as it was in this epoch: enabled, and with the same URL by now.
+    fn is_current(&self, epoch: u64) -> bool {
+        let now = self.shared.state.stream(self.stream_id());
+        let is_unmoved = now.is_some_and(|now| now.config.endpoint_url == self.stream.config.endpoint_url);
+        epoch == self.epoch && self.stream.status == StreamStatus::Enabled && is_unmoved
+    }
+
     /// Handles the outcome of an attempt.
     fn complete(&mut self, result: AttemptResult) {
         let AttemptResult { id, epoch, outcome } = result;
-        let is_current = epoch == self.epoch && self.stream.status == StreamStatus::Enabled;
+        let is_current = self.is_current(epoch);
         let (event, response) = match outcome {
             AttemptOutcome::Answered(event, response) => (event, response),
             AttemptOutcome::Unsent(unsent) => return self.unsent(id, unsent),
@@ -333,6 +340,10 @@ impl Worker {
                 self.succeeded();
                 self.uncommitted.delivered(id);
                 self.window.accepted(id);
+            }
+            // Of an earlier endpoint, perhaps.
+            PushResponse::DeadLetter { err, .. } if !is_current => {
+                self.attempt_failed(&event, &format!("the receiver answered {err}"), None, is_current);
             }
             PushResponse::DeadLetter { err, description } => {
                 self.succeeded();
@@ -362,9 +373,12 @@ impl Worker {
         is_current: bool,
     ) {
         let alone = self.rest(event.id, retry_after);
+        if !is_current {
+            return;
+        }
         if alone >= limits::PUSH_FAILURES_ALONE_MAX {
             self.reject(dead_letter(event, UNDELIVERABLE.to_owned(), reason.to_owned()));
-        } else if is_current {
+        } else {
             self.failed(reason, retry_after);
         }
     }

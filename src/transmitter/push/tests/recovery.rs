@@ -70,6 +70,13 @@ async fn silent_or_absent_receiver_delays_no_other() {
 
 #[tokio::test]
 async fn moved_stream_keeps_its_backlog_and_deleted_stream_stops() {
+    for (status, body) in [(503, ""), (400, r#"{"err":"invalid_request"}"#)] {
+        moved_and_deleted(status, body).await;
+    }
+}
+
+/// The old endpoint answers the push in flight so after the stream has moved.
+async fn moved_and_deleted(status: u16, body: &str) {
     let mut harness = Harness::start().await;
     let (mut old, mut new) = (Receiver::start().await, Receiver::start().await);
     let stream_id = harness.stream(Some(&old.url)).await;
@@ -79,7 +86,7 @@ async fn moved_stream_keeps_its_backlog_and_deleted_stream_stops() {
     let stream = harness.node.state.stream(&stream_id).expect("there");
     let config = StreamConfig { endpoint_url: Some(new.url.clone()), ..stream.config.clone() };
     harness.node.state.as_node().update_stream(config, stream.revision).await.expect("updated");
-    first.respond(503, "");
+    first.respond(status, body);
     let moved = new.next().await;
     assert_eq!(moved.jti(), jti);
     moved.respond(202, "");
