@@ -13,7 +13,8 @@ use crate::token::mint::{AccessTokenClaims, AgentClaims};
 pub(super) struct MintContext<'c> {
     /// Our issuer.
     pub iss: &'c str,
-    /// Lineage carried over from the renewed token: the keys that signed its predecessors.
+    /// Lineage carried over from the renewed token: the keys that signed its predecessors; or the operator that has it
+    /// minted.
     pub lineage: Vec<Digest128>,
     /// Time of the request.
     pub now: Timestamp,

@@ -190,7 +190,11 @@ impl AgentIdentities {
         }
         let issued = find_agent(&self.state, agent_id).await?.filter(|agent| may_see(caller, agent));
         let issued = self.active(&fresh, issued.ok_or(Error::UnknownAgent)?, mint_time.log_now)?;
-        self.mint_of_record(&issued, (new_family(), Vec::new()), &mint_time)
+        // An operator to which the agent was not issued. The issuers are in every lineage.
+        let other = caller.id().filter(|id| issued.issuers.iter().all(|issuer| issuer != id));
+        let other = other.and_then(|id| id.parse().ok());
+        let derives_from = other.iter().map(lineage::workload).collect();
+        self.mint_of_record(&issued, (new_family(), derives_from), &mint_time)
     }
 
     /// Mints a token of a recorded agent, with the rights that policy grants it by now.
@@ -354,7 +358,7 @@ impl AgentIdentities {
     }
 
     /// The token carries the rights of the record that policy still permits. `family` and `lineage` are those of the
-    /// renewed token; at issue, the family is new and the lineage empty.
+    /// renewed token; otherwise the family is new, and the lineage is the operator that has it minted, if any.
     fn mint(
         &self,
         issued: &IssuedAgent,

@@ -277,6 +277,25 @@ async fn issuer_gets_another_token_for_its_agent() {
     assert_eq!(with_bearer(&node, "POST", RENEW, another.token()).await.status, 200);
 }
 
+/// Regression: the token did not derive from the operator that had it minted, and was renewed after the operator was revoked.
+#[tokio::test]
+async fn token_minted_by_an_operator_ends_with_the_operator() {
+    let node = secure().await;
+    let (gateway, chief) = (node.certified("gateway"), node.certified("chief"));
+    let agent = issued(&issue_over(&node, &gateway, &root()).await);
+    let path = format!("{}/token", agent.path());
+    let minted = issued(&node.call_over(&chief, "POST", &path, &[], "").await);
+    let renewed = issued(&with_bearer(&node, "POST", RENEW, minted.token()).await);
+    let (operator, media) = (node.certified("operator"), [("content-type", "application/json")]);
+    let chief = json!({"subject": "spiffe://trust.example/chief"}).to_string();
+    let revoked = node.call_over(&operator, "POST", "/v1/revocations", &media, chief).await;
+    assert_eq!(revoked.status, 202, "{}", revoked.body);
+    for token in [minted.token(), renewed.token()] {
+        with_bearer(&node, "POST", RENEW, token).await.is_refused(401, "access_denied", "not valid");
+    }
+    assert_eq!(with_bearer(&node, "POST", RENEW, agent.token()).await.status, 200);
+}
+
 #[tokio::test]
 async fn token_of_an_agent_is_for_its_issuer_while_it_is_active() {
     let node = secure().await;
