@@ -167,13 +167,14 @@ pub fn put_by_operator(
     Ok(())
 }
 
-/// Lifts a block as an operator, also one of an issuer. The issuer may block again by a later event.
+/// Lifts a block as an operator, also one of an issuer. The issuer may block again by a later event, whose time it may
+/// state in whole seconds: the lift counts from the beginning of its second.
 pub fn lift(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<Reply, Corrupt> {
     let row = tables.message::<BlockRow>(BLOCK, key)?;
     let Some(row) = row.filter(is_blocked) else { return Ok(Reply::Refused(Refusal::UnknownBlock)) };
     let after = row.blocked_at_millis.unwrap_or_default().saturating_add(1);
     let kept_until_millis = retained_until(time).millis();
-    let lifted_at_millis = Some(after.max(time.now.millis()));
+    let lifted_at_millis = Some(after.max(time.now.millis() / 1000 * 1000));
     ledger::record(tables, time.elapsed, key, Some(row.index), LedgerState::Lifted)?;
     let row = BlockRow { lifted_at_millis, kept_until_millis, index: tables.entry_index(), ..row };
     tables.put(BLOCK, key, row.encode_to_vec());

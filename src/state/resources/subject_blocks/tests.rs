@@ -157,6 +157,20 @@ fn only_a_later_event_blocks_again_after_a_lift() {
     assert!(refuses(&harness.machine, &alice, LATER));
 }
 
+/// Regression: an event after the lift, whose time the issuer stated in whole seconds, was taken for an earlier one.
+#[test]
+fn event_in_the_second_of_a_lift_blocks_again() {
+    let mut harness = StateHarness::default();
+    let alice = Named::subject(IDP, "alice");
+    harness.one(START, disabled("alice", START.minus(SECOND)));
+    let id = all(&harness)[0].id;
+    let lifted_at = START.plus(Duration::from_millis(200));
+    assert_eq!(harness.one(lifted_at, unblock(id)), Reply::Done { changed: true });
+    assert!(!refuses(&harness.machine, &alice, LATER));
+    harness.one(START.plus(Duration::from_millis(700)), disabled("alice", START));
+    assert!(refuses(&harness.machine, &alice, LATER));
+}
+
 #[test]
 fn list_has_every_block_once_in_order() {
     let mut harness = StateHarness::default();
