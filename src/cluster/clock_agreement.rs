@@ -102,12 +102,13 @@ pub(crate) struct FirstReading {
 }
 
 impl FirstReading {
-    /// Whether the leader of `term` may propose, with these clocks.
-    pub(crate) fn allows(&mut self, term: u64, agreement: &Agreement) -> bool {
+    /// Whether the leader of `term` may propose, with these clocks, after an entry with the times `last`. The first entry
+    /// sets log time, and needs the clocks of a majority itself.
+    pub(crate) fn allows(&mut self, term: u64, agreement: &Agreement, last: LogTimes) -> bool {
         if agreement.has_majority {
             self.in_term = Some(term);
         }
-        self.in_term == Some(term)
+        agreement.has_majority || (self.in_term == Some(term) && last != LogTimes::default())
     }
 }
 
@@ -323,10 +324,12 @@ mod tests {
     fn new_leader_stamps_nothing_before_reading_a_majority() {
         let mut first = FirstReading::default();
         let (few, many) = (agreement(&[Some(0), None, None]), agreement(&[Some(0), Some(9), None]));
-        assert!(!first.allows(3, &few) && first.allows(3, &many));
-        assert!(first.allows(3, &few), "log time advances without them");
-        assert!(!first.allows(4, &few), "another may have led");
-        assert!(first.allows(4, &read(&[0])), "a cluster of one follows its own clock");
+        let last = LogTimes { time: Timestamp::from_secs(1), elapsed: Timestamp::from_secs(1) };
+        assert!(!first.allows(3, &few, last) && first.allows(3, &many, last));
+        assert!(first.allows(3, &few, last), "log time advances without them");
+        assert!(!first.allows(3, &few, LogTimes::default()), "a wrong clock alone sets no log time");
+        assert!(!first.allows(4, &few, last), "another may have led");
+        assert!(first.allows(4, &read(&[0]), LogTimes::default()), "a cluster of one follows its own clock");
     }
 
     #[test]

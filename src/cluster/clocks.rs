@@ -127,12 +127,12 @@ impl<M: Machine> Stamps<M> {
         };
         let alone = breaks::active(Break::IgnorePeerClocks).then(|| BTreeSet::from([self.clocks.node_id]));
         let agreement = self.clocks.agreement(&alone.unwrap_or(voters));
-        if !self.first.allows(term, &agreement) {
-            return None;
-        }
         // The times are read first: if an entry is applied between the two reads, too little elapsed time is added,
         // never too much.
         let last = self.machine.times();
+        if !self.first.allows(term, &agreement, last) {
+            return None;
+        }
         let now = self.clocks.boot();
         let elapsed = self.elapsed.count(term, now, last.elapsed.plus(self.shared.since_applied(now)));
         Some(agreement.stamp(last, elapsed.since(last.elapsed)))

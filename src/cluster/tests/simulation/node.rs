@@ -320,10 +320,10 @@ impl SimNode {
     fn stamp(&self) -> Option<Stamp> {
         let term = self.led_term()?;
         let agreement = self.clocks.agreement(&self.voters);
-        if !self.first.lock().expect("first").allows(term, &agreement) {
+        let times = self.machine.times();
+        if !self.first.lock().expect("first").allows(term, &agreement, times) {
             return None;
         }
-        let times = self.machine.times();
         let now = self.clock.boot();
         let since = millis(now).saturating_sub(self.applied_at.load(Ordering::SeqCst));
         let at_least = times.elapsed.plus(Duration::from_millis(since));
