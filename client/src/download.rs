@@ -13,12 +13,15 @@ pub struct Download {
 }
 
 impl NodeClient {
-    /// `GET` of bytes at the path with these segments, from the preferred node.
+    /// `GET` of bytes at the path with these segments, from the preferred node, or the next one that responds.
     ///
     /// # Errors
     /// [`Error::Refused`]; those of the connection.
     pub async fn download(&self, path: &[&str]) -> Result<Download, Error> {
-        let server = self.server().clone();
+        self.at_each(true, |server| self.download_from(server, path)).await
+    }
+
+    async fn download_from(&self, server: Url, path: &[&str]) -> Result<Download, Error> {
         let request = self.build(&server, &Request::get(path))?.timeout(limits::DOWNLOAD_TIMEOUT);
         let sent = tokio::time::timeout(limits::REQUEST_TIMEOUT, request.send()).await;
         let response = sent.map_err(|_| Error::TimedOut(server.clone()))?;

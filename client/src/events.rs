@@ -16,12 +16,21 @@ pub struct Events {
 }
 
 impl NodeClient {
-    /// Subscribes to the live feed at the preferred node, after the event `after` if it is given.
+    /// Subscribes to the live feed at the preferred node, or the next one that responds, after the event `after` if it is
+    /// given.
     ///
     /// # Errors
     /// [`Error::Header`] if `after` is no event id; [`Error::Refused`]; those of the connection.
     pub async fn events(&self, query: &[(&str, &str)], after: Option<&str>) -> Result<Events, Error> {
-        let server = self.server().clone();
+        self.at_each(true, |server| self.events_from(server, query, after)).await
+    }
+
+    async fn events_from(
+        &self,
+        server: Url,
+        query: &[(&str, &str)],
+        after: Option<&str>,
+    ) -> Result<Events, Error> {
         let request = Request { query, ..Request::get(&["v1", "events"]) };
         let mut request = self.build(&server, &request)?.timeout(limits::EVENTS_REQUEST_TIMEOUT);
         if let Some(after) = after {

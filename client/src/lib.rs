@@ -101,19 +101,30 @@ impl NodeClient {
     /// # Errors
     /// [`Error::Refused`], or the error of the last endpoint that was tried.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, Error> {
+        self.at_each(request.may_be_repeated(), |server| self.send_to(server, request)).await
+    }
+
+    /// Calls the endpoints, the preferred one first, until one responds or the call must not be repeated.
+    async fn at_each<T, F>(&self, is_repeatable: bool, call: impl Fn(Url) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut tried = 0;
         loop {
             let at = (first + tried) % self.endpoints.len();
-            let outcome = self.send_to(&self.endpoints[at], request).await;
+            let outcome = call(self.endpoints[at].clone()).await;
             tried += 1;
             match outcome {
                 Err(error)
                     if tried < self.endpoints.len()
                         && error.is_of_node()
-                        && (request.is_repeatable() || error.is_before_request()) => {}
+                        && (is_repeatable || error.is_before_request()) => {}
                 outcome => {
-                    self.preferred.store(at, Ordering::Relaxed);
+                    let is_lost = outcome.as_ref().is_err_and(Error::is_of_node);
+                    if !is_lost {
+                        self.preferred.store(at, Ordering::Relaxed);
+                    }
                     return outcome;
                 }
             }
@@ -190,6 +201,14 @@ impl NodeClient {
         body: &Value,
     ) -> Result<Value, Error> {
         self.body(&Request { query, ..Request::post(path, body) }).await
+    }
+
+    /// `POST` with this `Idempotency-Key` to a route that honours it: another node gets the request if one does not respond.
+    ///
+    /// # Errors
+    /// [`Error::Header`] if `key` is no such key; those of [`send`](Self::send).
+    pub async fn post_once(&self, key: &str, path: &[&str], body: &Value) -> Result<Value, Error> {
+        self.body(&Request { idempotency_key: Some(key), ..Request::post(path, body) }).await
     }
 
     /// `POST` with a bearer token instead of the client certificate.

@@ -23,6 +23,8 @@ pub struct Request<'a> {
     pub bearer: Option<&'a str>,
     /// `Idempotency-Key`: the request may be repeated.
     pub idempotency_key: Option<&'a str>,
+    /// Whether a second execution changes nothing although the method promises no such thing: the request may be repeated.
+    pub is_repeatable: bool,
     /// `If-Match` (RFC 9110 §13.1.1): an entity tag, in quotes.
     pub if_match: Option<&'a str>,
 }
@@ -53,6 +55,7 @@ impl<'a> Request<'a> {
             body: None,
             bearer: None,
             idempotency_key: None,
+            is_repeatable: false,
             if_match: None,
         }
     }
@@ -63,21 +66,21 @@ impl<'a> Request<'a> {
         Self { method: Method::POST, body: Some(body), ..Self::get(path) }
     }
 
-    /// Whether a second execution changes nothing (RFC 9110 §9.2.2).
-    pub(crate) fn is_repeatable(&self) -> bool {
-        self.method.is_idempotent() || self.idempotency_key.is_some()
+    /// Whether it may be sent again after it may have been carried out (RFC 9110 §9.2.2).
+    pub(crate) fn may_be_repeated(&self) -> bool {
+        self.is_repeatable || self.method.is_idempotent() || self.idempotency_key.is_some()
     }
 }
 
 impl NodeClient {
-    pub(crate) async fn send_to(&self, server: &Url, request: &Request<'_>) -> Result<Response, Error> {
-        let sent = self.build(server, request)?.send().await;
+    pub(crate) async fn send_to(&self, server: Url, request: &Request<'_>) -> Result<Response, Error> {
+        let sent = self.build(&server, request)?.send().await;
         let sent = sent.map_err(|error| error::of_request(server.clone(), &error))?;
-        let response = self.read(server, sent).await?;
+        let response = self.read(&server, sent).await?;
         // A page that leads to itself would never end.
         let cursor = request.query.iter().find(|(name, _)| *name == "cursor").map(|(_, cursor)| *cursor);
         if cursor.is_some() && cursor == response.next.as_deref() {
-            return Err(Error::Foreign(server.clone()));
+            return Err(Error::Foreign(server));
         }
         Ok(response)
     }

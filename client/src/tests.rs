@@ -434,6 +434,19 @@ async fn a_request_fails_over_and_stays_with_the_node_that_responds() {
 }
 
 #[tokio::test]
+async fn a_download_and_the_feed_fail_over() {
+    let (busy, good) = (node(503).await, node(200).await);
+    let client = || {
+        NodeClient::with_certificates(&[busy.uri(), good.uri()], &Certificates::default()).expect("client")
+    };
+    client().download(&["x"]).await.expect("the second node");
+    // The second node responds, although not with a feed.
+    let outcome = client().events(&[], None).await;
+    let Err(Error::Foreign(server)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(server.as_str(), format!("{}/", good.uri()));
+}
+
+#[tokio::test]
 async fn a_post_is_repeated_only_with_an_idempotency_key() {
     let (busy, good) = (node(503).await, node(200).await);
     let client = || {
@@ -443,8 +456,7 @@ async fn a_post_is_repeated_only_with_an_idempotency_key() {
     assert_eq!(refused.status(), Some(503));
     assert_eq!(requests(&good).await, 0);
     let body = json!({});
-    let keyed = Request { idempotency_key: Some("k"), ..Request::post(&["x"], &body) };
-    client().send(&keyed).await.expect("the second node");
+    client().post_once("k", &["x"], &body).await.expect("the second node");
     let keys: Vec<_> = busy.received_requests().await.expect("recorded");
     assert_eq!(keys[1].headers["idempotency-key"], "k");
     assert_eq!(requests(&good).await, 1);

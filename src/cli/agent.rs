@@ -158,7 +158,8 @@ fn issue(arguments: &Issue, out: &mut dyn Write) -> Result<(), Error> {
         "delegation_depth": arguments.delegation_depth,
         "metadata": metadata,
     });
-    let identity = super::wait_for(arguments.server.client()?.post(&AGENT, &request))?;
+    let key = super::new_idempotency_key();
+    let identity = super::wait_for(arguments.server.client()?.post_once(&key, &AGENT, &request))?;
     deliver_token(out, arguments.output, file, &identity, "issued")
 }
 

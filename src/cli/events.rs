@@ -135,10 +135,12 @@ fn line(data: &Value) -> String {
     format!("{timestamp} {kind:<10} {result:<6} {subject} {target} {detail}")
 }
 
-/// Whether a retry may succeed.
+/// Whether a retry may succeed. The error is that of the last node that was tried.
 fn is_passing(error: &client::Error) -> bool {
     match error {
         client::Error::Unreachable(_)
+        | client::Error::Handshake { .. }
+        | client::Error::Foreign(_)
         | client::Error::Interrupted(_)
         | client::Error::TimedOut(_)
         | client::Error::Silent(_) => true,

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Subcommand;
 use serde_json::json;
+use trust_fabric_client::Request;
 
 use super::Error;
 use super::endpoint::ServerArguments;
@@ -68,7 +69,9 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         }
         Command::Taint { kid, server } => {
             let path = ["v1", "sys", "keys", &kid, "taint"];
-            let tainted = super::wait_for(server.client()?.post(&path, &json!({})))?;
+            let body = json!({});
+            let request = Request { is_repeatable: true, ..Request::post(&path, &body) };
+            let tainted = super::wait_for(server.client()?.send(&request))?.body;
             writeln!(
                 out,
                 "{} is tainted: its signatures are refused from now on",

@@ -191,6 +191,11 @@ const GLOBAL_QUEUE_INTERVAL: u32 = 2;
 /// Tasks after which a worker polls for I/O events.
 const EVENT_INTERVAL: u32 = 16;
 
+/// A key of a request that is carried out once, also if several nodes get it.
+fn new_idempotency_key() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
 /// Runs `future` on its own runtime; tasks that remain afterwards are not waited for.
 fn wait_for<T, E>(future: impl Future<Output = Result<T, E>>) -> Result<T, Error>
 where

@@ -175,7 +175,8 @@ fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
     for (name, value) in [("aud", &arguments.aud), ("description", &arguments.description)] {
         request.extend(value.iter().map(|value| (name.to_owned(), value.as_str().into())));
     }
-    let stream = super::wait_for(arguments.server.client()?.post(&STREAM, &Value::Object(request)))?;
+    let (client, key) = (arguments.server.client()?, super::new_idempotency_key());
+    let stream = super::wait_for(client.post_once(&key, &STREAM, &Value::Object(request)))?;
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
