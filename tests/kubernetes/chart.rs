@@ -264,6 +264,16 @@ fn refused_by_a_template() -> BadValues {
         ),
         ("in-cluster", json!({"fabric": {"callers": null}}), "deploy.test.exchange needs a caller"),
         (
+            "one-node",
+            json!({"deploy": {"service": {"externalTrafficPolicy": "Local"}}}),
+            "deploy.service.externalTrafficPolicy needs deploy.service.type NodePort or LoadBalancer.",
+        ),
+        (
+            "one-node",
+            json!({"deploy": {"service": {"type": "NodePort", "loadBalancerClass": "x"}}}),
+            "deploy.service.loadBalancerClass needs deploy.service.type LoadBalancer.",
+        ),
+        (
             "monitoring",
             json!({"fabric": {"metrics": null}}),
             "deploy.serviceMonitor.enabled needs fabric.metrics.access: authenticated",

@@ -30,6 +30,13 @@ such values, because Helm does not state the order of templates.
 {{- if and (include "trust-fabric.presentsToken" .) $deploy.networkPolicy.enabled (not $deploy.networkPolicy.apiServer) }}
 {{- fail "An issuer has bearerTokenFile, so the nodes call the API server: deploy.networkPolicy.apiServer must name its networks and ports." }}
 {{- end }}
+{{- $type := $deploy.service.type | default "ClusterIP" }}
+{{- if and $deploy.service.externalTrafficPolicy (eq $type "ClusterIP") }}
+{{- fail "deploy.service.externalTrafficPolicy needs deploy.service.type NodePort or LoadBalancer." }}
+{{- end }}
+{{- if and $deploy.service.loadBalancerClass (ne $type "LoadBalancer") }}
+{{- fail "deploy.service.loadBalancerClass needs deploy.service.type LoadBalancer." }}
+{{- end }}
 {{- include "trust-fabric.validateEgress" . }}
 {{- include "trust-fabric.validateMonitoring" . }}
 {{- if and $deploy.test (($deploy.test).exchange) (not $fabric.callers) }}
