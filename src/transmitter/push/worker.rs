@@ -25,6 +25,7 @@ use crate::limits;
 use crate::state::{self, EventId, NewDeadLetter, OutboxEvent, Refusal, Stream, StreamStatus};
 use crate::transmitter::matching;
 
+mod pausing;
 mod rejection;
 
 use rejection::dead_letter;
@@ -458,31 +459,6 @@ impl Worker {
 
     fn back_off(&mut self, wait: Duration, is_requested: bool) {
         self.backoff = Some(BackoffTimer { sleep: Box::pin(sleep(wait)), is_requested });
-    }
-
-    fn pause(&mut self, reason: String) {
-        if self.pausing.is_some() {
-            return;
-        }
-        tracing::warn!(stream_id = self.stream_id(), reason, "stream paused");
-        let (state, stream) = (self.shared.state.clone(), Arc::clone(&self.stream));
-        self.pausing = Some(Box::pin(async move { state.pause_stream(&stream, &reason).await }));
-    }
-
-    fn paused(&mut self, outcome: Result<(), state::Error>) {
-        self.pausing = None;
-        match outcome {
-            // Otherwise it was paused, disabled or deleted concurrently.
-            Ok(()) | Err(state::Error::Refused(Refusal::StreamNotEnabled | Refusal::UnknownStream)) => {
-                self.forget_responses();
-            }
-            // Its owner has changed it, perhaps as a remedy: the next failure decides.
-            Err(state::Error::Refused(Refusal::StreamChanged)) => {}
-            Err(error) => {
-                tracing::warn!(%error, stream_id = self.stream_id(), "failed to pause a stream");
-                self.back_off(self.shared.limits.backoff.min, false);
-            }
-        }
     }
 
     /// Logs once that a receiver deviates from RFC 8935 §2.2.
