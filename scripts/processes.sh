@@ -27,13 +27,18 @@ trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Repeats a command until it succeeds, or until every process has ended.
+until_succeeds() {
+  until "$@" >/dev/null 2>&1; do
+    jobs -rp | grep -q . || exit 1
+    sleep 0.2
+  done
+}
+
 until_healthy() { # program, port of the public routes...
   local program=$1 port
   shift
   for port in "$@"; do
-    until "$program" health --server "http://127.0.0.1:$port" >/dev/null 2>&1; do
-      jobs -rp | grep -q . || exit 1
-      sleep 0.2
-    done
+    until_succeeds "$program" health --server "http://127.0.0.1:$port"
   done
 }

@@ -57,10 +57,8 @@ run link ./link.sh --rtt-ms "${LINK_RTT_MS:-75}"
 until_healthy "$program" 8693 8703 8713 9693 9703 9713
 as_operator=(--server https://localhost:9694 --ca us/pki/ca.pem --cert us/pki/operator.pem --key us/pki/operator-key.pem)
 # A node is healthy before its first response from a peer.
-until "$program" federation status "${as_operator[@]}" | grep -qwE 'live|held|paused'; do
-  kill -0 "${processes[@]}" || exit 1
-  sleep 0.2
-done
+has_read_eu() { "$program" federation status "${as_operator[@]}" | grep -wE 'live|held|paused'; }
+until_succeeds has_read_eu
 cat <<END
 
 The region eu: https://localhost:8694 (process ${processes[0]}), :8704 (${processes[1]}) and :8714 (${processes[2]}).
