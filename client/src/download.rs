@@ -1,6 +1,6 @@
 //! A response body that is too large for memory.
 
-use reqwest::{Response, StatusCode, Url};
+use reqwest::{RequestBuilder, Response, StatusCode, Url};
 
 use crate::error::{self, Error};
 use crate::{NodeClient, Request, limits};
@@ -23,14 +23,20 @@ impl NodeClient {
 
     async fn download_from(&self, server: Url, path: &[&str]) -> Result<Download, Error> {
         let request = self.build(&server, &Request::get(path))?.timeout(limits::DOWNLOAD_TIMEOUT);
+        let response = self.open(&server, request).await?;
+        Ok(Download { server, response })
+    }
+
+    /// Sends a request whose response is read part by part.
+    pub(crate) async fn open(&self, server: &Url, request: RequestBuilder) -> Result<Response, Error> {
         let sent = tokio::time::timeout(limits::REQUEST_TIMEOUT, request.send()).await;
         let response = sent.map_err(|_| Error::TimedOut(server.clone()))?;
         let response = response.map_err(|error| error::of_request(server.clone(), &error))?;
         if response.status() != StatusCode::OK {
-            self.read(&server, response).await?;
-            return Err(Error::Foreign(server));
+            self.read(server, response).await?;
+            return Err(Error::Foreign(server.clone()));
         }
-        Ok(Download { server, response })
+        Ok(response)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The live feed of a node, over one request.
 
 use reqwest::header::{self, HeaderValue};
-use reqwest::{Response, StatusCode, Url};
+use reqwest::{Response, Url};
 
 use crate::error::{self, Error};
 use crate::sse::{Event, Parser};
@@ -37,13 +37,7 @@ impl NodeClient {
             let after = HeaderValue::try_from(after).map_err(|_| Error::Header("id of an event"))?;
             request = request.header("last-event-id", after);
         }
-        let sent = tokio::time::timeout(limits::REQUEST_TIMEOUT, request.send()).await;
-        let response = sent.map_err(|_| Error::TimedOut(server.clone()))?;
-        let response = response.map_err(|error| error::of_request(server.clone(), &error))?;
-        if response.status() != StatusCode::OK {
-            self.read(&server, response).await?;
-            return Err(Error::Foreign(server));
-        }
+        let response = self.open(&server, request).await?;
         let media = response.headers().get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
         if !media.is_some_and(|media| media.starts_with("text/event-stream")) {
             return Err(Error::Foreign(server));
