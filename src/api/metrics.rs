@@ -1,5 +1,7 @@
 //! `GET /metrics`: Prometheus text format 0.0.4.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -46,8 +48,8 @@ pub fn render(app: &App) -> Result<Response, Error> {
     let clocks = core.clocks();
     // Without agreement, the cluster time is the clock of this node.
     let is_known = clocks.is_agreed && clocks.offsets.contains_key(&core.node_id());
-    let now = if is_known { app.state.cluster_time() } else { app.state.index().time };
-    let log_time_ahead = app.state.index().time.since(now);
+    let log_time = app.state.index().time;
+    let log_time_ahead = if is_known { log_time.since(app.state.cluster_time()) } else { Duration::ZERO };
     app.metrics.set_clocks(clocks.is_agreed, log_time_ahead, clocks.offsets.iter());
     let acknowledgements = core.acknowledgements();
     app.metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);

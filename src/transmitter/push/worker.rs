@@ -342,9 +342,9 @@ impl Worker {
                 self.uncommitted.delivered(id);
                 self.window.accepted(id);
             }
-            // Of an earlier endpoint, perhaps.
-            PushResponse::DeadLetter { err, .. } if !is_current => {
-                self.attempt_failed(&event, &format!("the receiver answered {err}"), None, is_current);
+            // An earlier URL may have refused it.
+            PushResponse::DeadLetter { .. } if !is_current => {
+                self.rest(id, None);
             }
             PushResponse::DeadLetter { err, description } => {
                 self.succeeded();
