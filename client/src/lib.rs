@@ -101,11 +101,11 @@ impl NodeClient {
     /// # Errors
     /// [`Error::Refused`], or the error of the last endpoint that was tried.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, Error> {
-        self.at_each(request.may_be_repeated(), |server| self.send_to(server, request)).await
+        self.with_failover(request.may_be_repeated(), |server| self.send_to(server, request)).await
     }
 
     /// Calls the endpoints, the preferred one first, until one responds or the call must not be repeated.
-    async fn at_each<T, F>(&self, is_repeatable: bool, call: impl Fn(Url) -> F) -> Result<T, Error>
+    async fn with_failover<T, F>(&self, is_repeatable: bool, call: impl Fn(Url) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
