@@ -38,7 +38,7 @@ pub enum Error {
     #[error("there is no agent with this agent_id")]
     UnknownAgent,
     /// Unknown signing key of this fabric.
-    #[error("there is no signing key with this kid")]
+    #[error("there is no signing key with this kid; with \"block\": true a deleted one is revoked")]
     UnknownKey,
     /// Unknown or lifted block.
     #[error("there is no block with this id")]
@@ -90,8 +90,8 @@ impl Revocations {
     /// Revokes. The steps are ordered so that a retry with the same
     /// `Idempotency-Key` completes an interrupted request:
     ///
-    /// 1. the log entry: an agent or signing key of ours must exist; our key stops signing; a foreign key and a fact of a
-    ///    peer fabric are blocked, as is every fact for which a block was requested
+    /// 1. the log entry: an agent of ours must exist, and a signing key of ours unless it is blocked; our key stops signing;
+    ///    a foreign key and a fact of a peer fabric are blocked, as is every fact for which a block was requested
     /// 2. a successor for a signing key of this node
     /// 3. the count of covered agents
     ///
@@ -216,19 +216,20 @@ impl Revocations {
         if request.names_agent() && self.state.agent(fact.value())?.is_none() {
             return Err(Error::UnknownAgent);
         }
-        if self.is_own_key(fact) && !self.state.index().signing_keys.contains_key(fact.value()) {
+        let is_known = |kid: &str| self.state.index().signing_keys.contains_key(kid);
+        if self.is_own_key(fact) && !request.block() && !is_known(fact.value()) {
             return Err(Error::UnknownKey);
         }
         Ok(())
     }
 
-    /// Whether a request also blocks. The taint of our own key already refuses everything the key signed. The
-    /// thief of another issuer's key chooses `iat` freely, so that a watermark alone would cover nothing. The
-    /// `iat` of a peer's tokens is by its clock, and it goes on minting them from credentials that it does
-    /// not know to be revoked here.
+    /// Whether a request also blocks, even if it does not ask for it. The thief of another issuer's key chooses `iat`
+    /// freely, so that a watermark alone would cover nothing; our own key is tainted instead. The `iat` of a peer's tokens
+    /// is by its clock, and it goes on minting them from credentials that it does not know to be revoked here.
     fn blocks_fact(&self, request: &RevocationRequest) -> bool {
         let fact = request.fact();
-        !self.is_own_key(fact) && (request.block() || fact.kind() == KEY || self.peer_tokens.is_of_peer(fact))
+        let is_foreign_key = fact.kind() == KEY && !self.is_own_key(fact);
+        request.block() || is_foreign_key || self.peer_tokens.is_of_peer(fact)
     }
 
     /// Credentials that a revocation does not cover, for the operator to handle; none of a block.

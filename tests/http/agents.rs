@@ -362,6 +362,49 @@ async fn renewed_token_is_covered_by_the_taint_of_the_first_key() {
     issue(&node, &root()).await;
 }
 
+/// Attack: an agent that derives from a forged token is renewed until the key with which it was forged is deleted. Then
+/// neither a taint nor a revocation found the key, while the agent could live for 30 days.
+#[tokio::test]
+async fn deleted_key_is_revoked_by_a_block() {
+    let node = Node::start().await;
+    node.advance_secs(600);
+    let agent = issue(&node, &root()).await;
+    let first = agent.minted.header["kid"].as_str().expect("kid").to_owned();
+    let mut token = agent.minted.token;
+    for _ in 0..5 {
+        assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
+        node.advance_secs(3_000);
+        token = issued(&with_bearer(&node, "POST", RENEW, &token).await).minted.token;
+    }
+    let unknown = "there is no signing key with this kid";
+    node.post(&format!("/v1/sys/keys/{first}/taint"), &json!({})).await.is_refused(404, "not_found", unknown);
+    let without_block = json!({"key": first});
+    node.post("/v1/revocations", &without_block).await.is_refused(404, "not_found", unknown);
+    node.post("/v1/revocations?dry_run=true", &without_block).await.is_refused(404, "not_found", unknown);
+    let block = with(&without_block, &json!({"block": true}));
+    assert_eq!(node.post("/v1/revocations?dry_run=true", &block).await.status, 200);
+    let revoked = node.post("/v1/revocations", &block).await;
+    assert_eq!((revoked.status, &revoked.json()["blocked"]), (202, &json!(true)), "{}", revoked.body);
+    with_bearer(&node, "POST", RENEW, &token).await.is_refused(401, "access_denied", "not valid");
+    issue(&node, &root()).await;
+}
+
+/// A block of a key that still signs taints it too: it leaves the JWK Set, and the node signs with another one.
+#[tokio::test]
+async fn block_of_a_known_key_taints_it() {
+    let node = Node::start().await;
+    node.advance_secs(600);
+    let agent = issue(&node, &root()).await;
+    let kid = agent.minted.header["kid"].clone();
+    let revoked = node.post("/v1/revocations", &json!({"key": kid, "block": true})).await;
+    assert_eq!((revoked.status, &revoked.json()["blocked"]), (202, &json!(true)), "{}", revoked.body);
+    let keys = node.get("/v1/sys/keys").await.json();
+    let key = keys.as_array().expect("keys").iter().find(|key| key["kid"] == kid).expect("listed").clone();
+    assert_eq!(key["state"], "tainted");
+    with_bearer(&node, "POST", RENEW, agent.token()).await.is_refused(401, "access_denied", "not valid");
+    assert_ne!(issue(&node, &root()).await.minted.header["kid"], kid);
+}
+
 #[tokio::test]
 async fn policy_decides_by_the_callers_own_row() {
     let node = secure().await;
