@@ -120,10 +120,20 @@ struct OwnKeys {
 impl OwnKeys {
     /// Those with a private half.
     fn records(&self) -> impl Iterator<Item = &SigningKeyRecord> {
-        let has_half =
-            |kid: &String| self.private.get(kid).is_some_and(|half| half.algorithm() == self.algorithm);
-        let of_algorithm = self.index.signing_keys.values().filter(|key| key.algorithm == self.algorithm);
-        of_algorithm.filter(move |key| has_half(&key.kid))
+        self.of_algorithm().filter(|key| self.has_half(key))
+    }
+
+    /// Live keys of `node_id` without a private half.
+    fn lost(&self, node_id: u64) -> impl Iterator<Item = &SigningKeyRecord> {
+        self.of_algorithm().filter(move |key| key.node_id == node_id && key.is_live() && !self.has_half(key))
+    }
+
+    fn of_algorithm(&self) -> impl Iterator<Item = &SigningKeyRecord> {
+        self.index.signing_keys.values().filter(|key| key.algorithm == self.algorithm)
+    }
+
+    fn has_half(&self, key: &SigningKeyRecord) -> bool {
+        self.private.get(&key.kid).is_some_and(|half| half.algorithm() == self.algorithm)
     }
 }
 
@@ -178,14 +188,14 @@ impl Keyring {
     }
 
     /// Ensures that this node has a key that signs and a pending successor, for tokens and, if it transmits, for
-    /// security event tokens, and deletes the private halves that are neither.
+    /// security event tokens; deletes the private halves that are neither, and retires the keys whose private half is lost.
     pub async fn ensure(&self) -> Result<(), Error> {
         let mut unpublished = self.unpublished.lock().await;
         loop {
             // A key may have been published after its request was cancelled.
             unpublished.retain(|key| !self.state.index().signing_keys.contains_key(key.kid()));
             self.destroy_unused(&unpublished)?;
-            let Some(missing) = self.missing() else { return Ok(()) };
+            let Some(missing) = self.missing() else { return self.retire_lost().await };
             let generated = unpublished.iter().find(|key| key.algorithm() == missing).cloned();
             let key = match generated {
                 Some(key) => key,
@@ -194,6 +204,25 @@ impl Keyring {
             let (kid, jwk) = (key.kid().to_owned(), key.public_jwk().to_string());
             self.state.publish_signing_key(kid, jwk, missing).await?;
         }
+    }
+
+    /// Retires the keys of this node whose private half is lost, once it signs with another one.
+    async fn retire_lost(&self) -> Result<(), Error> {
+        let elapsed = self.state.elapsed_time();
+        for algorithm in SigningAlgorithm::ALL {
+            if self.active_key(algorithm, elapsed).is_none() {
+                continue;
+            }
+            let own = self.own(algorithm);
+            let lost: Vec<String> =
+                own.lost(self.state.cluster().node_id()).map(|key| key.kid.clone()).collect();
+            drop(own);
+            for kid in lost {
+                tracing::warn!(kid, "private half of a signing key is lost: retiring it");
+                self.state.as_node().retire_signing_key(kid).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The algorithm of a key that this node needs and does not have.
@@ -543,6 +572,29 @@ mod tests {
         assert_eq!(calls.load(Ordering::SeqCst), 1);
         let generated = keyring.unpublished.lock().await.first().expect("retained").kid().to_owned();
         assert!(keyring.directory.join(format!("{generated}.{EXTENSION}")).exists());
+        drop(keyring);
+        node.end().await;
+    }
+
+    /// Such a key stayed in the JWK Set, and counted as the key with which the node signs.
+    #[tokio::test]
+    async fn key_without_a_private_half_is_retired_once_another_signs() {
+        let node = TestNode::start(NOW).await;
+        let keyring = keyring_with(&node, SetSigningKey::generate);
+        keyring.ensure().await.expect("keys");
+        let lost = keyring.live_kids(RS256).remove(0);
+        keyring.private.rcu(|private| {
+            let mut private = BTreeMap::clone(private);
+            private.remove(&lost);
+            private
+        });
+        let is_live = || node.state.index().signing_keys.get(&lost).is_some_and(SigningKeyRecord::is_live);
+        keyring.ensure().await.expect("keys");
+        assert!(is_live(), "no other key of the node is old enough to sign");
+        node.clock.advance(limits::KEY_PUBLISH_AHEAD);
+        keyring.ensure().await.expect("keys");
+        assert!(!is_live());
+        assert_eq!(keyring.live(RS256), KEYS_PER_ALGORITHM);
         drop(keyring);
         node.end().await;
     }

@@ -310,6 +310,12 @@ fn removed(node_id: u64, removed_index: u64) -> Node {
     Node { node_id, stage, wanted, removed_index, ..Node::default() }
 }
 
+/// Whether a node was removed.
+pub fn is_removed_node(tables: &Tables<'_>, node_id: u64) -> Result<bool, Corrupt> {
+    let node = tables.message::<Node>(NODES, &node_id.to_be_bytes())?;
+    Ok(node.is_some_and(|node| is_removed(&node)))
+}
+
 /// Index of the entry that removed a node.
 pub fn removed_at(node: &Node) -> Option<u64> {
     is_removed(node).then_some(node.removed_index)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use prost::Message as _;
 
 use super::revocations::RevocationDetails;
-use super::{feed, revocations};
+use super::{feed, nodes, revocations};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
@@ -192,6 +192,8 @@ fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
 ///    all nodes of a bootstrap sign. A cached JWK Set is minutes old at most, is valid for 60 s, and a verifier that meets
 ///    an unknown `kid` fetches it again.
 ///
+/// A removed node publishes none: its keys were retired with it, and one that was under way would sign for good.
+///
 /// A second key of a node is always pending first, also if the first one is retired or tainted: its row is retained for
 /// longer than the cluster is young.
 pub fn publish(
@@ -200,6 +202,9 @@ pub fn publish(
     command: &PublishSigningKey,
 ) -> Result<Reply, Corrupt> {
     let EntryTime { now, elapsed, .. } = time;
+    if nodes::is_removed_node(tables, command.node_id)? {
+        return Ok(Reply::Refused(Refusal::NodeRemoved));
+    }
     let known = all(tables)?;
     if known.iter().any(|key| key.kid == command.kid) {
         return Ok(Reply::Done { changed: false });

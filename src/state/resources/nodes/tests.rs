@@ -390,6 +390,20 @@ fn removed_node_does_not_join_again() {
     assert!(harness.machine.wanted_members().iter().all(|wanted| wanted.node_id != id));
 }
 
+/// A key that was under way when its node was removed stayed in the JWK Set for good, out of reach of its cluster.
+#[test]
+fn removed_node_publishes_no_key() {
+    let mut harness = three();
+    let id = joined(&mut harness);
+    let publish = |kid: &str| {
+        let (kid, jwk, algorithm) = (kid.to_owned(), "{}".to_owned(), String::new());
+        Command::PublishSigningKey(command::PublishSigningKey { kid, node_id: id, jwk, algorithm })
+    };
+    assert_eq!(harness.one(START, publish("before")), DONE);
+    assert_eq!(want(&mut harness, id, NodeRole::Removed), DONE);
+    assert_refused(&mut harness, START, publish("after"), Refusal::NodeRemoved);
+}
+
 /// A retry draws another secret; its token would be void.
 #[test]
 fn retried_allocation_returns_the_first_token() {
