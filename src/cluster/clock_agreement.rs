@@ -173,6 +173,11 @@ impl ClockReport {
         }
     }
 
+    /// Whether the clock of a node is far from an agreed median.
+    pub(crate) fn is_wrong(&self, node_id: u64) -> bool {
+        self.is_agreed && self.verdict(node_id) == ClockVerdict::FarApart
+    }
+
     /// `now` corrected to the median; unchanged without an agreement.
     pub(crate) fn corrected(&self, node_id: u64, now: Timestamp) -> Timestamp {
         let offset = self.offsets.get(&node_id).filter(|_| self.is_agreed).copied().unwrap_or_default();
@@ -339,6 +344,7 @@ mod tests {
         let verdicts: Vec<_> = (1..=8).map(|id| report.verdict(id)).collect();
         // An unread clock is unknown.
         assert_eq!(verdicts, [Good, Good, Apart, Good, FarApart, FarApart, Good, Apart]);
+        assert_eq!((1..=8).filter(|id| report.is_wrong(*id)).collect::<Vec<_>>(), [5, 6]);
         assert_eq!(report.corrected(5, at(5_002)), NOON);
         let report = read(&[0, 4_000]).report();
         assert_eq!((report.verdict(1), report.verdict(2)), (Apart, Apart));
@@ -349,6 +355,7 @@ mod tests {
             (FarApart, FarApart),
             "neither is known to be right"
         );
+        assert!(!report.is_wrong(1) && !report.is_wrong(2), "nor wrong");
         assert_eq!(ClockReport::default().verdict(1), Apart);
     }
 

@@ -152,14 +152,16 @@ impl<M: Machine> Handle<M> {
         self.clocks.agreement(&voters).report()
     }
 
-    /// Transfers leadership while this node leads and its clock is far from an agreed median. Runs for ever.
+    /// Transfers leadership to a voter that can keep it while this node leads and its clock is far from an agreed median.
+    /// Runs for ever.
     pub(super) async fn step_down_with_wrong_clock(self) {
         loop {
-            let report = self.clocks();
-            let is_wrong = report.is_agreed && report.verdict(self.node_id) == ClockVerdict::FarApart;
-            if is_wrong && self.leader() == Some(self.node_id) {
-                tracing::warn!("wall clock of this leader is wrong: transferring leadership");
-                self.transfer_leadership().await;
+            if self.clocks().is_wrong(self.node_id) && self.leader() == Some(self.node_id) {
+                let voters = self.able_voters().await;
+                if !voters.is_empty() {
+                    tracing::warn!("wall clock of this leader is wrong: transferring leadership");
+                    self.transfer_to_one_of(voters).await;
+                }
             }
             tokio::time::sleep(limits::FRESHNESS_RENEWAL).await;
         }

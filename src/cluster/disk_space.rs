@@ -129,7 +129,7 @@ impl<M: Machine> Handle<M> {
     pub(super) async fn watch_disk_space(self) {
         loop {
             self.measure_disk_space();
-            let voters = if self.space.is_full() { self.voters_with_space().await } else { Vec::new() };
+            let voters = if self.space.is_full() { self.able_voters().await } else { Vec::new() };
             self.space.others_have_space.send_replace(!voters.is_empty());
             if self.known_leader() == Some(self.node_id) {
                 self.transfer_to_one_of(voters).await;
@@ -150,19 +150,22 @@ impl<M: Machine> Handle<M> {
         space
     }
 
-    async fn voters_with_space(&self) -> Vec<u64> {
+    /// Other voters that serve, have space and whose clock is not known to be wrong: one of the others would transfer
+    /// leadership back.
+    pub(super) async fn able_voters(&self) -> Vec<u64> {
+        let clocks = self.clocks();
         let reports = self.other_voters().await.into_iter();
-        let with_space = reports.filter(|(_, report)| {
+        let able = reports.filter(|(voter, report)| {
             report.as_ref().is_ok_and(|report| {
-                // One that serves nothing is no better than this node.
                 let serves = report.lease_is_held && report.disputed_index.is_none();
-                serves && !report.disk_is_full && !report.disk_hangs
+                serves && !report.disk_is_full && !report.disk_hangs && !clocks.is_wrong(*voter)
             })
         });
-        with_space.map(|(voter, _)| voter).collect()
+        able.map(|(voter, _)| voter).collect()
     }
 
-    async fn transfer_to_one_of(&self, voters: Vec<u64>) {
+    /// Transfers leadership to the first of `voters` that takes over.
+    pub(super) async fn transfer_to_one_of(&self, voters: Vec<u64>) {
         for voter in voters {
             if self.transfer_leadership_to(Some(voter)).await {
                 return;

@@ -37,8 +37,8 @@ impl Candidacy {
         self.last_heartbeat.send_replace(Some(now));
     }
 
-    /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`. With a full disk, and
-    /// for a while after a transfer, only if no other node comes to lead.
+    /// Whether this node may campaign at `now`, after it had no confirmed leader for `leaderless`, at most since its start.
+    /// With a full disk, and for a while after a transfer, only if no other node comes to lead.
     fn may_campaign(&self, now: Duration, leaderless: Duration, is_full: bool) -> bool {
         let transferred = *self.transferred.lock();
         let is_paused = transferred.is_some_and(|at| now < at + limits::CANDIDACY_PAUSE);

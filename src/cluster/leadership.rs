@@ -90,7 +90,7 @@ impl<M: Machine> Handle<M> {
     /// [`Handle::leader`], if a quorum confirmed it recently. For display: a request to the leader does not
     /// depend on it.
     pub(crate) fn confirmed_leader(&self) -> Option<u64> {
-        self.leader().filter(|_| self.freshness().lapsed < limits::LEADER_UNCONFIRMED_MAX)
+        self.leader().filter(|_| self.freshness.was_held_within(limits::LEADER_UNCONFIRMED_MAX))
     }
 
     /// Whether this node knows the membership.

@@ -46,6 +46,9 @@ enum WaitReason {
     /// The voter to be replaced is alive.
     #[error("node {0}, which is to be replaced, still answers the leader: stop it, or remove it instead")]
     ReplacedIsAlive(u64),
+    /// The leader is too new to know whether the voter to be replaced is alive.
+    #[error("the leader is new and does not know yet whether node {0}, which is to be replaced, answers")]
+    ReplacedIsUnknown(u64),
     /// Afterwards too few voters would be there to elect a leader.
     #[error("{present} of {voters} voters would answer the leader afterwards, which is no quorum")]
     NoQuorum {
@@ -62,11 +65,20 @@ enum WaitReason {
     NoSuccessor,
 }
 
+/// Whether a member answered a heartbeat recently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Answers {
+    /// The leader is too new to know.
+    #[default]
+    Unknown,
+    Yes,
+    No,
+}
+
 /// The leader's knowledge of another member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Contact {
-    /// Whether it answered a heartbeat recently.
-    is_recent: bool,
+    answers: Answers,
     /// Entries of the leader's log that it does not have.
     lag: u64,
 }
@@ -159,13 +171,13 @@ impl Cluster<'_> {
         if id != self.node_id {
             return self.set_voters(goal);
         }
-        let can_succeed = |voter: &u64| self.contact(*voter).is_recent;
+        let can_succeed = |voter: &u64| self.contact(*voter).answers == Answers::Yes;
         if goal.iter().any(can_succeed) { Ok(Step::Transfer) } else { Err(WaitReason::NoSuccessor) }
     }
 
     fn promote(&self, wanted: &WantedMember) -> Result<Step, WaitReason> {
-        let Contact { is_recent, lag } = self.contact(wanted.node_id);
-        if !is_recent {
+        let Contact { answers, lag } = self.contact(wanted.node_id);
+        if answers != Answers::Yes {
             return Err(WaitReason::NoAnswer);
         }
         if lag > limits::LEARNER_LAG_MAX {
@@ -176,17 +188,18 @@ impl Cluster<'_> {
         if let Some(replaced) = wanted.replaces
             && goal.contains(&replaced)
         {
-            if self.contact(replaced).is_recent {
-                return Err(WaitReason::ReplacedIsAlive(replaced));
+            match self.contact(replaced).answers {
+                Answers::Yes => return Err(WaitReason::ReplacedIsAlive(replaced)),
+                Answers::Unknown => return Err(WaitReason::ReplacedIsUnknown(replaced)),
+                Answers::No => drop(goal.remove(&replaced)),
             }
-            goal.remove(&replaced);
         }
         self.set_voters(goal)
     }
 
     /// A change of voters, if a quorum of the new ones is there.
     fn set_voters(&self, goal: BTreeSet<u64>) -> Result<Step, WaitReason> {
-        let present = goal.iter().filter(|voter| self.contact(**voter).is_recent).count();
+        let present = goal.iter().filter(|voter| self.contact(**voter).answers == Answers::Yes).count();
         let voters = goal.len();
         if present > voters / 2 {
             Ok(Step::SetVoters(goal))
@@ -197,7 +210,7 @@ impl Cluster<'_> {
 
     fn contact(&self, id: u64) -> Contact {
         if id == self.node_id {
-            return Contact { is_recent: true, lag: 0 };
+            return Contact { answers: Answers::Yes, lag: 0 };
         }
         self.contacts.get(&id).copied().unwrap_or_default()
     }
@@ -299,11 +312,17 @@ impl<M: Machine> Handle<M> {
         let (Some(replication), Some(heartbeats)) = (&metrics.replication, &metrics.heartbeat) else {
             return BTreeMap::new();
         };
-        let recent = self.recent_window();
+        let (recent, term, now) = (self.recent_window(), metrics.current_term, self.clock.boot());
+        let knows_silence = now >= self.freshness.leads_since(term) + recent;
         let contact = |(id, matched): (&u64, &Option<LogId>)| {
             let lag = matched.map_or(last.saturating_add(1), |matched| last.saturating_sub(matched.index));
             let answered = heartbeats.get(id).copied().flatten();
-            (*id, Contact { is_recent: answered.is_some_and(|at| at.elapsed() < recent), lag })
+            let answers = match answered {
+                Some(at) if at.elapsed() < recent => Answers::Yes,
+                _ if knows_silence => Answers::No,
+                _ => Answers::Unknown,
+            };
+            (*id, Contact { answers, lag })
         };
         replication.iter().map(contact).collect()
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::*;
 use crate::cluster::type_config::{Membership, StoredMembership};
 
-const HERE: Contact = Contact { is_recent: true, lag: 0 };
+const HERE: Contact = Contact { answers: Answers::Yes, lag: 0 };
+const SILENT: Contact = Contact { answers: Answers::No, lag: 0 };
 
 fn record(id: u64) -> MemberRecord {
     MemberRecord { address: format!("node-{id}:8695"), disk_id: [u8::try_from(id).expect("small"); 16] }
@@ -33,8 +34,9 @@ fn wanted(node_id: u64, role: WantedRole, replaces: Option<u64>) -> WantedMember
 
 /// The next step of node 1 as leader, if every member but these answers.
 fn next(members: &KnownMembers, silent: &[u64], wanted: &[WantedMember]) -> (Option<Step>, WaitingChanges) {
-    let ids = members.all().into_keys().filter(|id| *id != 1 && !silent.contains(id));
-    let contacts: BTreeMap<u64, Contact> = ids.map(|id| (id, HERE)).collect();
+    let ids = members.all().into_keys().filter(|id| *id != 1);
+    let contact = |id| if silent.contains(&id) { SILENT } else { HERE };
+    let contacts: BTreeMap<u64, Contact> = ids.map(|id| (id, contact(id))).collect();
     Cluster { node_id: 1, is_disputed: false, members, contacts: &contacts }.next(wanted)
 }
 
@@ -56,7 +58,7 @@ fn joined_node_becomes_a_learner_and_then_a_voter() {
     assert_eq!(next(&learns, &[], &[wanted(4, WantedRole::Learner, None)]), (None, WaitingChanges::new()));
     assert_eq!(next(&learns, &[4], &joins), waits(4, WaitReason::NoAnswer));
     let lag = limits::LEARNER_LAG_MAX + 1;
-    let contacts = BTreeMap::from([(2, HERE), (3, HERE), (4, Contact { is_recent: true, lag })]);
+    let contacts = BTreeMap::from([(2, HERE), (3, HERE), (4, Contact { lag, ..HERE })]);
     let lags = Cluster { node_id: 1, is_disputed: false, members: &learns, contacts: &contacts }.next(&joins);
     assert_eq!(lags, waits(4, WaitReason::Lags { lag }));
 }
@@ -67,6 +69,9 @@ fn replacement_waits_until_the_replaced_voter_is_silent() {
     let learns = committed(&[&[1, 2, 3]], &[4]);
     assert_eq!(next(&learns, &[], &replaces), waits(4, WaitReason::ReplacedIsAlive(3)));
     assert_eq!(next(&learns, &[3], &replaces), takes(Step::SetVoters(BTreeSet::from([1, 2, 4]))));
+    let contacts = BTreeMap::from([(2, HERE), (3, Contact::default()), (4, HERE)]);
+    let new_leader = Cluster { node_id: 1, is_disputed: false, members: &learns, contacts: &contacts };
+    assert_eq!(new_leader.next(&replaces), waits(4, WaitReason::ReplacedIsUnknown(3)));
     let itself = [wanted(4, WantedRole::Voter, Some(1))];
     assert_eq!(next(&learns, &[], &itself), waits(4, WaitReason::ReplacedIsAlive(1)));
     let removed_before = committed(&[&[1, 2]], &[4]);
@@ -145,7 +150,7 @@ fn changing_lag_is_logged_once() {
 #[test]
 fn no_membership_changes_during_a_dispute() {
     let changes = [wanted(2, WantedRole::Removed, None), wanted(4, WantedRole::Voter, Some(3))];
-    let contacts = BTreeMap::from([(2, HERE), (4, HERE)]);
+    let contacts = BTreeMap::from([(2, HERE), (3, SILENT), (4, HERE)]);
     let next = |members: &KnownMembers, is_disputed| {
         Cluster { node_id: 1, is_disputed, members, contacts: &contacts }.next(&changes)
     };

@@ -65,7 +65,7 @@ pub enum LeaseError {
 pub struct LeaseStatus {
     /// Whether requests are served without a wait.
     pub(crate) is_held: bool,
-    /// Time since the lease expired; zero while it is held; time since boot if it never was.
+    /// Time since the lease expired; zero while it is held; time since the start if it never was.
     pub(crate) lapsed: Duration,
     /// Requests that waited for the lease.
     pub(crate) waits: u64,
@@ -168,7 +168,7 @@ impl Freshness {
     }
 
     pub(crate) fn status(&self) -> LeaseStatus {
-        let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
+        let until = Duration::from_nanos(self.until.load(Ordering::Acquire)).max(self.started);
         LeaseStatus {
             is_held: self.is_held(),
             lapsed: self.clock.boot().saturating_sub(until),
@@ -179,8 +179,12 @@ impl Freshness {
 
     /// Whether the lease was held, or this node was started, less than `limit` ago.
     pub(crate) fn was_fresh_within(&self, limit: Duration) -> bool {
-        let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
-        self.clock.boot().saturating_sub(until.max(self.started)) < limit
+        self.status().lapsed < limit
+    }
+
+    /// Whether the lease was held less than `limit` ago.
+    pub(crate) fn was_held_within(&self, limit: Duration) -> bool {
+        self.until.load(Ordering::Acquire) > 0 && self.was_fresh_within(limit)
     }
 
     /// The proof, without a wait while the lease is held.
