@@ -707,6 +707,8 @@ mod tests {
         harness.one(START, put_policy("b", "a"));
         assert_eq!(harness.one(START, put_policy("c", "a")), Reply::Refused(Refusal::PolicyChanged));
         assert_eq!(harness.machine.index().policy, "b");
+        // Regression: the repetition of a change that had succeeded was refused.
+        assert_eq!(harness.one(START, put_policy("b", "a")), Reply::Done { changed: false });
     }
 
     /// Records the policy that a subscriber finds when it is woken.

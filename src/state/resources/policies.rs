@@ -32,11 +32,12 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Resu
     if command.is_seed && !current.is_empty() {
         return Ok(Reply::Refused(Refusal::PolicyChanged));
     }
-    if !command.expected_current.is_empty() && command.expected_current.as_bytes() != current {
-        return Ok(Reply::Refused(Refusal::PolicyChanged));
-    }
+    // Also of a repetition, whose first attempt has changed the expected policy.
     if command.digest.as_bytes() == current {
         return Ok(Reply::Done { changed: false });
+    }
+    if !command.expected_current.is_empty() && command.expected_current.as_bytes() != current {
+        return Ok(Reply::Refused(Refusal::PolicyChanged));
     }
     let bundle = PolicyRow { sources: command.sources.clone() };
     tables.put(POLICY, command.digest.as_bytes(), bundle.encode_to_vec());
