@@ -60,7 +60,8 @@ static TABLE: Table = Table {
             "`enabled`, `paused` (events are retained) or `disabled` (events are not retained). If it is not \
              configured, a change by the fabric is shown and not undone.",
         )
-        .rule(rules::stream_status),
+        .rule(rules::stream_status)
+        .volatile(),
         Attribute::computed("stream_id", Type::Text, "Identifier of the stream."),
         Attribute::computed("id", Type::Text, "The `stream_id`.").wire("stream_id"),
         Attribute::computed("poll_url", Type::Text, "The endpoint to poll, with `poll`."),
@@ -355,5 +356,8 @@ mod tests {
         );
         let enabled = config("poll").with("status", Value::text("enabled"));
         assert_eq!(planned(&paused, &enabled).state.text("status"), Some("enabled"));
+        // A saved plan of another change is applied later: it must not undo a pause made in between.
+        let described = planned(&prior(), &config("poll").with("description", Value::text("d")));
+        assert_eq!(described.state.value("status"), &Value::Unknown);
     }
 }
