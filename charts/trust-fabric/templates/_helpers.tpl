@@ -48,13 +48,27 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 spiffe://{{ .Values.fabric.trustDomain }}/ns/${POD_NAMESPACE}/pod/${POD_NAME}
 {{- end }}
 
+{{/* Hosts of the certificate for callers beside the Service and the pod; with "addresses" the IP addresses, otherwise the
+     names: (dict "root" . "addresses" <bool>). */}}
+{{- define "trust-fabric.statedHosts" -}}
+{{- $addresses := .addresses }}
+{{- $found := list }}
+{{- range prepend ((.root.Values.fabric.listen).hosts | default list) (urlParse .root.Values.fabric.issuer).hostname }}
+{{- $host := trimAll "[]" . }}
+{{- if eq $addresses (regexMatch "^[0-9.]+$|:" $host) }}
+{{- $found = append $found $host }}
+{{- end }}
+{{- end }}
+{{- join "," $found }}
+{{- end }}
+
 {{/* DNS names of the certificate for callers: (dict "root" . "pod" <the name of the pod>). */}}
 {{- define "trust-fabric.dnsNames" -}}
 {{- $host := include "trust-fabric.host" .root }}
 {{- $release := .root.Release }}
-{{- $names := list (urlParse .root.Values.fabric.issuer).hostname $host (printf "%s.cluster.local" $host) }}
+{{- $stated := include "trust-fabric.statedHosts" (dict "root" .root "addresses" false) }}
+{{- $names := concat (splitList "," $stated | compact) (list $host (printf "%s.cluster.local" $host)) }}
 {{- $names = append $names (printf "%s.%s-peers.%s.svc" .pod $release.Name $release.Namespace) }}
-{{- $names = concat $names ((.root.Values.fabric.listen).hosts | default list) }}
 {{- join "," $names }}
 {{- end }}
 

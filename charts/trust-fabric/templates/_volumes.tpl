@@ -34,6 +34,9 @@ volumeAttributes:
   csi.cert-manager.io/uri-sans: {{ include "trust-fabric.podIdentity" .root | quote }}
   {{- if .names }}
   csi.cert-manager.io/dns-names: {{ include "trust-fabric.dnsNames" (dict "root" .root "pod" "${POD_NAME}") | quote }}
+  {{- with include "trust-fabric.statedHosts" (dict "root" .root "addresses" true) }}
+  csi.cert-manager.io/ip-sans: {{ . | quote }}
+  {{- end }}
   {{- end }}
   csi.cert-manager.io/key-usages: "digital signature,server auth,client auth"
   csi.cert-manager.io/key-encoding: PKCS8
