@@ -1,8 +1,6 @@
 //! `trust-fabric audit …`
 
-use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -11,6 +9,7 @@ use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::ServerArguments;
+use super::new_file::FirstFile;
 use super::output::{Format, Output, counted, printable};
 use crate::tools::audit::chain::{ChainVerifier, Gap, Summary};
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
@@ -71,14 +70,12 @@ pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), 
         Command::Export { tool, out: file, server } => {
             let client = server.client()?;
             let Some(path) = file else { return super::wait_for(export(&client, tool.as_deref(), out)) };
-            let failed = |source| Error::File { path: path.clone(), source };
-            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-            let mut file = BufWriter::new(file.map_err(failed)?);
+            let mut exported = FirstFile::prepare(&path)?;
+            let mut file = BufWriter::new(&mut exported.file);
+            // It flushes the file.
             super::wait_for(export(&client, tool.as_deref(), &mut file))?;
-            file.into_inner()
-                .map_err(io::IntoInnerError::into_error)
-                .and_then(|file| file.sync_all())
-                .map_err(failed)
+            drop(file);
+            exported.store().map(drop)
         }
         Command::Verify { file } => {
             let summary = verify(&file, out)?;
@@ -299,7 +296,7 @@ fn skip_line(file: &mut impl BufRead) -> io::Result<()> {
 }
 
 fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
-    let Summary { entries, blocks, tools, chains_begun_before, nodes, newest } = summary;
+    let Summary { entries, blocks, tools, chains_begun_before, chains_begun_anew, nodes, newest } = summary;
     if *blocks > 0 {
         write!(out, "{}, ", counted(*blocks, "block", "blocks"))?;
     }
@@ -319,8 +316,13 @@ fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
             )?;
         }
     }
-    for (node, hash) in newest {
-        writeln!(out, "node {}: hash of the newest entry: {}", printable(node), printable(hash))?;
+    for ((node, bucket), hash) in newest {
+        let (node, hash) = (printable(node), printable(hash));
+        writeln!(out, "node {node}, callers of bucket {bucket}: hash of the newest entry: {hash}")?;
+    }
+    if *chains_begun_anew > 0 {
+        let chains = counted(*chains_begun_anew as u64, "chain begins", "chains begin");
+        writeln!(out, "{chains} anew: its last entries lost their content during the export")?;
     }
     if *chains_begun_before > 0 {
         let chains = counted(*chains_begun_before as u64, "chain begins", "chains begin");
@@ -328,7 +330,7 @@ fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     }
     writeln!(
         out,
-        "compare the last hash with one from another source: a file cut at its newer end verifies too"
+        "compare these hashes with those of another source: a file cut at its newer end verifies too"
     )?;
     Ok(())
 }

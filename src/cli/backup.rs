@@ -1,8 +1,8 @@
 //! `trust-fabric backup …`
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -11,6 +11,7 @@ use trust_fabric_client::NodeClient;
 
 use super::Error;
 use super::endpoint::ServerArguments;
+use super::new_file::{FirstFile, parent_of};
 use super::output::{self, Format, Output, counted, printable};
 use super::progress::Progress;
 use crate::backup::{self, DigestCheck, Manifest};
@@ -72,39 +73,20 @@ pub(super) fn open(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Writes a temporary file beside `path` and links it there once it is complete: an existing file is never replaced.
 fn save(client: &NodeClient, path: &Path, out: &mut dyn Write) -> Result<(), Error> {
-    let failed = |source| Error::File { path: path.to_owned(), source };
-    if path.symlink_metadata().is_ok() {
-        return Err(failed(io::ErrorKind::AlreadyExists.into()));
-    }
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}.partial", std::process::id()));
-    let partial = Removed(partial.into());
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial.0);
-    let mut file = file.map_err(failed)?;
-    super::wait_for(download(client, &mut file))?;
-    let publish = || {
-        file.sync_all()?;
-        fs::hard_link(&partial.0, path)?;
-        File::open(parent_of(path))?.sync_all()?;
-        file.metadata().map(|metadata| metadata.len())
-    };
-    let bytes = publish().map_err(failed)?;
+    let mut backup = FirstFile::prepare(path)?;
+    super::wait_for(download(client, &mut backup.file))?;
+    let bytes = backup.store()?;
     writeln!(out, "{}: saved, {bytes} bytes", path.display())?;
     Ok(())
 }
 
-/// A file or directory that is removed when it is dropped.
+/// A directory that is removed when it is dropped.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        if self.0.is_dir() { fs::remove_dir_all(&self.0) } else { fs::remove_file(&self.0) }.ok();
+        drop(fs::remove_dir_all(&self.0));
     }
 }
 

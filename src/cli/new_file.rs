@@ -1,7 +1,7 @@
-//! A file that replaces another as a whole.
+//! Files that appear as a whole.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -42,6 +42,49 @@ impl Drop for NewFile {
     }
 }
 
+/// A file that appears under its name once it is complete, and never replaces another.
+pub(super) struct FirstFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    pub(super) file: File,
+}
+
+impl FirstFile {
+    /// For the owner only.
+    pub(super) fn prepare(path: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::File { path: path.to_owned(), source };
+        if path.symlink_metadata().is_ok() {
+            return Err(failed(io::ErrorKind::AlreadyExists.into()));
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.partial", std::process::id()));
+        let temporary = PathBuf::from(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
+        Ok(Self { path: path.to_owned(), temporary, file: file.map_err(failed)? })
+    }
+
+    /// Puts the file in place. Returns its length in bytes.
+    pub(super) fn store(self) -> Result<u64, Error> {
+        let store = || {
+            self.file.sync_all()?;
+            fs::hard_link(&self.temporary, &self.path)?;
+            File::open(parent_of(&self.path))?.sync_all()?;
+            self.file.metadata().map(|metadata| metadata.len())
+        };
+        store().map_err(|source| Error::File { path: self.path.clone(), source })
+    }
+}
+
+impl Drop for FirstFile {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.temporary));
+    }
+}
+
+pub(super) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
@@ -63,6 +106,25 @@ mod tests {
         let mode = fs::metadata(&path).expect("file").permissions().mode() & 0o777;
         assert_eq!((mode, fs::read_dir(directory.path()).expect("files").count()), (0o600, 1));
         let nowhere = directory.path().join("no/where");
+        assert!(matches!(FirstFile::prepare(&nowhere), Err(Error::File { .. })));
         assert!(matches!(NewFile::prepare(&nowhere, 0o600), Err(Error::File { .. })));
+    }
+
+    #[test]
+    fn first_file_appears_once_it_is_complete_and_replaces_none() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("export");
+        let is_empty = || fs::read_dir(directory.path()).expect("files").count() == 0;
+        let mut broken_off = FirstFile::prepare(&path).expect("prepared");
+        broken_off.file.write_all(b"half").expect("written");
+        assert!(!path.exists());
+        drop(broken_off);
+        assert!(is_empty(), "nothing blocks the next attempt");
+        let mut first = FirstFile::prepare(&path).expect("prepared");
+        first.file.write_all(b"whole").expect("written");
+        assert_eq!(first.store().expect("stored"), 5);
+        assert_eq!(fs::metadata(&path).expect("file").permissions().mode() & 0o777, 0o600);
+        assert!(matches!(FirstFile::prepare(&path), Err(Error::File { .. })));
+        assert_eq!(fs::read(&path).expect("read"), b"whole");
     }
 }

@@ -55,10 +55,12 @@ pub struct Summary {
     pub tools: usize,
     /// Chains whose first entry in the file has a predecessor outside it.
     pub chains_begun_before: usize,
+    /// Chains that begin anew, because the block with their last entry lost its content after it was exported.
+    pub chains_begun_anew: usize,
     /// The blocks of each node.
     pub nodes: BTreeMap<u64, Blocks>,
-    /// `hash` of the newest entry of each node; of files of entries only.
-    pub newest: BTreeMap<String, String>,
+    /// `hash` of the newest entry of each node and bucket of callers; of files of entries only.
+    pub newest: BTreeMap<(String, u8), String>,
 }
 
 /// Blocks of one node.
@@ -183,10 +185,14 @@ impl ChainVerifier {
             faults.extend(wrong_hash(&entry));
             let before = links.insert(entry.tool_id.clone(), entry.hash.clone());
             let begins_before = before.is_none() && !entry.prev_hash.is_empty();
+            let begins_anew = before.is_some() && entry.prev_hash.is_empty();
             self.summary.chains_begun_before += usize::from(begins_before);
+            self.summary.chains_begun_anew += usize::from(begins_anew);
             self.summary.entries += 1;
             self.tools.insert(entry.tool_id.clone());
-            if before.is_some_and(|before| before != entry.prev_hash) || (begins_before && is_whole) {
+            // The header covers the entries of a block: none of them can be missing.
+            let is_linked = begins_anew || before.is_none_or(|before| before == entry.prev_hash);
+            if !is_linked || (begins_before && is_whole) {
                 faults.push(unlinked(entry));
             }
         }
@@ -194,9 +200,10 @@ impl ChainVerifier {
 
     fn entry(&mut self, entry: Entry, faults: &mut Vec<Fault>) {
         faults.extend(wrong_hash(&entry));
-        let links = self.links.entry((entry.node.clone(), entry.bucket())).or_default();
+        let chains = (entry.node.clone(), entry.bucket());
+        self.summary.newest.entry(chains.clone()).or_insert_with(|| entry.hash.clone());
+        let links = self.links.entry(chains).or_default();
         let linked = links.insert(entry.tool_id.clone(), entry.prev_hash.clone());
-        self.summary.newest.entry(entry.node.clone()).or_insert_with(|| entry.hash.clone());
         self.summary.entries += 1;
         self.tools.insert(entry.tool_id.clone());
         if linked.is_some_and(|linked| linked != entry.hash) {

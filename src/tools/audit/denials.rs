@@ -88,9 +88,10 @@ impl Denials {
         false
     }
 
-    /// Removes a denial that was not written.
+    /// Removes a denial that was not written. Those that were joined to it meanwhile were answered.
     pub fn forget(&self, key: Digest128) {
-        self.known.lock().denials.remove(&key);
+        let Known { denials, due, .. } = &mut *self.known.lock();
+        due.extend(denials.remove(&key).and_then(|minute| minute.joined));
     }
 
     /// The next entry to write for joined denials: of a minute that is over, or of `all`.
@@ -213,6 +214,17 @@ mod tests {
         denials.forget(Denials::key_of(&denial("c")).expect("a denial"));
         assert!(!is_joined(&denials, &denial("c")));
         assert!(is_joined(&denials, &denial("c")));
+    }
+
+    /// Regression: their callers were answered 403, and no entry told of them.
+    #[test]
+    fn denials_joined_to_one_that_failed_to_write_are_written() {
+        let (denials, _) = denials();
+        assert!(!is_joined(&denials, &denial("c")));
+        assert!((0..2).all(|_| is_joined(&denials, &denial("c"))));
+        denials.forget(Denials::key_of(&denial("c")).expect("a denial"));
+        assert_eq!(denials.take(false).expect("an entry").count, Some(2));
+        assert!(denials.take(true).is_none());
     }
 
     #[test]

@@ -157,6 +157,24 @@ async fn entries_are_read_newest_first_and_verify() {
     harness.end().await;
 }
 
+/// Regression: the entries of a segment were sorted by their times, so that the trail of a tool did not verify.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trail_verifies_after_the_clock_was_set_back() {
+    let harness = start().await;
+    for (secs, notes) in [(60, "0"), (60, "1"), (0, "2"), (0, "3")] {
+        let timestamp = START.plus(Duration::from_secs(secs));
+        harness.audit.record(Draft { timestamp, ..draft("a", notes) }).await.expect("recorded");
+    }
+    harness.audit.ship().await.expect("shipped");
+    let trail = harness.trail("a").await;
+    assert_eq!(notes(&trail), ["3", "2", "1", "0"]);
+    let mut verifier = ChainVerifier::default();
+    for entry in trail {
+        verifier.line(&serde_json::to_vec(&entry).expect("JSON")).expect("holds");
+    }
+    harness.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "the shipper needs its task here as in the product")]
 async fn entries_are_shipped_without_a_read() {

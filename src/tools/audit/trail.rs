@@ -226,16 +226,17 @@ impl<'q> Reading<'q> {
     fn is_full_after(&mut self, segment: &[AuditBlock]) -> Result<bool, ReadError> {
         let texts: Vec<String> = segment.iter().rev().map(unpack).collect::<Result<_, _>>()?;
         self.read = texts.iter().fold(self.read, |sum, text| sum.saturating_add(text.len()));
-        let mut lines: Vec<&str> = texts.iter().flat_map(|text| text.lines()).collect();
-        lines.retain(|line| line.contains(&self.mark));
+        let lines =
+            texts.iter().flat_map(|text| in_order(text.lines().filter(|line| line.contains(&self.mark))));
         // The blocks are by caller. Entries of one caller stay in order.
-        lines.sort_by_key(|line| time_of(line));
+        let mut lines: Vec<(&str, &str)> = lines.collect();
+        lines.sort_by_key(|(time, _)| *time);
         let segment_end = segment.first().map_or(0, |newest| newest.number).saturating_add(1);
         let end = match self.query.before {
             Some(cursor) if cursor.segment_end == segment_end => cursor.entry.min(lines.len()),
             _ => lines.len(),
         };
-        for (at, line) in lines.iter().enumerate().take(end).rev() {
+        for (at, (_, line)) in lines.iter().enumerate().take(end).rev() {
             let entry: Entry = json::read(line.as_bytes()).map_err(|_| ReadError::Unreadable)?;
             if !self.wants(&entry) {
                 continue;
@@ -258,6 +259,16 @@ impl<'q> Reading<'q> {
             && (self.query.actor.is_none() || self.query.actor == entry.actor)
             && self.since.as_ref().is_none_or(|since| entry.timestamp >= *since)
     }
+}
+
+/// Lines of a block with times that do not go back, although the clock of the node was set back between two of them: so a
+/// chain, which is within a block, stays in order.
+fn in_order<'t>(lines: impl Iterator<Item = &'t str>) -> impl Iterator<Item = (&'t str, &'t str)> {
+    let mut latest = "";
+    lines.map(move |line| {
+        latest = latest.max(time_of(line));
+        (latest, line)
+    })
 }
 
 /// The text of the time of an entry in its canonical form: its order is that of the times. Escaped quotes in other fields

@@ -95,6 +95,31 @@ fn chain_is_verified_across_blocks_without_their_content() {
     assert_eq!((summary.entries, summary.nodes[&1].gap.as_ref().map(|gap| gap.entries)), (0, Some(4)));
 }
 
+/// The head of a chain is deleted with the content of the block that has its last entry, also while an export runs.
+#[test]
+fn chain_that_begins_anew_during_an_export_is_no_fault() {
+    let first = block(1, None, vec![entry("n", "t", "", "0")]);
+    let second = block(1, Some(&first), vec![entry("n", "t", "", "1")]);
+    let summary = verify(&[line(&first), line(&second)]).expect("holds");
+    assert_eq!((summary.entries, summary.chains_begun_anew, summary.chains_begun_before), (2, 1, 0));
+    let foreign = block(1, Some(&first), vec![entry("n", "t", "other", "1")]);
+    assert!(matches!(verify(&[line(&first), line(&foreign)]), Err((1, Fault::EntryLink { .. }))));
+}
+
+/// Attack: a chain has the entries of one bucket of callers, so that no link leads to the only entry of another one.
+#[test]
+fn removal_of_a_callers_entries_changes_the_summary_of_a_trail() {
+    let blocks = blocks_of_two_callers();
+    let trail: Vec<Entry> = blocks.into_iter().flat_map(|block| block.entries.expect("entries")).collect();
+    let whole = verify(&newest_first(&trail)).expect("holds");
+    for removed in [vec![1, 3], vec![3], vec![2]] {
+        let kept = trail.iter().enumerate().filter(|(at, _)| !removed.contains(at));
+        let kept: Vec<Entry> = kept.map(|(_, entry)| entry.clone()).collect();
+        let summary = verify(&newest_first(&kept)).expect("holds");
+        assert_ne!(summary.newest, whole.newest, "{removed:?}");
+    }
+}
+
 #[test]
 fn forged_or_missing_header_is_found() {
     let blocks = blocks_of_two_callers();
@@ -157,7 +182,7 @@ fn newest_first(trail: &[Entry]) -> Vec<Vec<u8>> {
 fn intact_export_verifies() {
     let summary = verify(&newest_first(&trail(5))).expect("holds");
     assert_eq!((summary.entries, summary.blocks, summary.tools, summary.chains_begun_before), (5, 0, 1, 0));
-    assert_eq!(summary.newest["n"], trail(5)[4].hash);
+    assert_eq!(summary.newest[&("n".to_owned(), trail(5)[4].bucket())], trail(5)[4].hash);
     let blocks = blocks();
     let summary = verify(&blocks.iter().map(line).collect::<Vec<_>>()).expect("holds");
     assert_eq!((summary.entries, summary.blocks, summary.tools, summary.chains_begun_before), (6, 3, 2, 0));
