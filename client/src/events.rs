@@ -64,7 +64,7 @@ impl Events {
         }
     }
 
-    /// The last event id received, from which a subscription can resume.
+    /// The id as of the last event that was read, from which a subscription can resume.
     #[must_use]
     pub fn last_id(&self) -> Option<&str> {
         self.parser.last_id()

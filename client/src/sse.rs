@@ -24,7 +24,10 @@ pub struct Parser {
     /// The last byte was a carriage return: a following line feed ends no other line.
     is_after_return: bool,
     event: Event,
-    ready: VecDeque<Event>,
+    /// The last event id received, which counts once its event is complete.
+    id: Option<String>,
+    /// Complete events, and whether they have data: without it, only the id counts.
+    ready: VecDeque<(Event, bool)>,
     last_id: Option<String>,
 }
 
@@ -51,10 +54,16 @@ impl Parser {
 
     /// The next complete event.
     pub fn pop(&mut self) -> Option<Event> {
-        self.ready.pop_front()
+        while let Some((event, has_data)) = self.ready.pop_front() {
+            self.last_id.clone_from(&event.last_id);
+            if has_data {
+                return Some(event);
+            }
+        }
+        None
     }
 
-    /// The last event id received, for resuming.
+    /// The event id as of the last event that was popped, for resuming.
     #[must_use]
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
@@ -77,7 +86,7 @@ impl Parser {
                 self.event.data.push('\n');
             }
             "id" if !value.contains('\0') => {
-                self.last_id = Some(value.to_owned()).filter(|id| !id.is_empty());
+                self.id = Some(value.to_owned()).filter(|id| !id.is_empty());
             }
             // A comment, `retry`, and unknown fields.
             _ => {}
@@ -87,11 +96,9 @@ impl Parser {
 
     fn end_event(&mut self) {
         let mut event = mem::take(&mut self.event);
-        // Without data it is no event, but its id counts.
-        if event.data.pop().is_some() {
-            event.last_id.clone_from(&self.last_id);
-            self.ready.push_back(event);
-        }
+        let has_data = event.data.pop().is_some();
+        event.last_id.clone_from(&self.id);
+        self.ready.push_back((event, has_data));
     }
 }
 
@@ -133,6 +140,22 @@ mod tests {
         assert_eq!((all(&mut parser), parser.last_id()), (Vec::new(), Some("a-1")));
         parser.push(b"id: a\0b\n\n").expect("a stream");
         assert_eq!(parser.last_id(), Some("a-1"), "an id with NUL is ignored");
+    }
+
+    /// Regression: the next subscription began after an event that was cut off, or that had not been read.
+    #[test]
+    fn id_counts_once_its_event_is_read() {
+        let mut parser = Parser::default();
+        parser.push(b"id: a-1\ndata: x\n\nid: a-2\ndata: y\n\nid: a-3\nevent: tool\nda").expect("a stream");
+        let mut seen = Vec::new();
+        loop {
+            seen.push(parser.last_id().map(str::to_owned));
+            if parser.pop().is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, [None, Some("a-1".to_owned()), Some("a-2".to_owned())]);
+        assert_eq!(parser.last_id(), Some("a-2"));
     }
 
     #[test]

@@ -371,6 +371,11 @@ async fn feed_ends_with_the_response_and_refusal_states_why() {
     drop(node);
     assert!(events.next().await.expect("no error").is_some());
     assert_eq!(events.next().await.expect("no error"), None);
+    let (mut cut_off, node) =
+        that_says("id: a-2-0\nevent: tool\ndata: {}\n\nid: a-3-0\nevent: tool\nda").await;
+    drop(node);
+    while cut_off.next().await.expect("no error").is_some() {}
+    assert_eq!(cut_off.last_id(), Some("a-2-0"));
     let (mut long, _node) =
         that_says(Box::leak("x".repeat(limits::EVENT_BYTES_MAX + 1).into_boxed_str())).await;
     assert!(matches!(long.next().await, Err(Error::Foreign(_))));
