@@ -207,6 +207,9 @@ impl Federation {
             position.map_err(|_| invalid("since", "must be a log position, <incarnation>-<index>"))?;
         let since = position.filter(|since| since.incarnation == incarnation).map(|since| since.index);
         let ours = position.filter(|_| since.is_some());
+        // A caller that continues a copy of another incarnation repeats its acknowledgement until it is told so.
+        let is_of_another = position.is_some() && since.is_none();
+        let enforced = enforced.filter(|_| !is_of_another);
         let enforced = enforced.map(|index| enforced_to(index, ours, honours_lease)).transpose()?;
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
         // runs while this fabric is down.

@@ -215,7 +215,8 @@ async fn acknowledgement_is_of_what_the_caller_has() {
     // A call of a deposed leader arrives late, and one of another incarnation states nothing about this one.
     served.answered(&with(&valid, "enforced", json!(through - 1))).await;
     let other = with(&valid, "since", json!(format!("{}-{through}", "0".repeat(32))));
-    assert_eq!(served.sync(&with(&other, "enforced", json!(through))).await.0, 400);
+    // Regression: it was refused, so that the caller never learned of the new incarnation.
+    assert_eq!(served.answered(&with(&other, "enforced", json!(through))).await["reset"], true);
     let serving = served.eu.peer("us").await["serving"].clone();
     assert_eq!(serving["enforced"], valid["since"], "later calls without one leave it");
 }

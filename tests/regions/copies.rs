@@ -59,6 +59,24 @@ async fn reader_that_honours_the_lease_acknowledges_each_entry() {
     assert_is_copy(&us, &eu).await;
 }
 
+/// Regression: such a reader repeated its acknowledgement of the earlier incarnation, and was refused for good.
+#[tokio::test]
+async fn reader_that_honours_the_lease_reads_a_new_incarnation() {
+    let (mut eu, mut us) = eu_read_by_us().await;
+    us.stop().await;
+    us.peers = us.peers.replace("accept = true", "accept = true\nhonour_lease = true");
+    us.start().await;
+    let index = eu.revoke("ada").await;
+    until("acknowledged", || async { (enforced(&eu).await? >= index).then_some(()) }).await;
+    eu.stop().await;
+    fs::rename(eu.data(), eu.directory.path().join("first")).expect("renamed");
+    eu.start().await;
+    eu.revoke("bob").await;
+    eu.revoke("eve").await;
+    us.until_peer("eu", "live", 4).await;
+    assert_is_copy(&us, &eu).await;
+}
+
 #[tokio::test]
 async fn reader_that_honours_no_lease_acknowledges_nothing() {
     let (eu, us) = eu_read_by_us().await;

@@ -53,24 +53,25 @@ impl Plan {
         entries.iter().map(step).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether the peer and all peers together stay within their quotas. An import that adds nothing always does.
+    /// Whether the peer and all peers together stay within their quotas. An import that adds nothing stays within those of
+    /// entries, but may move entries to other epochs.
     pub fn fits(&self, tables: &Tables<'_>, target: Target<'_>, entries_max: u32) -> Result<bool, Corrupt> {
+        let row = &target.peer.row;
+        let remembered = self.0.iter().filter(|(_, step)| matches!(step, Step::Add(_)));
+        let epochs: BTreeSet<u32> = remembered.map(|(entry, _)| entry.position.epoch).collect();
+        let known_epochs = if target.is_new { 0 } else { usize::try_from(row.epochs).unwrap_or(usize::MAX) };
+        if !epochs.is_empty() && known_epochs.saturating_add(epochs.len()) > limits::FEDERATED_EPOCHS_MAX {
+            return Ok(false);
+        }
         let is_new = |step: &Step| matches!(step, Step::Add(None) | Step::Block(_, None));
         let added = self.0.iter().filter(|(_, step)| is_new(step)).count() as u64;
         if added == 0 {
             return Ok(true);
         }
-        let (row, dropped) = (&target.peer.row, target.is_new || target.is_reset);
-        let blocks = if dropped { 0 } else { row.blocks };
+        let blocks = if target.is_new || target.is_reset { 0 } else { row.blocks };
         let of_peer = row.expiring.saturating_add(blocks).saturating_add(added);
         let of_all = tables.number(FEDERATED)?.saturating_add(added);
-        let is_remembered = |step: &Step| matches!(step, Step::Add(_));
-        let epochs = self.0.iter().filter(|(_, step)| is_remembered(step));
-        let epochs: BTreeSet<u32> = epochs.map(|(entry, _)| entry.position.epoch).collect();
-        let known_epochs = if target.is_new { 0 } else { usize::try_from(row.epochs).unwrap_or(usize::MAX) };
-        Ok(of_peer <= u64::from(entries_max)
-            && of_all <= limits::FEDERATED_ENTRIES_MAX.into()
-            && known_epochs.saturating_add(epochs.len()) <= limits::FEDERATED_EPOCHS_MAX)
+        Ok(of_peer <= u64::from(entries_max) && of_all <= limits::FEDERATED_ENTRIES_MAX.into())
     }
 
     /// Applies the effects at log index `m`.

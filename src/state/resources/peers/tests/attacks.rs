@@ -310,6 +310,33 @@ fn epochs_of_a_copy_are_limited() {
     assert_eq!(relying.import(of_epoch(most + 1)), DONE);
 }
 
+/// Attack: entries that move to other epochs add nothing, and each of those epochs is a row too.
+#[test]
+fn moved_entries_do_not_exceed_the_limit_of_epochs() {
+    let mut relying = Relying::joined(vec![]);
+    let most = limits::FEDERATED_EPOCHS_MAX as u64;
+    let entry = |number: u64, n: u64, epoch: u32| PeerEntry {
+        n,
+        epoch,
+        id: Bytes::from([number.to_be_bytes(); 2].concat()),
+        ..revoked(0, 0)
+    };
+    let last = 11 + most;
+    for number in 0..=most {
+        let n = 11 + number;
+        let import = ImportLedger { epoch: 100, ..response(n - 1, n, vec![entry(number, n, 100)]) };
+        assert_eq!(relying.import(import), DONE, "{number}");
+    }
+    let moved = |number: u64| {
+        let (n, epoch) = (last + number, 100 + u32::try_from(number).expect("fits"));
+        ImportLedger { epoch, ..response(n - 1, n, vec![entry(number, n, epoch)]) }
+    };
+    for number in 1..most {
+        assert_eq!(relying.import(moved(number)), DONE, "{number}");
+    }
+    relying.refuses(moved(most), Refusal::PeerOverQuota);
+}
+
 #[test]
 fn peers_of_which_anything_is_stored_are_limited() {
     let mut relying = Relying::new();
