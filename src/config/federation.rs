@@ -195,7 +195,8 @@ impl Row<'_> {
         let of_nodes = nodes.and_then(BTreeSet::first).map(WorkloadId::trust_domain);
         if !callers.is_empty() && !row.accept {
             Err("needs accept = true: callers exchange the peer's tokens".to_owned())
-        } else if callers.iter().any(|caller| Some(caller.trust_domain()) != of_nodes) {
+        } else if of_nodes.is_some_and(|domain| callers.iter().any(|caller| caller.trust_domain() != domain))
+        {
             Err("must be of the trust domain of ids, whose roots the bundle has".to_owned())
         } else {
             Ok(callers)

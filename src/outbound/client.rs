@@ -116,6 +116,7 @@ pub struct Client {
 /// Connections and concurrency limit of one kind of call.
 #[derive(Clone, Debug)]
 struct CallPool {
+    resolver: GuardedResolver,
     http: Arc<ArcSwap<reqwest::Client>>,
     limiter: CallLimiter,
 }
@@ -147,12 +148,9 @@ impl Client {
     /// [`Error::Unprepared`], also if the text holds no usable pair; the previous certificate stays in use.
     pub fn present(&self, pem: &[u8]) -> Result<(), Error> {
         let identity = Identity::from_pem(pem).map_err(|_| Error::Unprepared)?;
-        self.pushes.http.store(Arc::new(http(self.resolver(Purpose::Push), |http| http.identity(identity))?));
+        let resolver = self.pushes.resolver.clone();
+        self.pushes.http.store(Arc::new(http(resolver, |http| http.identity(identity))?));
         Ok(())
-    }
-
-    fn resolver(&self, purpose: Purpose) -> GuardedResolver {
-        GuardedResolver { guard: self.guard.clone(), purpose, lookup: Arc::new(SystemResolver::new()) }
     }
 
     /// The guard of this client.
@@ -171,7 +169,7 @@ impl Client {
         let url = self.guard.checked(address, Purpose::Keys)?;
         let http = match credentials.roots.clone() {
             None => reqwest::Client::clone(&self.fetches.http.load()),
-            Some(roots) => http(self.resolver(Purpose::Keys), |http| http.tls_certs_only(roots))?,
+            Some(roots) => http(self.fetches.resolver.clone(), |http| http.tls_certs_only(roots))?,
         };
         let mut request = http.get(url.clone());
         if let Some(authorization) = &credentials.authorization {
@@ -233,8 +231,8 @@ impl Client {
 
 impl CallPool {
     fn new(resolver: GuardedResolver) -> Result<Self, Error> {
-        let http = Arc::new(ArcSwap::from_pointee(http(resolver, |http| http)?));
-        Ok(Self { http, limiter: CallLimiter::new() })
+        let http = Arc::new(ArcSwap::from_pointee(http(resolver.clone(), |http| http)?));
+        Ok(Self { resolver, http, limiter: CallLimiter::new() })
     }
 
     /// Runs `call` once there is a permit for the host of `url`; both take at most `within`.

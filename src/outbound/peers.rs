@@ -85,6 +85,7 @@ struct Shared {
     trust_domain: TrustDomain,
     ids: Arc<BTreeSet<WorkloadId>>,
     guard: Guard,
+    resolver: GuardedResolver,
     clock: Clock,
     current: Mutex<Option<Connections>>,
 }
@@ -108,8 +109,9 @@ impl PeerClient {
         guard: Guard,
         clock: Clock,
     ) -> Self {
-        let current = Mutex::new(None);
-        Self(Arc::new(Shared { tls, trust_domain, ids: Arc::new(ids), guard, clock, current }))
+        let (current, lookup) = (Mutex::new(None), Arc::new(SystemResolver::new()));
+        let resolver = GuardedResolver { guard: guard.clone(), purpose: Purpose::Peer, lookup };
+        Self(Arc::new(Shared { tls, trust_domain, ids: Arc::new(ids), guard, resolver, clock, current }))
     }
 
     /// Posts JSON to `path` of a node. Every response but a redirect is a result.
@@ -199,10 +201,8 @@ impl PeerClient {
     }
 
     fn build(&self, presents_certificate: bool) -> Result<reqwest::Client, PeerCallError> {
-        let Shared { tls, ids, guard, .. } = &*self.0;
-        let lookup = Arc::new(SystemResolver::new());
-        let resolver = GuardedResolver { guard: guard.clone(), purpose: Purpose::Peer, lookup };
-        let http = builder(resolver)
+        let Shared { tls, ids, resolver, .. } = &*self.0;
+        let http = builder(resolver.clone())
             .https_only(true)
             .http2_prior_knowledge()
             .http2_keep_alive_interval(limits::PEER_FABRIC_PING_INTERVAL)

@@ -1,6 +1,7 @@
 //! DNS resolution with the guard: a connection is opened to a checked address, and the name is not resolved again, so
 //! a name that changes its address between check and connection gains nothing (DNS rebinding).
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -61,11 +62,18 @@ impl Lookup for SystemResolver {
     }
 }
 
-/// A [`Lookup`] with the guard.
+/// A [`Lookup`] with the guard. Clones share the limits of the lookups, which go on after their callers have gone.
+#[derive(Clone)]
 pub(super) struct GuardedResolver {
     pub guard: Guard,
     pub purpose: Purpose,
     pub lookup: Arc<dyn Lookup>,
+}
+
+impl fmt::Debug for GuardedResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardedResolver").field("purpose", &self.purpose).finish_non_exhaustive()
+    }
 }
 
 impl Resolve for GuardedResolver {

@@ -180,6 +180,14 @@ fn a_duplicate_peer_is_refused_at_start() {
     }
 }
 
+/// Regression: the trust domain of each caller was reported too.
+#[test]
+fn unreadable_ids_are_one_mistake() {
+    let callers = ("callers", r#"["spiffe://eu.example.com/ci"]"#);
+    let (setting, _) = refused(&peer(&[("ids", "[]"), callers, ("accept", "true")]));
+    assert_eq!(setting, "federation.peers[0].ids");
+}
+
 /// Attack: a peer that speaks for us, or for callers and issuers that are trusted for something else.
 #[test]
 fn peer_that_claims_the_name_of_another_is_refused() {
