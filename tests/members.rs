@@ -151,6 +151,14 @@ impl Site {
         member
     }
 
+    /// Runs the program with the `admin.sock` of a member. Returns whether it succeeded, and its output.
+    fn over_admin_socket(&self, id: u64, arguments: &[&str]) -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
+        let data = self.directory.path().join(format!("node-{id}"));
+        let ran = command.args(arguments).arg("--data-dir").arg(data).output().expect("runs");
+        (ran.status.success(), String::from_utf8([ran.stdout, ran.stderr].concat()).expect("text"))
+    }
+
     fn ca(&self) -> reqwest::Certificate {
         reqwest::Certificate::from_pem(&fs::read(&self.made.ca.certificate).expect("a file")).expect("CA")
     }
@@ -250,6 +258,12 @@ async fn lone_member_reports_why_it_waits() {
         }
     }
     assert_waits_for(&member, &client, "members").await;
+    let (is_ready, health) = site.over_admin_socket(2, &["health"]);
+    assert!(!is_ready && health.contains("the node is not ready: no members"), "{health}");
+    let (_, metrics) = site.over_admin_socket(2, &["health", "--metrics"]);
+    assert!(metrics.contains("this node is starting: it has no members yet"), "{metrics}");
+    let (_, absent) = site.over_admin_socket(3, &["health"]);
+    assert!(absent.contains("node-3/admin.sock cannot be reached: No such file or directory"), "{absent}");
     let jwks = member.get(&client, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 503, "it knows no keys: none at all would be a wrong answer");
     let printed = member.stop();
@@ -327,6 +341,11 @@ async fn leader_hands_over_before_it_stops() {
     let mut alone = site.start(id);
     while alone.wait_for_log("this node is not ready: it is starting")["missing"] != "leader" {}
     assert_waits_for(&alone, &anonymous, "leader").await;
+    // Regression: the status without a leader could not be read from the node that had been restarted.
+    let (_, health) = site.over_admin_socket(id, &["health"]);
+    assert!(health.contains("the node is not ready: no leader"), "{health}");
+    let (is_shown, status) = site.over_admin_socket(id, &["cluster", "status"]);
+    assert!(is_shown && status.contains("not confirmed") && status.contains("follower"), "{status}");
     let jwks = alone.get(&anonymous, "/v1/identity/jwks").await;
     assert_eq!(jwks.status(), 200);
     assert_eq!(jwks.text().await.expect("text"), known);

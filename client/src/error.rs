@@ -58,8 +58,13 @@ pub enum Error {
         reason: String,
     },
     /// No connection was made; nothing was sent.
-    #[error("{0} cannot be reached")]
-    Unreachable(Url),
+    #[error("{server} cannot be reached: {reason}")]
+    Unreachable {
+        /// The node.
+        server: Url,
+        /// The reason that the operating system or the resolver gives.
+        reason: String,
+    },
     /// The connection broke. The request may have been carried out.
     #[error("{0} closed the connection before it responded")]
     Interrupted(Url),
@@ -115,7 +120,7 @@ impl Error {
         matches!(
             self,
             Self::Handshake { .. }
-                | Self::Unreachable(_)
+                | Self::Unreachable { .. }
                 | Self::Interrupted(_)
                 | Self::TimedOut(_)
                 | Self::Foreign(_)
@@ -124,7 +129,7 @@ impl Error {
 
     /// Whether the request was certainly not carried out.
     pub(crate) fn is_before_request(&self) -> bool {
-        matches!(self, Self::Handshake { .. } | Self::Unreachable(_))
+        matches!(self, Self::Handshake { .. } | Self::Unreachable { .. })
     }
 }
 
@@ -135,7 +140,7 @@ pub(crate) fn of_request(server: Url, error: &reqwest::Error) -> Error {
     } else if let Some(reason) = tls_reason(error) {
         Error::Handshake { server, reason }
     } else if error.is_connect() {
-        Error::Unreachable(server)
+        Error::Unreachable { server, reason: innermost(error).to_string() }
     } else {
         Error::Interrupted(server)
     }

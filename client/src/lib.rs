@@ -246,14 +246,16 @@ impl NodeClient {
     /// `GET` of text at the path with these segments, from the preferred node.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for any status but 200; those of the connection.
+    /// [`Error::Refused`], [`Error::Foreign`]; those of the connection.
     pub async fn text(&self, path: &[&str]) -> Result<String, Error> {
         let server = self.server();
         let sent = self.build(server, &Request::get(path))?.send().await;
         let response = sent.map_err(|error| error::of_request(server.clone(), &error))?;
-        let is_ok = response.status() == 200;
-        let text = String::from_utf8(request::bytes(server, response).await?).ok().filter(|_| is_ok);
-        text.ok_or_else(|| Error::Foreign(server.clone()))
+        let foreign = || Error::Foreign(server.clone());
+        if response.status() != 200 {
+            return self.read(server, response).await.and_then(|_| Err(foreign()));
+        }
+        String::from_utf8(request::bytes(server, response).await?).map_err(|_| foreign())
     }
 
     async fn body(&self, request: &Request<'_>) -> Result<Value, Error> {

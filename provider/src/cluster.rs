@@ -323,7 +323,7 @@ impl<'c> Call<'c> {
 fn is_passing(error: &client::Error) -> bool {
     matches!(
         error,
-        client::Error::Unreachable(_) | client::Error::Interrupted(_) | client::Error::TimedOut(_)
+        client::Error::Unreachable { .. } | client::Error::Interrupted(_) | client::Error::TimedOut(_)
     ) || matches!(error.status(), Some(429 | 503))
 }
 

@@ -125,7 +125,7 @@ fn advice_without_response(failure: &Failure) -> &'static str {
         client::Error::Handshake { .. } => {
             "The node does not accept the client certificate: it may have expired, or be issued by another CA."
         }
-        client::Error::Unreachable(_) => "Is endpoint the address of a node, and is the node running?",
+        client::Error::Unreachable { .. } => "Is endpoint the address of a node, and is the node running?",
         client::Error::Foreign(_) => {
             "Another program listens at the endpoint, or a proxy answers in its place."
         }

@@ -1,5 +1,5 @@
 //! `admin.sock` in the data directory: detailed health, cluster status and metrics, also on a node without a lease, which
-//! serves no caller. Access is the mode of the file (0600). Read-only.
+//! serves no caller, and on one that starts, which has no metrics yet. Access is the mode of the file (0600). Read-only.
 
 use std::fs;
 use std::io;
@@ -8,13 +8,15 @@ use std::path::Path;
 
 use axum::Router;
 use axum::extract::State;
+use axum::response::Response;
 use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::UnixListener;
 
 use super::error::Error;
-use super::{App, cluster, health, metrics};
+use super::startup::Front;
+use super::{cluster, health, metrics};
 use crate::limits;
 
 /// The name of the socket in the data directory.
@@ -37,8 +39,8 @@ pub fn bind(data: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves connections one after the other, for ever.
-pub async fn serve(listener: UnixListener, app: App) {
-    let service = TowerToHyperService::new(routes(app));
+pub async fn serve(listener: UnixListener, front: Front) {
+    let service = TowerToHyperService::new(routes(front));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -56,11 +58,24 @@ pub async fn serve(listener: UnixListener, app: App) {
     }
 }
 
-fn routes(app: App) -> Router {
+fn routes(front: Front) -> Router {
     Router::new()
-        .route("/v1/sys/health", get(async |State(app): State<App>| health::detailed(&app)))
-        .route("/v1/sys/cluster", get(async |State(app): State<App>| cluster::status(&app).await))
-        .route("/metrics", get(async |State(app): State<App>| metrics::render(&app)))
+        .route("/v1/sys/health", get(get_health))
+        .route("/v1/sys/cluster", get(get_cluster))
+        .route("/metrics", get(get_metrics))
         .fallback(async || Error::not_found("there is no such route"))
-        .with_state(app)
+        .with_state(front)
+}
+
+async fn get_health(State(front): State<Front>) -> Response {
+    front.app().map_or_else(|| front.health(), health::detailed)
+}
+
+async fn get_cluster(State(front): State<Front>) -> Result<Response, Error> {
+    let state = front.state().ok_or_else(|| front.unavailable())?;
+    Ok(cluster::status(state, front.unit_id()).await)
+}
+
+async fn get_metrics(State(front): State<Front>) -> Result<Response, Error> {
+    metrics::render(front.app().ok_or_else(|| front.unavailable())?)
 }

@@ -14,7 +14,7 @@ use super::cache_control::NO_STORE;
 use super::caller::{Caller, ClusterAdmin};
 use crate::clock::Timestamp;
 use crate::cluster::{self, NodeReport, Status};
-use crate::state::{Node, NodeRole, NodeStage, SigningKeyRecord, minting_key, recorded_version};
+use crate::state::{self, Node, NodeRole, NodeStage, SigningKeyRecord, minting_key, recorded_version};
 use crate::text;
 use crate::text::values;
 
@@ -175,29 +175,29 @@ fn seconds(millis: i64) -> f64 {
     (status = 200, description = "The cluster as the answering node sees it", body = ClusterStatus),
 ))]
 pub async fn get(_caller: Caller<ClusterAdmin>, State(app): State<App>) -> Response {
-    status(&app).await
+    status(&app.state, &app.unit_id).await
 }
 
-/// The response, for authorized callers.
-pub(super) async fn status(app: &App) -> Response {
-    let Status { node_id, leader, leader_is_confirmed, members } = app.state.cluster().status().await;
+/// The response, for authorized callers. Also before the node has recovered its state.
+pub(super) async fn status(state: &state::State, unit_id: &str) -> Response {
+    let Status { node_id, leader, leader_is_confirmed, members } = state.cluster().status().await;
     let members = members.into_iter().map(|member| ClusterMember::of_member(member, leader));
     let mut members: BTreeMap<u64, ClusterMember> = members.map(|member| (member.node_id, member)).collect();
-    let index = app.state.index();
+    let index = state.index();
     for node in index.nodes.values() {
         if matches!(node.stage(), NodeStage::Invited | NodeStage::Joining) {
             members.entry(node.node_id).or_insert_with(|| ClusterMember::new(node.node_id));
         }
         if let Some(member) = members.get_mut(&node.node_id) {
             member.add_row(node);
-            member.add_key(minting_key(&index.signing_keys, node.node_id), app.key_time());
+            member.add_key(minting_key(&index.signing_keys, node.node_id), state.elapsed_time());
         }
     }
     add_leaders_view(&mut members, leader);
     let cluster = ClusterStatus {
-        unit_id: app.unit_id.clone(),
+        unit_id: unit_id.to_owned(),
         node_id,
-        cluster_id: app.state.cluster().cluster_id().map(|id| text::hex(&id)),
+        cluster_id: state.cluster().cluster_id().map(|id| text::hex(&id)),
         feature_level: index.feature_level,
         leader,
         leader_is_confirmed,

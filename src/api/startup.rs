@@ -84,6 +84,31 @@ impl Front {
         self.0.state.get().and_then(|state| state.cluster().waits_for())
     }
 
+    /// The application, once the route table is served.
+    pub(super) fn app(&self) -> Option<&App> {
+        self.0.app.get().map(|(app, _)| app)
+    }
+
+    /// The state, once the data directory is open.
+    pub(super) fn state(&self) -> Option<&State> {
+        self.0.state.get()
+    }
+
+    pub(super) fn unit_id(&self) -> &str {
+        &self.0.unit_id
+    }
+
+    /// Health until the route table is served.
+    pub(super) fn health(&self) -> Response {
+        let initialized = self.state().is_some_and(|state| state.position().is_some());
+        health::starting(&self.0.unit_id, initialized, self.missing())
+    }
+
+    /// The refusal of every other request until then.
+    pub(super) fn unavailable(&self) -> Error {
+        Error::unavailable(format!("this node is starting: it has no {} yet", self.missing().join(", ")))
+    }
+
     fn answer(&self, request: &Request) -> Result<Response, Error> {
         if let Some(violation) = request.extensions().get::<Violation>() {
             return Err(Error::violation(*violation));
@@ -91,18 +116,14 @@ impl Front {
         let peer = request.extensions().get::<Arc<ClientConnection>>();
         let peer = peer.ok_or_else(|| Error::internal("a request lacks its connection"))?;
         origin::check(request.uri(), request.headers(), &self.0.names, peer.local_address.ip())?;
-        let missing = self.missing();
         match request.uri().path() {
             _ if ![Method::GET, Method::HEAD].contains(request.method()) => {}
             "/livez" => return Ok(health::live_response()),
-            "/readyz" | "/v1/sys/health" => {
-                let initialized = self.0.state.get().is_some_and(|state| state.position().is_some());
-                return Ok(health::starting(&self.0.unit_id, initialized, missing));
-            }
+            "/readyz" | "/v1/sys/health" => return Ok(self.health()),
             "/v1/identity/jwks" => return self.jwks(request.headers()),
             _ => {}
         }
-        Err(Error::unavailable(format!("this node is starting: it has no {} yet", missing.join(", "))))
+        Err(self.unavailable())
     }
 
     /// The stored keys. Only for a while: one of them may have been tainted since.

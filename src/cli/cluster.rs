@@ -5,13 +5,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use trust_fabric_client::{Method, NodeClient, Request};
+use trust_fabric_client::{Method, Request};
 
 use super::Error;
-use super::confirmation::may_go_on;
-use super::endpoint::{Connection, ServerArguments, read_token};
+use super::confirmation::{Confirmation, may_go_on};
+use super::endpoint::{Connection, ServerArguments, admin_socket, read_token};
 use super::output::{self, Format, Output, printable, printable_text};
-use crate::api::admin_socket::ADMIN_SOCKET;
 use crate::config::{self, Config, Peers};
 use crate::node;
 use crate::state::{JoinToken, feature_level};
@@ -112,6 +111,8 @@ pub(super) struct Remove {
     /// Remove it also if no other member can mint tokens yet.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 #[derive(Debug, Args)]
@@ -152,8 +153,9 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
             let path = [&CLUSTER[..], &["members", &id, "promote"]].concat();
             apply(&change, &Request { method: Method::POST, ..Request::get(&path) }, out)
         }
-        Command::Remove(Remove { change, force }) => {
+        Command::Remove(Remove { change, force, confirmation }) => {
             let id = change.node_id.to_string();
+            confirmation.ask(&format!("remove node {id} for good"))?;
             let path = [&CLUSTER[..], &["members", &id]].concat();
             let query: &[(&str, &str)] = if force { &[("force", "true")] } else { &[] };
             apply(&change, &Request { method: Method::DELETE, query, ..Request::get(&path) }, out)
@@ -168,11 +170,10 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn fetch(view: &View) -> Result<Value, Error> {
-    let client = match &view.data_dir {
-        Some(data) => NodeClient::at_socket(&data.join(ADMIN_SOCKET))?,
-        None => view.server.client()?,
-    };
-    super::wait_for(client.get(&CLUSTER))
+    match &view.data_dir {
+        Some(data) => admin_socket(data, async |client| Ok(client.get(&CLUSTER).await?)),
+        None => super::wait_for(view.server.client()?.get(&CLUSTER)),
+    }
 }
 
 fn status(view: &View, out: &mut dyn Write) -> Result<(), Error> {

@@ -5,9 +5,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use trust_fabric_client::{Certificates, NodeClient, Pem};
+use trust_fabric_client::{self as client, Certificates, NodeClient, Pem};
 
 use super::Error;
+use crate::api::admin_socket::ADMIN_SOCKET;
 use crate::{config, limits};
 
 const DEFAULT_URL: &str = "http://127.0.0.1:8693";
@@ -69,6 +70,19 @@ pub(super) fn read_token(path: &Path) -> Result<String, Error> {
     };
     read.map_err(|source| Error::File { path: path.to_owned(), source })?;
     Ok(text.trim().to_owned())
+}
+
+/// Calls the node with the data directory `data` through its `admin.sock`.
+pub(super) fn admin_socket<T>(
+    data: &Path,
+    call: impl AsyncFnOnce(NodeClient) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let path = data.join(ADMIN_SOCKET);
+    let called = super::wait_for(call(NodeClient::at_socket(&path)?));
+    called.map_err(|error| match error {
+        Error::Answer(client::Error::Unreachable { reason, .. }) => Error::AdminSocket { path, reason },
+        other => other,
+    })
 }
 
 /// Arguments of a command that calls a node by certificate, or with a token of its own.

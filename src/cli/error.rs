@@ -24,6 +24,8 @@ pub(super) enum Error {
     Demo(#[from] demo::Error),
     #[error(transparent)]
     Answer(#[from] client::Error),
+    #[error("{} cannot be reached: {reason}", path.display())]
+    AdminSocket { path: PathBuf, reason: String },
     #[error(transparent)]
     Pki(#[from] pki::Error),
     #[error("policy: {0}")]
@@ -45,7 +47,7 @@ pub(super) enum Error {
     AmbiguousTarget(String),
     #[error("an email address needs the issuer that verified it")]
     EmailWithoutIssuer,
-    #[error("nothing was revoked")]
+    #[error("not confirmed; nothing was changed")]
     NotConfirmed,
     #[error("raising the feature level cannot be undone, and was not confirmed: --yes confirms it")]
     NotFinalized,
@@ -68,8 +70,6 @@ pub(super) enum Error {
     LaterEnd(String),
     #[error("another member has another state at log index {0}, and no majority decided which is right")]
     Disputed(u64),
-    #[error("not confirmed; nothing was changed")]
-    NotForced,
     #[error("there is no earlier policy")]
     NoEarlierPolicy,
     #[error("the node is not ready: {0}")]
@@ -163,15 +163,20 @@ impl Error {
                 "start the missing members, whose answers decide it; if they are lost, set --accept-dispute on the node \
                  whose state is to be kept",
             ),
-            Self::NotForced => Some("set --yes to confirm without a terminal"),
+            Self::NotConfirmed => Some("set --yes to confirm without a terminal"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
             Self::NoSuchDenial => Some(
                 "name every node with --server; a node keeps its latest 10 000 denials until it stops, and a refusal for \
                  another reason than a denial is explained by its text",
             ),
-            Self::AmbiguousTarget(_) => Some("set --kind to subject, email, agent, client, token or key"),
+            Self::AmbiguousTarget(_) => {
+                Some("set --kind to subject, email, agent, client, token, key or fabric")
+            }
             Self::EmailWithoutIssuer => Some("set --issuer"),
-            Self::Answer(client::Error::Unreachable(_)) => Some(
+            Self::AdminSocket { .. } => {
+                Some("is the node running, as this user? A node without disk space opens it later")
+            }
+            Self::Answer(client::Error::Unreachable { .. }) => Some(
                 "is the node running? --server or TRUST_FABRIC_ENDPOINTS sets its URL, and --data-dir its directory",
             ),
             Self::Answer(client::Error::Handshake { .. }) => {

@@ -138,7 +138,7 @@ fn line(data: &Value) -> String {
 /// Whether a retry may succeed. The error is that of the last node that was tried.
 fn is_passing(error: &client::Error) -> bool {
     match error {
-        client::Error::Unreachable(_)
+        client::Error::Unreachable { .. }
         | client::Error::Handshake { .. }
         | client::Error::Foreign(_)
         | client::Error::Interrupted(_)

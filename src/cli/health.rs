@@ -8,9 +8,8 @@ use serde_json::Value;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::ServerArguments;
+use super::endpoint::{ServerArguments, admin_socket};
 use super::output::printable;
-use crate::api::admin_socket::ADMIN_SOCKET;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,40 +24,39 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Error> {
-    let client = match &arguments.data_dir {
-        Some(data) => NodeClient::at_socket(&data.join(ADMIN_SOCKET))?,
-        None => arguments.server.client()?,
-    };
-    if arguments.metrics {
-        let text = super::wait_for(client.text(&["metrics"]))?;
-        return Ok(out.write_all(text.as_bytes())?);
-    }
-    let answer = super::wait_for(async {
-        match client.get(&["v1", "sys", "health"]).await {
-            // A node that is not ready lists its reasons.
-            Err(client::Error::Refused(refusal)) if refusal.status == 503 => {
-                Err(Error::NotReady(missing(&refusal.body)))
-            }
-            answer => Ok(answer?),
+    let text = match &arguments.data_dir {
+        Some(data) if arguments.metrics => {
+            admin_socket(data, async |client| Ok(client.text(&["metrics"]).await?))?
         }
-    })?;
-    writeln!(out, "{}", line(&answer))?;
-    Ok(())
+        Some(data) => admin_socket(data, health)?,
+        None => super::wait_for(health(arguments.server.client()?))?,
+    };
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+async fn health(client: NodeClient) -> Result<String, Error> {
+    match client.get(&["v1", "sys", "health"]).await {
+        Err(client::Error::Refused(refusal)) if refusal.status == 503 => {
+            Err(Error::NotReady(missing(&refusal.body).unwrap_or_else(|| "no reason given".to_owned())))
+        }
+        answer => Ok(line(&answer?) + "\n"),
+    }
 }
 
 /// Status line; some fields are for authenticated callers only.
 fn line(answer: &Value) -> String {
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable);
     let version = text("version").map(|version| format!("version {version}"));
-    let rest: Vec<String> = [text("status"), text("role"), version].into_iter().flatten().collect();
+    let rest = [text("status"), text("role"), version, missing(answer)];
     let unit = text("unit_id").map(|unit_id| format!("{unit_id}: ")).unwrap_or_default();
-    unit + &rest.join(", ")
+    unit + &rest.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn missing(answer: &Value) -> String {
+/// The unmet conditions, if any are stated.
+fn missing(answer: &Value) -> Option<String> {
     let missing = answer.get("missing").and_then(Value::as_array);
     let words: Vec<String> = missing.into_iter().flatten().filter_map(Value::as_str).map(printable).collect();
-    if words.is_empty() { "no reason given".to_owned() } else { format!("no {}", words.join(", no ")) }
+    (!words.is_empty()).then(|| format!("no {}", words.join(", no ")))
 }
 
 #[cfg(test)]
@@ -77,9 +75,17 @@ mod tests {
         assert_eq!(line(&json!({"status": "warn"})), "warn");
     }
 
+    /// Regression: the reasons of a warning were left out.
+    #[test]
+    fn reasons_of_a_warning_are_listed() {
+        let answer = json!({"status": "warn", "version": "0.1.0", "missing": ["signing key", "disk space"]});
+        assert_eq!(line(&answer), "warn, version 0.1.0, no signing key, no disk space");
+        assert_eq!(line(&json!({"status": "pass", "missing": []})), "pass");
+    }
+
     #[test]
     fn reasons_of_an_unready_node_are_listed() {
-        assert_eq!(missing(&json!({"missing": ["leader", "policy"]})), "no leader, no policy");
-        assert_eq!(missing(&json!({})), "no reason given");
+        let reasons = missing(&json!({"missing": ["leader", "policy"]}));
+        assert_eq!((reasons.as_deref(), missing(&json!({}))), (Some("no leader, no policy"), None));
     }
 }

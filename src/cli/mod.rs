@@ -106,7 +106,7 @@ enum Command {
     Pki(pki::Arguments),
     /// Print a credential of the development issuer of `pki --issuer`.
     Credential(credential::Arguments),
-    /// Exit with 0 if a node is ready: for health checks of containers.
+    /// Show the health of a node, and exit with 0 if it serves, also with a warning: for health checks of containers.
     Health(health::Arguments),
     /// Benchmark running nodes, also under attack, overload and failover: executes `trust-fabric-bench`.
     #[command(disable_help_flag = true)]

@@ -12,7 +12,7 @@ use super::Error;
 use super::federation::Fabrics;
 use super::replica::Replica;
 use crate::api::listener::{self, ConnectionLimiter, Handshake, Kind};
-use crate::api::{App, Router, admin_socket};
+use crate::api::{Front, Router, admin_socket};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::id::TrustDomain;
@@ -90,9 +90,9 @@ impl Listeners {
 }
 
 /// Opens `admin.sock`; the node works without it.
-pub(super) fn open_admin_socket(data: &Path, app: App, replica: &mut Replica) {
+pub(super) fn open_admin_socket(data: &Path, front: Front, replica: &mut Replica) {
     match admin_socket::bind(data) {
-        Ok(listener) => drop(replica.background.spawn(admin_socket::serve(listener, app))),
+        Ok(listener) => drop(replica.background.spawn(admin_socket::serve(listener, front))),
         Err(error) => tracing::warn!(%error, path = %data.display(), "failed to open admin.sock"),
     }
 }

@@ -198,6 +198,7 @@ async fn recover(
     until_disk_has_space(&data, &stop.requested).await?;
     let mut replica = start_replica(&config, &clock, metrics).await?;
     front.open(replica.state.clone());
+    open_admin_socket(&data, front.clone(), &mut replica);
     let handle = replica.state.cluster().clone();
     let assembled = tokio::select! {
         assembled = assemble(config, clock, program, metrics, stop, &mut replica, edge) => assembled,
@@ -209,7 +210,6 @@ async fn recover(
     match assembled {
         Ok(app) => {
             replica.background.spawn(keep_version_recorded(replica.state.clone()));
-            open_admin_socket(&data, app.clone(), &mut replica);
             front.begin(app);
             Ok(replica)
         }
