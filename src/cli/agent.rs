@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
+use super::confirmation::Confirmation;
 use super::endpoint::{Connection, ServerArguments, read_token};
 use super::new_file::NewFile;
 use super::output::{self, Format, Output, printable, printable_text, text};
@@ -125,6 +126,8 @@ pub(super) struct Tree {
 pub(super) struct Revoke {
     /// The agent, by its ID in `agent list`.
     agent_id: String,
+    #[command(flatten)]
+    confirmation: Confirmation,
     #[command(flatten)]
     server: ServerArguments,
 }
@@ -249,13 +252,13 @@ fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 fn revoke(arguments: &Revoke, out: &mut dyn Write) -> Result<(), Error> {
-    let path = [AGENTS.as_slice(), &[&arguments.agent_id]].concat();
+    let (path, agent) =
+        ([AGENTS.as_slice(), &[&arguments.agent_id]].concat(), printable(&arguments.agent_id));
+    arguments
+        .confirmation
+        .ask(&format!("revoke {agent} for good, with every agent and token derived from it"))?;
     super::wait_for(arguments.server.client()?.delete(&path))?;
-    Ok(writeln!(
-        out,
-        "{} is revoked, with every agent and token derived from it",
-        printable(&arguments.agent_id)
-    )?)
+    Ok(writeln!(out, "{agent} is revoked, with every agent and token derived from it")?)
 }
 
 fn tree(arguments: &Tree, out: &mut dyn Write) -> Result<(), Error> {

@@ -28,7 +28,8 @@ pub(super) struct Blocks {
     after_help = "Credentials from before the block stay revoked. An issuer may block again, with a later event."
 )]
 pub(super) struct Unblock {
-    /// ID of the block in `blocks`. If it begins with a dash, write -- before it.
+    /// ID of the block in `blocks`.
+    #[arg(allow_hyphen_values = true)]
     id: String,
     #[command(flatten)]
     server: ServerArguments,

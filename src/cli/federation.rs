@@ -7,6 +7,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Error;
+use super::confirmation::Confirmation;
 use super::endpoint::ServerArguments;
 use super::new_file::NewFile;
 use super::output::{self, Output, printable};
@@ -39,12 +40,12 @@ pub(super) enum Command {
     /// End a pause.
     Resume(Peer),
     /// Accept the fault for which a peer is held: no earlier credential of it counts.
-    Approve(Peer),
+    Approve(Confirmed),
     /// Read the copy of a peer's ledger again, because the disk of a node has corrupted it. Earlier
     /// credentials count again once it is read.
     Repair(Peer),
     /// Delete the copy of a peer's ledger: no earlier credential of it counts. A peer that stays configured joins again.
-    Forget(Peer),
+    Forget(Confirmed),
 }
 
 #[derive(Debug, clap::Args)]
@@ -53,6 +54,21 @@ pub(super) struct Peer {
     name: String,
     #[command(flatten)]
     server: ServerArguments,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Confirmed {
+    #[command(flatten)]
+    peer: Peer,
+    #[command(flatten)]
+    confirmation: Confirmation,
+}
+
+impl Confirmed {
+    fn ask(self, deed: &str) -> Result<Peer, Error> {
+        let deed = format!("{deed} {}: no earlier credential of it counts", printable(&self.peer.name));
+        self.confirmation.ask(&deed).map(|()| self.peer)
+    }
 }
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
@@ -67,9 +83,9 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         }
         Command::Pause(peer) => ("pause", peer),
         Command::Resume(peer) => ("resume", peer),
-        Command::Approve(peer) => ("approve", peer),
+        Command::Approve(peer) => ("approve", peer.ask("accept the fault of")?),
         Command::Repair(peer) => ("repair", peer),
-        Command::Forget(peer) => ("forget", peer),
+        Command::Forget(peer) => ("forget", peer.ask("delete the copy of the ledger of")?),
     };
     let path = [PEERS.as_slice(), &[&peer.name, verb]].concat();
     let changed = super::wait_for(peer.server.client()?.post(&path, &json!({})))?;

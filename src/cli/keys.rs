@@ -7,8 +7,9 @@ use serde_json::json;
 use trust_fabric_client::Request;
 
 use super::Error;
+use super::confirmation::Confirmation;
 use super::endpoint::ServerArguments;
-use super::output::{self, Output, printable_text};
+use super::output::{self, Output, printable, printable_text};
 use crate::token::signing_key::SigningAlgorithm;
 
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
@@ -22,7 +23,8 @@ pub(super) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Retire the active key in favour of its successor, which must be ten minutes old.
+    /// Retire the active key of the node that responds in favour of its successor, which must be ten minutes old.
+    #[command(after_help = "Each node has keys of its own: repeat it with --server for each of them.")]
     Rotate {
         /// Algorithm of the key: ES256 signs tokens, RS256 security events.
         #[arg(long, default_value_t = SigningAlgorithm::Es256)]
@@ -33,7 +35,10 @@ pub(super) enum Command {
     /// Taint a key that may be stolen: its signatures are refused from then on. Cannot be undone.
     Taint {
         /// The key, by its kid in `keys list`.
+        #[arg(allow_hyphen_values = true)]
         kid: String,
+        #[command(flatten)]
+        confirmation: Confirmation,
         #[command(flatten)]
         server: ServerArguments,
     },
@@ -58,16 +63,13 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         }
         Command::Rotate { algorithm, server } => {
             let path = ["v1", "sys", "keys", "rotate"];
-            let query = [("algorithm", algorithm.into_str())];
-            let rotated = super::wait_for(server.client()?.post_with(&path, &query, &json!({})))?;
-            writeln!(
-                out,
-                "{} is retired, {} is active",
-                printable_text(&rotated, "retired"),
-                printable_text(&rotated, "active")
-            )?;
+            let (client, query) = (server.client()?, [("algorithm", algorithm.into_str())]);
+            let rotated = super::wait_for(client.post_with(&path, &query, &json!({})))?;
+            let [retired, active] = ["retired", "active"].map(|name| printable_text(&rotated, name));
+            writeln!(out, "{}: {retired} is retired, {active} is active", client.server())?;
         }
-        Command::Taint { kid, server } => {
+        Command::Taint { kid, confirmation, server } => {
+            confirmation.ask(&format!("refuse every signature of {} for good", printable(&kid)))?;
             let path = ["v1", "sys", "keys", &kid, "taint"];
             let body = json!({});
             let request = Request { is_repeatable: true, ..Request::post(&path, &body) };

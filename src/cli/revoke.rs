@@ -1,13 +1,13 @@
 //! `trust-fabric revoke …` and `trust-fabric revocations`.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use trust_fabric_client::{NodeClient, Request};
 
 use super::Error;
-use super::confirmation::is_confirmed;
+use super::confirmation::{Confirmation, is_confirmed};
 use super::endpoint::ServerArguments;
 use super::output::{self, Format, Output, counted, printable, printable_text};
 use super::pagination;
@@ -38,7 +38,8 @@ Examples:
   trust-fabric revoke 6fa459ea-ee8a-4ca4-894e-db77e160355e      # the jti of a token
 
 On a terminal it asks for confirmation, unless --yes is set; otherwise it revokes at once.
-A signing key of another issuer is blocked: its signatures are refused until `trust-fabric unblock`.
+A signing key of another issuer is blocked: its signatures are refused until `trust-fabric unblock`. A key of the fabric
+that was deleted after its rotation needs --kind key and --block.
 Without --block a revocation covers only credentials issued before it: a workload that still has a credential gets new
 tokens, and its client certificates are accepted. The output lists these exceptions as `not covered`.";
 
@@ -80,7 +81,7 @@ impl Kind {
 #[command(after_help = EXAMPLES)]
 pub(super) struct Revoke {
     /// A workload identifier, an agent, an email address, a token's jti or a signing key's kid.
-    #[arg(value_name = "SUBJECT|JTI|AGENT|KEY")]
+    #[arg(value_name = "SUBJECT|JTI|AGENT|KEY", allow_hyphen_values = true)]
     target: String,
     /// Issuer of the target, if not this fabric.
     #[arg(long, value_name = "ISS")]
@@ -97,9 +98,8 @@ pub(super) struct Revoke {
     /// Only show what it would affect.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask for confirmation.
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    confirmation: Confirmation,
     #[command(flatten)]
     server: ServerArguments,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
         if arguments.dry_run {
             return show(&client, &request, arguments.output.format, out).await;
         }
-        if !arguments.yes && io::stdin().is_terminal() {
+        if arguments.confirmation.is_needed() {
             let first = match page(&client, &request, "1", None).await {
                 Ok((first, _)) => Some(first),
                 // The node is scanning for another caller. A revocation may be urgent and does not wait for that.
@@ -301,7 +301,10 @@ fn affected(page: &Value) -> String {
     let already = if page["is_revoked"] == true { " (already revoked)" } else { "" };
     let agents = match page["counts"]["agents"].as_u64() {
         Some(agents) => counted(agents, "agent", "agents"),
-        None => "every agent whose last token it signed: cannot be counted".to_owned(),
+        None if page["kind"] == "key" => {
+            "every agent whose last token it signed: cannot be counted".to_owned()
+        }
+        None => "the agents that derive from it: cannot be counted".to_owned(),
     };
     format!("{agents}, and every token that derives from it{tools}{streams}{already}")
 }
@@ -312,7 +315,8 @@ fn question(request: &Value, page: Option<&Value>) -> String {
         Some(page) => (target(page), affected(page)),
         None => (requested_target(request), "the number of affected agents is not available now".to_owned()),
     };
-    format!("revoke {target}?\n  {affected}\ncannot be undone; revoke? [y/N] ")
+    let verb = if request["block"] == true { "revoke and block" } else { "revoke" };
+    format!("{verb} {target}?\n  {affected}\ncannot be undone; {verb}? [y/N] ")
 }
 
 /// Kind, value and issuer of a request.

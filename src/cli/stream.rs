@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::Error;
+use super::confirmation::Confirmation;
 use super::endpoint::ServerArguments;
 use super::output::{self, Format, Output, printable, printable_text};
 use super::pagination;
@@ -137,6 +138,8 @@ pub(super) struct Delete {
     /// The stream, by its ID in `stream list`.
     stream_id: String,
     #[command(flatten)]
+    confirmation: Confirmation,
+    #[command(flatten)]
     server: ServerArguments,
 }
 
@@ -181,7 +184,11 @@ fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
         return Ok(output::json(out, &stream)?);
     }
     writeln!(out, "stream {} is created", printable_text(&stream, "stream_id"))?;
-    Ok(lines(out, &stream, &["aud", "events_delivered", "delivery_method", "endpoint_url"])?)
+    Ok(lines(
+        out,
+        &stream,
+        &["status", "reason", "aud", "events_delivered", "delivery_method", "endpoint_url"],
+    )?)
 }
 
 fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
@@ -232,8 +239,10 @@ fn set_status(arguments: &Change, status: &str, out: &mut dyn Write) -> Result<(
     if arguments.output.format == Format::Json {
         return Ok(output::json(out, &answer)?);
     }
-    let [stream_id, status] = ["stream_id", "status"].map(|name| printable_text(&answer, name));
-    Ok(writeln!(out, "stream {stream_id} is {status}")?)
+    let [stream_id, status, reason] =
+        ["stream_id", "status", "reason"].map(|name| printable_text(&answer, name));
+    let why = if reason.is_empty() { reason } else { format!(": {reason}") };
+    Ok(writeln!(out, "stream {stream_id} is {status}{why}")?)
 }
 
 fn verify(arguments: &Verify, out: &mut dyn Write) -> Result<(), Error> {
@@ -260,9 +269,10 @@ fn dead_letters(arguments: &DeadLetters, out: &mut dyn Write) -> Result<(), Erro
 }
 
 fn delete(arguments: &Delete, out: &mut dyn Write) -> Result<(), Error> {
-    let query = [("stream_id", arguments.stream_id.as_str())];
+    let (stream_id, query) = (printable(&arguments.stream_id), [("stream_id", arguments.stream_id.as_str())]);
+    arguments.confirmation.ask(&format!("delete stream {stream_id} with its retained events"))?;
     super::wait_for(arguments.server.client()?.delete_with(&STREAM, &query))?;
-    Ok(writeln!(out, "stream {} is deleted", printable(&arguments.stream_id))?)
+    Ok(writeln!(out, "stream {stream_id} is deleted")?)
 }
 
 /// Fields that are present, one line each; items of a list below each other.

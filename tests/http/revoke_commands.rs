@@ -73,7 +73,7 @@ async fn terminal_prompts_with_the_affected_agents() {
     issue(&node, Some(&root)).await;
     for typed in ["n\n", "\n", "yess\n", terminal::END] {
         let (success, printed) = run_on_a_terminal(&node, typed, &["revoke", &root]);
-        assert!(!success && printed.contains("nothing was revoked"), "{typed:?}: {printed}");
+        assert!(!success && printed.contains("nothing was changed"), "{typed:?}: {printed}");
         assert!(
             printed.contains(&format!("revoke agent {root}?")) && printed.contains("2 agents"),
             "{printed}"
