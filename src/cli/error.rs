@@ -166,7 +166,7 @@ impl Error {
             Self::NotConfirmed => Some("set --yes to confirm without a terminal"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
             Self::NoSuchDenial => Some(
-                "name every node with --server; a node keeps its latest 10 000 denials until it stops, and a refusal for \
+                "name every node with --server; a node keeps its latest denials, at most 10 000, until it stops, and a refusal for \
                  another reason than a denial is explained by its text",
             ),
             Self::AmbiguousTarget(_) => {
