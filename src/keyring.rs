@@ -195,7 +195,10 @@ impl Keyring {
             // A key may have been published after its request was cancelled.
             unpublished.retain(|key| !self.state.index().signing_keys.contains_key(key.kid()));
             self.destroy_unused(&unpublished)?;
-            let Some(missing) = self.missing() else { return self.retire_lost().await };
+            let Some(missing) = self.missing() else {
+                self.retire_lost().await;
+                return Ok(());
+            };
             let generated = unpublished.iter().find(|key| key.algorithm() == missing).cloned();
             let key = match generated {
                 Some(key) => key,
@@ -206,8 +209,9 @@ impl Keyring {
         }
     }
 
-    /// Retires the keys of this node whose private half is lost, once it signs with another one.
-    async fn retire_lost(&self) -> Result<(), Error> {
+    /// Retires the keys of this node whose private half is lost, once it signs with another one. A failure is repeated with
+    /// the next check.
+    async fn retire_lost(&self) {
         let elapsed = self.state.elapsed_time();
         for algorithm in SigningAlgorithm::ALL {
             if self.active_key(algorithm, elapsed).is_none() {
@@ -218,11 +222,14 @@ impl Keyring {
                 own.lost(self.state.cluster().node_id()).map(|key| key.kid.clone()).collect();
             drop(own);
             for kid in lost {
-                tracing::warn!(kid, "private half of a signing key is lost: retiring it");
-                self.state.as_node().retire_signing_key(kid).await?;
+                match self.state.as_node().retire_signing_key(kid.clone()).await {
+                    Ok(()) => tracing::warn!(kid, "retired a signing key whose private half is lost"),
+                    Err(error) => {
+                        tracing::warn!(kid, %error, "failed to retire a signing key whose private half is lost");
+                    }
+                }
             }
         }
-        Ok(())
     }
 
     /// The algorithm of a key that this node needs and does not have.

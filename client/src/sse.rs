@@ -98,7 +98,10 @@ impl Parser {
         let mut event = mem::take(&mut self.event);
         let has_data = event.data.pop().is_some();
         event.last_id.clone_from(&self.id);
-        self.ready.push_back((event, has_data));
+        let last_id = self.ready.back().map_or(&self.last_id, |(last, _)| &last.last_id);
+        if has_data || event.last_id != *last_id {
+            self.ready.push_back((event, has_data));
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 //! health warn and leaves the node ready: every other request is served.
 //!
 //! Low disk space makes health warn and leaves the node ready: it refuses only writes that add data. A full disk makes
-//! the node not ready while another voter has space. While none has, revocations must still reach a node.
+//! the node not ready while another voter is able to lead. While none is, revocations must still reach a node.
 
 use std::collections::BTreeMap;
 

@@ -322,7 +322,7 @@ fn describe(summary: &Summary, out: &mut dyn Write) -> Result<(), Error> {
     }
     if *chains_begun_anew > 0 {
         let chains = counted(*chains_begun_anew as u64, "chain begins", "chains begin");
-        writeln!(out, "{chains} anew: its last entries lost their content during the export")?;
+        writeln!(out, "{chains} anew: the last entries before lost their content during the export")?;
     }
     if *chains_begun_before > 0 {
         let chains = counted(*chains_begun_before as u64, "chain begins", "chains begin");

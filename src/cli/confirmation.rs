@@ -27,7 +27,7 @@ impl Confirmation {
         if !self.is_needed() || is_confirmed(&format!("{deed}? [y/N] "))? {
             Ok(())
         } else {
-            Err(Error::NotConfirmed)
+            Err(Error::NotConfirmed { needs_yes: false })
         }
     }
 }

@@ -47,8 +47,9 @@ pub(super) enum Error {
     AmbiguousTarget(String),
     #[error("an email address needs the issuer that verified it")]
     EmailWithoutIssuer,
+    /// With the option, the command needs no terminal.
     #[error("not confirmed; nothing was changed")]
-    NotConfirmed,
+    NotConfirmed { needs_yes: bool },
     #[error("raising the feature level cannot be undone, and was not confirmed: --yes confirms it")]
     NotFinalized,
     #[error("the policy denies this")]
@@ -163,11 +164,11 @@ impl Error {
                 "start the missing members, whose answers decide it; if they are lost, set --accept-dispute on the node \
                  whose state is to be kept",
             ),
-            Self::NotConfirmed => Some("set --yes to confirm without a terminal"),
+            Self::NotConfirmed { needs_yes: true } => Some("set --yes to confirm without a terminal"),
             Self::NoTokenDestination => Some("set --token-file, or --output json to print it"),
             Self::NoSuchDenial => Some(
-                "name every node with --server; a node keeps its latest denials, at most 10 000, until it stops, and a refusal for \
-                 another reason than a denial is explained by its text",
+                "name every node with --server; a node keeps its latest denials, at most 10 000, until it stops, and a \
+                 refusal for another reason than a denial is explained by its text",
             ),
             Self::AmbiguousTarget(_) => {
                 Some("set --kind to subject, email, agent, client, token, key or fabric")

@@ -45,7 +45,8 @@ impl Drop for NewFile {
 /// A file that appears under its name once it is complete, and never replaces another.
 pub(super) struct FirstFile {
     path: PathBuf,
-    temporary: PathBuf,
+    /// `None` if it is to be kept.
+    temporary: Option<PathBuf>,
     pub(super) file: File,
 }
 
@@ -60,24 +61,26 @@ impl FirstFile {
         name.push(format!(".{}.partial", std::process::id()));
         let temporary = PathBuf::from(name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
-        Ok(Self { path: path.to_owned(), temporary, file: file.map_err(failed)? })
+        Ok(Self { path: path.to_owned(), temporary: Some(temporary), file: file.map_err(failed)? })
     }
 
-    /// Puts the file in place. Returns its length in bytes.
-    pub(super) fn store(self) -> Result<u64, Error> {
-        let store = || {
-            self.file.sync_all()?;
-            fs::hard_link(&self.temporary, &self.path)?;
-            File::open(parent_of(&self.path))?.sync_all()?;
-            self.file.metadata().map(|metadata| metadata.len())
-        };
-        store().map_err(|source| Error::File { path: self.path.clone(), source })
+    /// Puts the file in place. Returns its length in bytes. If only that fails, the complete file keeps its temporary name,
+    /// which the error has.
+    pub(super) fn store(mut self) -> Result<u64, Error> {
+        self.file.sync_all().map_err(|source| Error::File { path: self.path.clone(), source })?;
+        let temporary = self.temporary.take().unwrap_or_default();
+        let placed = fs::hard_link(&temporary, &self.path);
+        placed.map_err(|source| Error::File { path: temporary.clone(), source })?;
+        self.temporary = Some(temporary);
+        let synced = File::open(parent_of(&self.path)).and_then(|parent| parent.sync_all());
+        let bytes = synced.and_then(|()| self.file.metadata()).map(|metadata| metadata.len());
+        bytes.map_err(|source| Error::File { path: self.path.clone(), source })
     }
 }
 
 impl Drop for FirstFile {
     fn drop(&mut self) {
-        drop(fs::remove_file(&self.temporary));
+        self.temporary.take().map(fs::remove_file);
     }
 }
 
@@ -126,5 +129,11 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("file").permissions().mode() & 0o777, 0o600);
         assert!(matches!(FirstFile::prepare(&path), Err(Error::File { .. })));
         assert_eq!(fs::read(&path).expect("read"), b"whole");
+        // A file that appears meanwhile is not replaced, and the new one is not lost.
+        let other = directory.path().join("other");
+        let second = FirstFile::prepare(&other).expect("prepared");
+        fs::write(&other, "first").expect("written");
+        let Err(Error::File { path: kept, .. }) = second.store() else { panic!("replaced") };
+        assert_eq!((fs::read(&other).expect("read"), kept.exists()), (b"first".to_vec(), true));
     }
 }

@@ -169,7 +169,7 @@ fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write
     out.flush()?;
     let dispute = if remains.disputed.is_some() { DISPUTE } else { "" };
     if !may_go_on(arguments.yes, &format!("{dispute}{QUESTION}"))? {
-        return Err(Error::NotConfirmed);
+        return Err(Error::NotConfirmed { needs_yes: true });
     }
     let (may_be_ahead, accept_dispute) = (earlier.is_some(), arguments.accept_dispute);
     let founding = Founding { address, may_be_ahead, accept_dispute, note };

@@ -132,7 +132,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
                 Err(error) => return Err(error),
             };
             if !is_confirmed(&question(&request, first.as_ref()))? {
-                return Err(Error::NotConfirmed);
+                return Err(Error::NotConfirmed { needs_yes: false });
             }
         }
         // A repeated revocation is the same row. It does not depend on the quota of idempotency keys.

@@ -19,7 +19,7 @@ pub enum SpaceState {
     Enough,
     /// Commands that add data are refused.
     Low,
-    /// This node should not lead either, and is not ready while another voter has space.
+    /// This node should not lead either, and is not ready while another voter is able to lead.
     Full,
 }
 
@@ -124,8 +124,8 @@ impl DiskSpace {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Measures the free space, and transfers leadership to a voter that has space while it is almost gone. If there is
-    /// none, this node goes on: revocations are durable as long as its writes succeed. Runs for ever.
+    /// Measures the free space, and transfers leadership to an able voter while it is almost gone. If there is none, this
+    /// node goes on: revocations are durable as long as its writes succeed. Runs for ever.
     pub(super) async fn watch_disk_space(self) {
         loop {
             self.measure_disk_space();
@@ -173,8 +173,8 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// Whether callers should use another node, because the space of this one is almost gone and that of
-    /// another voter is not. While every disk is full, each node accepts revocations.
+    /// Whether callers should use another node, because the space of this one is almost gone and another voter is able to
+    /// lead ([`Self::able_voters`]). While none is, each node accepts revocations.
     pub(crate) fn is_spared(&self) -> bool {
         self.space.is_full() && *self.space.others_have_space.borrow()
     }

@@ -23,7 +23,8 @@ pub struct RevocationInput {
     pub client: Option<String>,
     /// The `jti` of a token of `issuer`.
     pub jti: Option<String>,
-    /// The `kid` of a signing key of `issuer`. One of this fabric is tainted.
+    /// The `kid` of a signing key of `issuer`. One of this fabric is tainted; one that was deleted is unknown, unless
+    /// it is to be blocked.
     pub key: Option<String>,
     /// The issuer of a peer fabric: everything that came from it.
     pub fabric: Option<String>,
@@ -32,8 +33,8 @@ pub struct RevocationInput {
     /// The reason: at most 256 printable ASCII characters.
     pub reason: Option<String>,
     /// Whether to block it as well: credentials issued later and client certificates are refused until
-    /// `DELETE /v1/blocks/{id}`. A signing key of this fabric is tainted in any case; one of another issuer is blocked, as is
-    /// everything of a peer fabric.
+    /// `DELETE /v1/blocks/{id}`. A known signing key of this fabric is tainted in any case; one of another issuer is blocked,
+    /// as is everything of a peer fabric.
     pub block: bool,
 }
 

@@ -172,8 +172,7 @@ async fn commands_block_list_and_unblock_issuer_keys() {
     let table = succeed(&node, &["blocks", "--limit", "1"]);
     assert!(table.lines().count() == 2 && table.contains("stolen") && table.contains("key"), "{table}");
     let id = rows[0]["id"].as_str().expect("an id");
-    // An id may begin with a dash.
-    let unblock = ["unblock", "--server", node.base(), "--", id];
+    let unblock = ["unblock", "--server", node.base(), id];
     let lift =
         || Command::new(env!("CARGO_BIN_EXE_trust-fabric")).args(unblock).output().expect("run the program");
     let output = lift();
