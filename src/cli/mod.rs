@@ -263,6 +263,13 @@ mod tests {
     }
 
     #[test]
+    fn ids_may_begin_with_a_dash() {
+        for arguments in ["keys taint -abc --yes", "revoke -abc --kind key --block", "unblock -abc"] {
+            assert!(parsed(arguments).is_ok(), "{arguments}");
+        }
+    }
+
+    #[test]
     fn documented_commands_parse() {
         for arguments in [
             "serve --config f",
@@ -275,9 +282,6 @@ mod tests {
             "keys list --output json --server http://127.0.0.1:1",
             "keys rotate",
             "keys taint abc",
-            "keys taint -abc --yes",
-            "revoke -abc --kind key --block",
-            "unblock -abc",
             "federation status --output json",
             "federation pause eu",
             "federation forget eu --server http://127.0.0.1:1",
