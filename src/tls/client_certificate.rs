@@ -24,7 +24,8 @@ impl KeyPairFiles {
     pub fn read(&self, now: Timestamp) -> Result<KeyPair, Error> {
         let mut pem = files::read(&self.certificate, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
         let key = files::read(&self.private_key, limits::TLS_FILE_BYTES_MAX, files::check_key_mode)?;
-        let own = config::own_certificate(self, (&pem, &key), now)?;
+        let own = config::own_certificate(self, (&pem, &key))?;
+        own.check_unexpired(self, now)?;
         let validity = own.validity;
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         CertifiedKey::from_der(own.chain, own.key, &provider).map_err(|error| self.unusable(&error))?;

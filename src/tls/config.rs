@@ -39,6 +39,8 @@ pub(super) struct Loaded {
     pub roots: BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>,
     /// Digest of all contents.
     pub digest: [u8; 32],
+    /// Digest of our certificate and its private key.
+    pub own: [u8; 32],
     /// The files, and the generation in which they last changed.
     pub files: Version,
     /// The same of the bundle of each peer's trust domain.
@@ -115,16 +117,22 @@ impl TimeProvider for Time {
     }
 }
 
-/// Our certificate and key, then the client CAs, then the handshake rules.
+/// Our certificate and key, then the client CAs, then the handshake rules. `in_use` is the configuration to be replaced:
+/// if its certificate has expired and is not replaced, it must not hold back a revocation list.
 pub(super) fn load(
     files: &Files,
     contents: Contents,
     with: RemoteEnd,
     clock: &Clock,
+    in_use: Option<&Loaded>,
 ) -> Result<Loaded, Error> {
     let now = clock.now();
-    let (digest, file_digest) = (contents.digest(), contents.file_digest());
-    let own = own_certificate(&files.own, (&contents.certificate, &contents.private_key), now)?;
+    let (digest, file_digest, own_digest) =
+        (contents.digest(), contents.file_digest(), contents.own_digest());
+    let own = own_certificate(&files.own, (&contents.certificate, &contents.private_key))?;
+    if in_use.is_none_or(|in_use| in_use.own != own_digest) {
+        own.check_unexpired(&files.own, now)?;
+    }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let found = authorities(files, contents, now, &provider)?;
     let verifier = SvidVerifier::new(found.of_clients, found.hints, with == RemoteEnd::Peers, &provider);
@@ -161,6 +169,7 @@ pub(super) fn load(
         node_verifier,
         roots: found.roots,
         digest,
+        own: own_digest,
         files: Version::of(file_digest),
         bundles: found.bundles,
         unusable: found.unusable,
@@ -192,7 +201,7 @@ fn authorities(
     let mut found = Found::default();
     for (of, (read, crl)) in files.authorities.iter().zip(contents.authorities) {
         match read {
-            ReadRoots::Pem(pem) => {
+            ReadRoots::Pem { pem, .. } => {
                 let certificates = client_cas(of.roots.path(), &pem, now)?;
                 found.hints.extend(root_store(of.roots.path(), &certificates)?.subjects());
                 let cas = certificates.iter().filter_map(|ca| svid::validity(ca).ok());
@@ -255,18 +264,24 @@ pub(super) struct OwnCertificate {
     pub validity: Validity,
 }
 
+impl OwnCertificate {
+    pub(super) fn check_unexpired(&self, files: &KeyPairFiles, now: Timestamp) -> Result<(), Error> {
+        let not_after = self.validity.end;
+        if not_after >= now {
+            return Ok(());
+        }
+        Err(Error::CertificateExpired { path: files.certificate.clone(), not_after: not_after.to_rfc3339() })
+    }
+}
+
 pub(super) fn own_certificate(
     files: &KeyPairFiles,
     (certificate, private_key): (&[u8], &[u8]),
-    now: Timestamp,
 ) -> Result<OwnCertificate, Error> {
     let path = &files.certificate;
     let chain = certificates(path, certificate)?;
     let first = chain.first().ok_or_else(|| Error::NoCertificate { path: path.clone() })?;
     let (not_before, not_after) = svid::validity(first).map_err(|_| Error::NotPem { path: path.clone() })?;
-    if not_after < now {
-        return Err(Error::CertificateExpired { path: path.clone(), not_after: not_after.to_rfc3339() });
-    }
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| Error::NoPrivateKey { path: files.private_key.clone() })?;
     let validity = Validity { begin: not_before, end: not_after };

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest;
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
-use super::Error;
 use super::bundle::Bundle;
+use super::{Error, svid};
 use crate::clock::Timestamp;
 use crate::id::TrustDomain;
 use crate::limits;
@@ -72,7 +73,8 @@ impl Roots {
 
 /// CAs as they were read.
 pub(super) enum ReadRoots {
-    Pem(Vec<u8>),
+    /// The file, and how many of its certificates have expired by now.
+    Pem { pem: Vec<u8>, expired: u64 },
     /// Checked and unexpired; none if all are revoked.
     Bundle(Vec<CertificateDer<'static>>),
 }
@@ -93,11 +95,14 @@ impl Contents {
         let authorities = files.authorities.iter().map(|of| {
             let crl = of.crl.as_deref().map(|path| read(path, limits::TLS_CRL_BYTES_MAX, check_mode));
             let roots = match &of.roots {
-                Roots::Pem(path) => ReadRoots::Pem(read(path, limits::TLS_FILE_BYTES_MAX, check_mode)?),
+                Roots::Pem(path) => {
+                    let pem = read(path, limits::TLS_FILE_BYTES_MAX, check_mode)?;
+                    ReadRoots::Pem { expired: expired(&pem, now), pem }
+                }
                 Roots::Bundle(bundle) => ReadRoots::Bundle(bundle.unexpired(now)),
             };
             match crl {
-                Some(Err(error)) if matches!(roots, ReadRoots::Pem(_)) => Err(error),
+                Some(Err(error)) if matches!(roots, ReadRoots::Pem { .. }) => Err(error),
                 crl => Ok((roots, crl)),
             }
         });
@@ -108,20 +113,28 @@ impl Contents {
         })
     }
 
-    /// Digest that detects a change of a file without retaining the private key.
+    /// Digest that detects a change of our certificate or its private key.
+    pub fn own_digest(&self) -> [u8; 32] {
+        digest_of([self.certificate.as_slice(), &self.private_key])
+    }
+
+    /// Digest that detects a change of a file, and the expiry of a CA, without retaining the private key.
     pub fn file_digest(&self) -> [u8; 32] {
-        let authorities: Vec<[Cow<'_, [u8]>; 2]> = self
+        let authorities: Vec<[Cow<'_, [u8]>; 3]> = self
             .authorities
             .iter()
             .map(|(roots, crl)| {
-                let ca = if let ReadRoots::Pem(pem) = roots { pem.as_slice() } else { &[] };
+                let (ca, expired) = match roots {
+                    ReadRoots::Pem { pem, expired } => (pem.as_slice(), *expired),
+                    ReadRoots::Bundle(_) => (&[][..], 0),
+                };
                 let crl: Cow<'_, [u8]> = match crl {
                     Some(Ok(pem)) => pem.into(),
                     // An unreadable file is identified by its error.
                     Some(Err(error)) => error.to_string().into_bytes().into(),
                     None => Cow::default(),
                 };
-                [ca.into(), crl]
+                [ca.into(), expired.to_be_bytes().to_vec().into(), crl]
             })
             .collect();
         let authorities = authorities.iter().flatten().map(AsRef::as_ref);
@@ -131,12 +144,19 @@ impl Contents {
     /// Digest that detects a change of a file or of a bundle.
     pub fn digest(&self) -> [u8; 32] {
         let bundles = self.authorities.iter().map(|(roots, _)| match roots {
-            ReadRoots::Pem(_) => digest_of([]),
+            ReadRoots::Pem { .. } => digest_of([]),
             ReadRoots::Bundle(roots) => bundle_digest(roots),
         });
         let parts: Vec<[u8; 32]> = std::iter::once(self.file_digest()).chain(bundles).collect();
         digest_of(parts.iter().map(<[u8; 32]>::as_slice))
     }
+}
+
+/// Number of the CAs in a PEM file that have expired. Others than CAs are refused when it is loaded.
+fn expired(pem: &[u8], now: Timestamp) -> u64 {
+    let ends = CertificateDer::pem_slice_iter(pem).flatten();
+    let ends = ends.filter_map(|certificate| svid::client_ca_not_after(&certificate).ok().flatten());
+    ends.filter(|not_after| *not_after < now).count() as u64
 }
 
 /// Digest that detects a change of the roots of a bundle.
@@ -231,7 +251,10 @@ mod tests {
             Contents {
                 certificate: certificate.to_vec(),
                 private_key: private_key.to_vec(),
-                authorities: vec![(ReadRoots::Pem(Vec::new()), crl.map(|crl| Ok(crl.to_vec())))],
+                authorities: vec![(
+                    ReadRoots::Pem { pem: Vec::new(), expired: 0 },
+                    crl.map(|crl| Ok(crl.to_vec())),
+                )],
             }
             .digest()
         };

@@ -143,7 +143,7 @@ struct LoggedState {
 impl Tls {
     /// Reads the files. The remote end must have a certificate of one of their trust domains.
     pub fn load(files: Files, with: RemoteEnd, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let mut loaded = config::load(&files, Contents::read(&files, clock.now())?, with, &clock)?;
+        let mut loaded = config::load(&files, Contents::read(&files, clock.now())?, with, &clock, None)?;
         if let Some((_, error)) = loaded.unusable.pop() {
             return Err(error);
         }
@@ -237,16 +237,17 @@ impl Tls {
     fn poll(&self, mut logged: LoggedState) -> LoggedState {
         let shared = &self.0;
         let contents = Contents::read(&shared.files, shared.clock.now());
-        let current = shared.loaded.load().digest;
+        let current = shared.loaded.load_full();
         // An unreadable file is identified by its error.
         let seen = contents
             .as_ref()
             .map_or_else(|error| files::digest_of([error.to_string().as_bytes()]), Contents::digest);
-        if seen == current {
+        if seen == current.digest {
             logged.refused = None;
         } else if logged.refused != Some(seen) {
+            let (files, clock) = (&shared.files, &shared.clock);
             let loaded = contents
-                .and_then(|contents| config::load(&shared.files, contents, shared.with, &shared.clock));
+                .and_then(|contents| config::load(files, contents, shared.with, clock, Some(&current)));
             logged.refused = self.adopt(loaded).is_err().then_some(seen);
         }
         self.warn_if_expiring(&mut logged);

@@ -98,6 +98,61 @@ async fn removed_ca_refuses_its_clients() {
     assert!(peer(&setup, &tls, Some(client(&other, |_| {})), &TLS13).await.is_ok());
 }
 
+/// Attack: the certificate of a node has expired, which a thief ignores. Regression: the list that revokes the stolen
+/// certificate was not adopted.
+#[tokio::test]
+async fn expired_own_certificate_holds_back_no_revocation() {
+    let ca = lasting_root();
+    let list = |serials: &[u8]| crl(&ca, serials, NOW - HOUR, NOW + 50 * HOUR);
+    let setup = Setup::new(&ca.pem(), Some(&list(&[])));
+    let tls = setup.tls();
+    let stolen = client(&ca, |params| params.not_after = at!(NOW + 50 * HOUR));
+    setup.clock.advance(Duration::from_secs(11 * HOUR));
+    setup.write("crl.pem", &list(&[0x42]));
+    tls.poll(LoggedState::default());
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (1, 0));
+    let mut config = setup.client_config(Some(stolen), &TLS13);
+    config.time_provider = Arc::new(Time(Clock::manual(Timestamp::from_secs(NOW.cast_signed()))));
+    let refused = connect(&tls, &Arc::new(config)).await.map(drop);
+    assert_eq!(refused, Err("certificate is revoked".to_owned()));
+    // Another pair that has expired is refused with all files, as at the start.
+    let (certificate, private_key) = own(&setup.own_ca, NOW + 9 * HOUR);
+    setup.write("certificate.pem", &certificate);
+    setup.write("key.pem", &private_key);
+    tls.poll(LoggedState::default());
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (1, 1));
+}
+
+fn lasting_root() -> Authority {
+    let mut params = ca_params("lasting CA");
+    params.not_after = at!(NOW + 100 * HOUR);
+    Authority::self_signed(params, key()).expect("root")
+}
+
+/// As a root of a bundle. webpki does not check the validity of trust anchors, and the file does not change.
+#[tokio::test]
+async fn ca_that_expires_is_no_ca_without_a_change_of_the_file() {
+    let (one, lasting) = (root("one"), lasting_root());
+    let setup = Setup::new(&(one.pem() + &lasting.pem()), None);
+    let (certificate, private_key) = own(&setup.own_ca, NOW + 100 * HOUR);
+    setup.write("certificate.pem", &certificate);
+    setup.write("key.pem", &private_key);
+    let tls = setup.tls();
+    let [of_one, of_lasting] =
+        [&one, &lasting].map(|ca| client(ca, |params| params.not_after = at!(NOW + 48 * HOUR)));
+    for client in [&of_one, &of_lasting] {
+        assert!(peer(&setup, &tls, Some(client.clone()), &TLS13).await.is_ok());
+    }
+    setup.clock.advance(Duration::from_secs(23 * HOUR));
+    tls.poll(LoggedState::default());
+    assert_eq!(*tls.changes().borrow(), 0);
+    setup.clock.advance(Duration::from_secs(HOUR + 1));
+    tls.poll(LoggedState::default());
+    assert_eq!(*tls.changes().borrow(), 1);
+    assert!(peer(&setup, &tls, Some(of_one), &TLS13).await.is_err());
+    assert!(peer(&setup, &tls, Some(of_lasting), &TLS13).await.is_ok());
+}
+
 #[tokio::test]
 async fn invalid_files_change_nothing_and_count_once() {
     let ca = root("client CA");
