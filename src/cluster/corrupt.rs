@@ -78,6 +78,14 @@ impl Corrupt {
         }
     }
 
+    /// The data is that of another configuration.
+    pub(super) fn misconfigured(what: impl fmt::Display) -> Self {
+        Self {
+            what: what.to_string(),
+            advice: "the data is intact: correct the configuration, then start again",
+        }
+    }
+
     /// Data of a version that is too old for this one.
     pub(crate) fn older(what: impl fmt::Display) -> Self {
         Self {

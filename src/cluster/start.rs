@@ -221,7 +221,7 @@ pub(crate) async fn start<M: Machine>(
             let bootstrapping = bootstrap(channels, handle.clone(), options.drawn_cluster_id);
             work.push(serve_peers(peers, (listener, tls, identities), bootstrapping));
         }
-        _ => handle.bootstrap_alone(options.drawn_cluster_id).await.map_err(|error| failed(&error))?,
+        _ => handle.bootstrap_alone(options.drawn_cluster_id, failed).await?,
     }
     Ok(Started { handle, work, watchdog, closed: Closed::new(closed) })
 }
@@ -242,15 +242,19 @@ fn serve_peers<M: Machine>(
     })
 }
 
-/// Refuses a node without log that has no cluster to bootstrap and has joined none.
+/// Refuses a node without log that has no cluster to bootstrap and has joined none, or has joined one and cannot reach it.
 fn check_has_cluster(
     local: &LocalNode,
     (has_peers, last): (bool, Option<type_config::LogId>),
 ) -> Result<(), Corrupt> {
-    if has_peers && last.is_none() && local.initial_members.is_empty() && !local.has_joined {
-        return Err(Corrupt::not_joined());
+    match (has_peers, last) {
+        (true, None) if local.initial_members.is_empty() && !local.has_joined => Err(Corrupt::not_joined()),
+        // It would found a second cluster with the id of the one that it joined.
+        (false, None) if local.has_joined => {
+            Err(Corrupt::misconfigured("this node joined a cluster: cluster.listen must be set"))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The last entry of an installed snapshot, if a crash came before its log was replaced.
@@ -297,23 +301,26 @@ fn current_snapshot(
 
 impl<M: Machine> Handle<M> {
     /// Bootstraps a cluster of one, or checks that the log is that of one.
-    async fn bootstrap_alone(&self, drawn: ClusterId) -> Result<(), String> {
+    async fn bootstrap_alone(
+        &self,
+        drawn: ClusterId,
+        failed: impl Fn(&dyn fmt::Display) -> Corrupt,
+    ) -> Result<(), Corrupt> {
         let local = &self.channels.local;
         let id = local.cluster_id().unwrap_or(drawn);
-        local.join(id).map_err(|error| error.to_string())?;
+        local.join(id).map_err(|error| failed(&error))?;
         let peer = MemberRecord { address: String::new(), disk_id: local.disk_id };
         match self.raft.initialize(BTreeMap::from([(self.node_id, peer)])).await {
             Ok(()) => return Ok(()),
             Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(failed(&error)),
         }
-        self.check_member(local.disk_id).await?;
-        if self.known_members().all().len() != 1 {
-            return Err(
-                "the log belongs to a cluster with several members: cluster.listen must be set".to_owned()
-            );
+        self.check_member(local.disk_id).await.map_err(|error| failed(&error))?;
+        if self.known_members().all().len() == 1 {
+            return Ok(());
         }
-        Ok(())
+        let what = "the log belongs to a cluster with several members: cluster.listen must be set";
+        Err(Corrupt::misconfigured(what))
     }
 
     /// Checks that the membership, if there is one, contains this node on this disk. A node that joined may not have

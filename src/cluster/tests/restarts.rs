@@ -123,6 +123,19 @@ async fn write_history(data: &Path) -> (u64, StateHash) {
     hash
 }
 
+/// Regression: it founded a second cluster with the id of the one that it had joined.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joined_node_without_a_listener_founds_no_cluster() {
+    let directory = tempfile::tempdir().expect("directory");
+    let database = log::open_database(&directory.path().join("raft")).expect("log");
+    log::write_meta(&database, log::JOINED, b"1").expect("mark");
+    log::write_meta(&database, log::CLUSTER_ID, &[5; 16]).expect("cluster id");
+    drop(database);
+    let refused = start_in(directory.path()).await.err().expect("refused").to_string();
+    assert!(refused.contains("this node joined a cluster: cluster.listen must be set"), "{refused}");
+    assert!(refused.contains("the data is intact"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_state_is_rebuilt_from_snapshot_and_log() {
     let data = tempfile::tempdir().expect("directory");
