@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::checker::{Checker, duration};
 use super::schema::{Mode, Settings};
-use super::{Fabric, listeners, schema};
+use super::{Fabric, listeners, schema, validation};
 use crate::cluster::{FreshnessMode, NodeIdentities};
 use crate::tls::{Authorities, Files, KeyPairFiles, Roots};
 use crate::{limits, text};
@@ -108,8 +108,7 @@ fn members(rows: &[schema::Member], node_id: u64, checker: &mut Checker) -> Opti
     let mut all_good = true;
     for (index, row) in rows.iter().enumerate() {
         let setting = |name: &str| format!("cluster.members[{index}].{name}");
-        let id =
-            checker.keep(&setting("id"), if row.id == 0 { Err("must be 1 or more") } else { Ok(row.id) });
+        let id = checker.keep(&setting("id"), validation::node_id(row.id));
         let address = checker.require(&setting("address"), row.address.as_deref());
         let address = address.and_then(|text| checker.keep(&setting("address"), address_of(text)));
         let (Some(id), Some(address)) = (id, address) else {

@@ -75,9 +75,14 @@ pub(super) fn config(settings: &Settings, mut checker: Checker) -> Result<Config
     }
 }
 
+/// Ids above the largest that is allocated would leave none for a replacement.
+pub(super) fn node_id(id: u64) -> Result<u64, String> {
+    let is_allowed = (1..=limits::NODE_ID_MAX).contains(&id);
+    is_allowed.then_some(id).ok_or_else(|| format!("must be 1 to {}", limits::NODE_ID_MAX))
+}
+
 fn node(settings: &schema::Node, checker: &mut Checker) -> Option<Node> {
-    let id =
-        checker.keep("node.id", if settings.id == 0 { Err("must be 1 or more") } else { Ok(settings.id) });
+    let id = checker.keep("node.id", node_id(settings.id));
     let data_dir = checker.require("node.data_dir", settings.data_dir.as_deref());
     let unit_id = settings.unit_id.clone().unwrap_or_else(|| format!("node-{}", settings.id));
     let well_formed = (1..=limits::UNIT_ID_BYTES_MAX).contains(&unit_id.len())

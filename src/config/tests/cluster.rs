@@ -68,7 +68,8 @@ fn members_that_break_a_rule_are_refused() {
         (1..=limits::MEMBERS_MAX as u64 + 1).map(|id| member(id, &format!("n{id}:1"))).collect();
     for (members, key, rule) in [
         (member(2, "b:1"), "cluster.members", "must include this node, whose node.id is 1"),
-        (member(0, "a:1"), "cluster.members[0].id", "must be 1 or more"),
+        (member(0, "a:1"), "cluster.members[0].id", "must be 1 to 65535"),
+        (member(65_536, "a:1"), "cluster.members[0].id", "must be 1 to 65535"),
         (format!("{}{}", member(1, "a:1"), member(1, "b:1")), "cluster.members[1].id", "duplicate"),
         (format!("{}{}", member(1, "a:1"), member(2, "a:1")), "cluster.members[1].address", "duplicate"),
         (member(1, "a"), "cluster.members[0].address", "must be a host and a port"),
