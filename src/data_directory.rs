@@ -244,24 +244,23 @@ fn create(path: &Path) -> Result<(), Error> {
 fn check_mode(path: &Path, mode: Mode) -> Result<(), Error> {
     let unusable = |source| Error::Unusable { path: path.to_owned(), source };
     let file = path.join(MODE_FILE);
-    let found = match fs::read(&file) {
+    match fs::read(&file) {
+        // It is not written again: a start must not need space on the disk.
         Ok(bytes) => {
             let known = String::from_utf8_lossy(&bytes).trim().parse();
-            known.map_err(|_| Error::UnknownMode { path: file.clone() })?
+            let found = known.map_err(|_| Error::UnknownMode { path: file })?;
+            let is_same = found == mode;
+            is_same.then_some(()).ok_or(Error::OtherMode { path: path.to_owned(), found, wanted: mode })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Data without a mode file may be production data.
             if path.join("raft").exists() {
                 return Err(Error::NoMode { path: file });
             }
-            mode
+            cluster::replace_file(&file, format!("{mode}\n").as_bytes()).map_err(unusable)
         }
-        Err(error) => return Err(unusable(error)),
-    };
-    if found != mode {
-        return Err(Error::OtherMode { path: path.to_owned(), found, wanted: mode });
+        Err(error) => Err(unusable(error)),
     }
-    cluster::replace_file(&file, format!("{found}\n").as_bytes()).map_err(unusable)
 }
 
 #[cfg(test)]
@@ -282,7 +281,14 @@ mod tests {
         {
             let (_outer, path) = directory();
             prepare(&path, first).expect("new");
+            let inode = || fs::metadata(path.join(MODE_FILE)).expect("file").ino();
+            let before = inode();
             prepare(&path, first).expect("same mode");
+            assert_eq!(
+                inode(),
+                before,
+                "regression: a start on a full disk failed, because it wrote the file again"
+            );
             let refused = prepare(&path, second).expect_err("the other mode");
             assert!(matches!(refused, Error::OtherMode { .. }), "{refused}");
         }
