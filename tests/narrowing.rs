@@ -252,6 +252,8 @@ fn permit(granted: &PolicyGrant, requested: &[String]) -> Allow {
         execution: false,
         htm: None,
         htu: None,
+        exec_act: None,
+        target: None,
     };
     let question = PolicyInput { subject: party, actor: None, request, caller: None };
     ENVIRONMENT.bundle.decide_exchange(&question).unwrap_or_else(|denial| panic!("{denial:?}"))

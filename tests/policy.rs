@@ -71,7 +71,15 @@ fn question() -> PolicyInput<'static> {
     PolicyInput {
         subject: party("wimse://dev.trust-fabric.local/ns/demo/sa/reporter"),
         actor: None,
-        request: RequestedGrant { audience: None, scope: &[], execution: false, htm: None, htu: None },
+        request: RequestedGrant {
+            audience: None,
+            scope: &[],
+            execution: false,
+            htm: None,
+            htu: None,
+            exec_act: None,
+            target: None,
+        },
         caller: None,
     }
 }

@@ -28,6 +28,18 @@ pub struct ExecutionScope {
 }
 
 impl ExecutionScope {
+    /// The operation that the token permits: `exec_act`, by default `htm`.
+    #[must_use]
+    pub fn operation(&self) -> Option<&str> {
+        self.exec_act.as_deref().or(self.htm.as_deref())
+    }
+
+    /// The target of the operation: `target`, by default `htu`.
+    #[must_use]
+    pub fn operation_target(&self) -> Option<&str> {
+        self.target.as_deref().or(self.htu.as_deref())
+    }
+
     /// Checks every field and normalizes `payload_hash`.
     ///
     /// # Errors

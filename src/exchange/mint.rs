@@ -65,7 +65,7 @@ pub fn claims(
         blast_radius: grant.blast_radius().map(ToString::to_string),
         delegation_depth: Some(grant.delegation_depth()),
         act: grant.pair().act().cloned(),
-        may_act: subject.may_act().cloned(),
+        may_act: subject.may_act().map(|may_act| may_act.qualified(subject.iss())),
         lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
         via: grant.pair().via().to_vec(),
         root_iat: grant.pair().root_iat().secs().min(iat),
@@ -78,18 +78,16 @@ pub fn claims(
     })
 }
 
-/// "`exec_act` (default `htm`) and `target` (default `htu`)."
 fn execution(scope: &ExecutionScope) -> Result<ExecutionClaims, Error> {
-    let required =
-        |field, value: &Option<String>| value.clone().ok_or(Error::Invalid { field, rule: "is required" });
-    let htm = required("execution_scope.htm", &scope.htm)?;
-    let htu = required("execution_scope.htu", &scope.htu)?;
+    let required = |field, value: Option<&str>| {
+        value.map(str::to_owned).ok_or(Error::Invalid { field, rule: "is required" })
+    };
     Ok(ExecutionClaims {
         nonce: scope.nonce.clone(),
         inp_hash: scope.payload_hash.clone(),
-        exec_act: scope.exec_act.clone().unwrap_or_else(|| htm.clone()),
-        target: scope.target.clone().unwrap_or_else(|| htu.clone()),
-        htm,
-        htu,
+        htm: required("execution_scope.htm", scope.htm.as_deref())?,
+        htu: required("execution_scope.htu", scope.htu.as_deref())?,
+        exec_act: required("execution_scope.htm", scope.operation())?,
+        target: required("execution_scope.htu", scope.operation_target())?,
     })
 }

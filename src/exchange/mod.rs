@@ -276,6 +276,8 @@ impl Exchange {
                 execution: execution.is_some(),
                 htm: execution.and_then(|scope| scope.htm.as_deref()),
                 htu: execution.and_then(|scope| scope.htu.as_deref()),
+                exec_act: execution.and_then(ExecutionScope::operation),
+                target: execution.and_then(ExecutionScope::operation_target),
             },
             caller: caller.id(),
         });

@@ -90,6 +90,12 @@ pub struct RequestedGrant<'a> {
     /// `htu` of the execution scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub htu: Option<&'a str>,
+    /// The operation that tools check: `exec_act` of the execution scope, by default `htm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec_act: Option<&'a str>,
+    /// The target that tools check: `target` of the execution scope, by default `htu`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<&'a str>,
 }
 
 /// Proof that the policy allows an exchange, with the maximum grant. Only
@@ -186,13 +192,15 @@ impl PolicyInput<'_> {
     /// Without the fields of the request that the policy does not read. The audience stays: the one of an
     /// allow is compared with it, whether the policy reads it or not.
     fn without_unread(&self, reads: &RequestReads) -> Self {
-        let RequestedGrant { audience, scope, execution, htm, htu } = self.request;
+        let RequestedGrant { audience, scope, execution, htm, htu, exec_act, target } = self.request;
         let request = RequestedGrant {
             audience,
             scope: if reads.contains("scope") { scope } else { &[] },
             execution: execution && reads.contains("execution"),
             htm: htm.filter(|_| reads.contains("htm")),
             htu: htu.filter(|_| reads.contains("htu")),
+            exec_act: exec_act.filter(|_| reads.contains("exec_act")),
+            target: target.filter(|_| reads.contains("target")),
         };
         Self { request, ..self.clone() }
     }
@@ -351,13 +359,21 @@ mod tests {
             execution: true,
             htm: Some("POST"),
             htu: Some(htu),
+            exec_act: Some(htu),
+            target: Some(htu),
         };
         bundle.decide_exchange(&PolicyInput { subject: party, actor: None, request, caller: None })
     }
 
     #[test]
     fn fields_that_the_policy_does_not_read_share_a_decision() {
-        for (reads, questions) in [("1", 1), ("input.request.htu", 3), ("input.request", 4)] {
+        for (reads, questions) in [
+            ("1", 1),
+            ("input.request.htu", 3),
+            ("input.request.exec_act", 3),
+            ("input.request.target", 3),
+            ("input.request", 4),
+        ] {
             let bundle = bundle(reads);
             for (scope, htu) in [("a", "/1"), ("a", "/2"), ("a", "/3"), ("b", "/3")] {
                 decide(&bundle, "https://a.example", scope, htu).expect("allowed");

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Error;
 use super::lineage::is_same_name;
+use crate::id::WorkloadId;
 use crate::{limits, text};
 
 /// An actor and, nested, the actors before it.
@@ -69,6 +70,14 @@ impl MayAct {
     pub fn read(value: &Value) -> Result<Self, Error> {
         let (iss, sub) = actor(value, "may_act")?;
         Ok(Self { iss, sub })
+    }
+
+    /// The claim of a token of `token_iss`, for a token of another issuer: a name of the former stays one.
+    #[must_use]
+    pub fn qualified(&self, token_iss: &str) -> Self {
+        let is_name = self.sub.parse::<WorkloadId>().is_err();
+        let iss = self.iss.clone().or_else(|| is_name.then(|| token_iss.to_owned()));
+        Self { iss, sub: self.sub.clone() }
     }
 
     /// Whether the claim, in a token of `token_iss`, names this actor. Compared byte for byte.
@@ -160,6 +169,22 @@ mod tests {
         assert!(may_act.names("https://s", &actor("https://a", "x", "wimse://a/x")));
         assert!(!may_act.names("https://s", &actor("https://a/", "x", "wimse://a/x")));
         assert!(!may_act.names("https://s", &actor("https://a", "X", "wimse://a/x")));
+    }
+
+    /// Regression: the name became one of this fabric with the first exchange, and the actor was refused.
+    #[test]
+    fn may_act_keeps_its_issuer_in_a_token_of_another() {
+        let names = |may_act: Value, iss: &str| {
+            let carried = MayAct::read(&may_act).expect("well formed").qualified("https://s");
+            carried.names("https://fabric", &NamedActor { iss, sub: "x", id: "wimse://a/x" })
+        };
+        assert!(names(json!({"sub": "x"}), "https://s") && !names(json!({"sub": "x"}), "https://fabric"));
+        assert!(
+            names(json!({"sub": "wimse://a/x"}), "https://any"),
+            "a workload identifier has its trust domain"
+        );
+        assert!(names(json!({"iss": "https://a", "sub": "x"}), "https://a"));
+        assert!(!names(json!({"iss": "https://a", "sub": "x"}), "https://s"));
     }
 
     #[test]
