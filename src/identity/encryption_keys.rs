@@ -127,8 +127,8 @@ impl AgentIdentities {
         })
     }
 
-    /// Removes a key, for the bearer's own subject or for the caller to which the agent was issued; also while the policy
-    /// has no rule about agents.
+    /// Removes a key, for the bearer's own subject or for the caller to which the agent was issued, itself and not through
+    /// an actor; also while the policy has no rule about agents.
     ///
     /// # Errors
     /// [`Error::WorkloadId`], [`Error::NotItsOwn`], [`Error::NotItsIssuer`], [`Error::NoAgent`], [`Error::State`].
@@ -146,7 +146,8 @@ impl AgentIdentities {
             _ if !workload_id.is_agent_of(&self.trust_domain) => return Err(Error::NotItsIssuer),
             _ => {
                 let agent = find_agent(&self.state, workload_id.as_str()).await?.ok_or(Error::NoAgent)?;
-                if agent.issued_by != caller.name() {
+                let is_first_hand = bearer.is_none_or(Credential::is_first_hand);
+                if agent.issued_by != caller.name() || !is_first_hand {
                     return Err(Error::NotItsIssuer);
                 }
             }

@@ -200,6 +200,10 @@ impl ToolCallVerifier {
             now = self.clock.now();
             authentic = self.authenticate(&fresh, &request, now);
         }
+        // Since the head of the request was authorized, its body may have arrived slowly.
+        if self.state.refuses(&fresh, &caller.facts) {
+            return Err(state::Error::Refused(Refusal::CallerRefused).into());
+        }
         // An unknown tool is confirmed by a linearizable read before 404.
         let tool = self.state.confirmed(|| self.tool(&request.tool_id)).await?.ok_or(Error::UnknownTool)?;
         let mut draft = draft(&request, caller, now);
