@@ -188,24 +188,24 @@ async fn ban_covers_every_kind() {
     let [later, certificates] = ["credentials issued later", "client certificates"];
     let keys = send(&node, &node.certified("operator"), "GET", "/v1/sys/keys", &Value::Null).await.json();
     let own_key = keys.as_array().expect("keys").last().expect("a key")["kid"].clone();
-    for (request, left, bans) in [
+    for (request, left, is_new) in [
         (json!({"subject": "spiffe://trust.example/x"}), json!([later, certificates]), true),
         (json!({"subject": "x", "issuer": kubernetes}), json!([later]), true),
         (json!({"email": "x@a.example", "issuer": IDP}), json!([later]), true),
         (json!({"client": "spiffe://trust.example/y"}), json!([later, certificates]), true),
         (json!({"client": "z", "issuer": IDP}), json!([later]), true),
         (json!({"jti": "x", "issuer": kubernetes}), json!(null), true),
-        // Always blocked, or tainted, which no operator can undo.
-        (json!({"key": "x", "issuer": kubernetes}), json!(null), true),
-        (json!({"key": own_key}), json!(null), false),
+        // Blocked without the request.
+        (json!({"key": "x", "issuer": kubernetes}), json!(null), false),
+        // Tainted too, which no operator can undo.
+        (json!({"key": own_key}), json!(null), true),
     ] {
         let made = revoke(&node, "operator", &request).await.json();
         assert_eq!(made.get("not_covered").unwrap_or(&Value::Null), &left, "{request}");
         let before = blocks(&node).await.len();
         let made = revoke(&node, "operator", &with(&request, &json!({"block": true}))).await;
-        assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(bans)), "{request}");
-        let is_key = request.get("key").is_some();
-        assert_eq!(blocks(&node).await.len() - before, usize::from(bans && !is_key), "{request}");
+        assert_eq!((made.status, &made.json()["blocked"]), (202, &json!(true)), "{request}");
+        assert_eq!(blocks(&node).await.len() - before, usize::from(is_new), "{request}");
     }
     for value in [FABRIC, "trust.example", "spiffe://trust.example"] {
         let answer = revoke(&node, "operator", &json!({"client": value, "block": true})).await;

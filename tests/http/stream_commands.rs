@@ -45,7 +45,7 @@ async fn commands_create_show_pause_verify_and_delete_streams() {
 
     assert_eq!(
         succeed(&node, &["pause", &id, "--reason", "maintenance"]),
-        format!("stream {id} is paused\n")
+        format!("stream {id} is paused: maintenance\n")
     );
     let shown = succeed(&node, &["show", &id]);
     assert_eq!((value(&shown, "status"), value(&shown, "reason")), ("paused", "maintenance"));
