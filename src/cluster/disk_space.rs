@@ -84,8 +84,8 @@ const fn regained(limit: u64) -> u64 {
 #[derive(Default)]
 pub(crate) struct DiskSpace {
     measured: watch::Sender<(Space, SpaceState)>,
-    /// Whether another voter has reported space since this disk is full.
-    pub(crate) others_have_space: watch::Sender<bool>,
+    /// Whether another voter was able to lead at the last measurement while this disk is full.
+    pub(crate) others_can_lead: watch::Sender<bool>,
     /// Space that a test pretends; it replaces the measured one.
     #[cfg(test)]
     pub(crate) pretended: parking_lot::Mutex<Option<Space>>,
@@ -130,7 +130,7 @@ impl<M: Machine> Handle<M> {
         loop {
             self.measure_disk_space();
             let voters = if self.space.is_full() { self.able_voters().await } else { Vec::new() };
-            self.space.others_have_space.send_replace(!voters.is_empty());
+            self.space.others_can_lead.send_replace(!voters.is_empty());
             if self.known_leader() == Some(self.node_id) {
                 self.transfer_to_one_of(voters).await;
             }
@@ -176,7 +176,7 @@ impl<M: Machine> Handle<M> {
     /// Whether callers should use another node, because the space of this one is almost gone and another voter is able to
     /// lead ([`Self::able_voters`]). While none is, each node accepts revocations.
     pub(crate) fn is_spared(&self) -> bool {
-        self.space.is_full() && *self.space.others_have_space.borrow()
+        self.space.is_full() && *self.space.others_can_lead.borrow()
     }
 
     /// Refuses a command that adds data while the disk of this node is short of space.

@@ -224,8 +224,9 @@ impl Revocations {
     }
 
     /// Whether a request also blocks, even if it does not ask for it. The thief of another issuer's key chooses `iat`
-    /// freely, so that a watermark alone would cover nothing; our own key is tainted instead, unless it was deleted. The `iat` of a peer's tokens
-    /// is by its clock, and it goes on minting them from credentials that it does not know to be revoked here.
+    /// freely, so that a watermark alone would cover nothing; our own key is tainted instead, unless it was deleted. The
+    /// `iat` of a peer's tokens is by its clock, and it goes on minting them from credentials that it does not know to be
+    /// revoked here.
     fn blocks_fact(&self, request: &RevocationRequest) -> bool {
         let fact = request.fact();
         let is_foreign_key = fact.kind() == KEY && !self.is_own_key(fact);

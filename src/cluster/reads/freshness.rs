@@ -168,18 +168,23 @@ impl Freshness {
     }
 
     pub(crate) fn status(&self) -> LeaseStatus {
-        let until = Duration::from_nanos(self.until.load(Ordering::Acquire)).max(self.started);
         LeaseStatus {
             is_held: self.is_held(),
-            lapsed: self.clock.boot().saturating_sub(until),
+            lapsed: self.lapsed(),
             waits: self.waits.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
         }
     }
 
+    /// As [`LeaseStatus::lapsed`].
+    fn lapsed(&self) -> Duration {
+        let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
+        self.clock.boot().saturating_sub(until.max(self.started))
+    }
+
     /// Whether the lease was held, or this node was started, less than `limit` ago.
     pub(crate) fn was_fresh_within(&self, limit: Duration) -> bool {
-        self.status().lapsed < limit
+        self.lapsed() < limit
     }
 
     /// Whether the lease was held less than `limit` ago.

@@ -77,8 +77,8 @@ async fn full_leader_hands_over_to_a_voter_with_space() {
     }
     other.add().await.expect("it has space");
     for node in [&old, &full] {
-        let mut others_have_space = node.handle.space.others_have_space.subscribe();
-        timeout(LONG, others_have_space.wait_for(|has| *has)).await.expect("in time").expect("a report");
+        let mut others_can_lead = node.handle.space.others_can_lead.subscribe();
+        timeout(LONG, others_can_lead.wait_for(|has| *has)).await.expect("in time").expect("a report");
         assert!(node.handle.is_spared(), "callers use the other one");
     }
     assert!(!other.handle.is_spared());
