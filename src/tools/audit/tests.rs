@@ -82,7 +82,7 @@ impl Harness {
             let page = self.audit.trail(&self.current().await, tool_id, &query).await.expect("trail");
             entries.extend(page.entries);
             query.before = page.next;
-            if page.next.is_none() {
+            if query.before.is_none() {
                 return entries;
             }
         }

@@ -55,17 +55,35 @@ pub struct Query {
     pub before: Option<TrailCursor>,
 }
 
-/// Position of an entry: the number after the last block of its segment, and its index among the segment's entries about
-/// the tool, by time. Written `segment_end.entry`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The next page begins with the newest entry below `segment_end`, the number after the last block of a segment, and in that
+/// segment before `entry`. Written `segment_end` or `segment_end/time/block/line`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrailCursor {
     segment_end: u64,
-    entry: usize,
+    entry: Option<EntryKey<String>>,
+}
+
+/// Order of the entries of a segment. It does not change if the content of a block is dropped between two pages. The blocks are by
+/// caller; entries of one caller stay in order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct EntryKey<T> {
+    time: T,
+    block: u64,
+    line: usize,
+}
+
+impl EntryKey<String> {
+    fn borrowed(&self) -> EntryKey<&str> {
+        EntryKey { time: &self.time, block: self.block, line: self.line }
+    }
 }
 
 impl fmt::Display for TrailCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.segment_end, self.entry)
+        match &self.entry {
+            Some(EntryKey { time, block, line }) => write!(f, "{}/{time}/{block}/{line}", self.segment_end),
+            None => write!(f, "{}", self.segment_end),
+        }
     }
 }
 
@@ -73,8 +91,17 @@ impl FromStr for TrailCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (segment_end, entry) = text.split_once('.').ok_or(())?;
-        Ok(Self { segment_end: segment_end.parse().map_err(|_| ())?, entry: entry.parse().map_err(|_| ())? })
+        fn number<N: FromStr>(text: &str) -> Result<N, ()> {
+            text.parse().map_err(|_| ())
+        }
+        match *text.split('/').collect::<Vec<_>>() {
+            [segment_end] => Ok(Self { segment_end: number(segment_end)?, entry: None }),
+            [segment_end, time, block, line] => {
+                let entry = EntryKey { time: time.to_owned(), block: number(block)?, line: number(line)? };
+                Ok(Self { segment_end: number(segment_end)?, entry: Some(entry) })
+            }
+            _ => Err(()),
+        }
     }
 }
 
@@ -111,7 +138,7 @@ impl Audit {
         self.ship_for_reader().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
         let mut reading = Reading::new(tool_id, query);
-        let mut before = query.before.map(|cursor| cursor.segment_end);
+        let mut before = query.before.as_ref().map(|cursor| cursor.segment_end);
         let mut blocks = 0;
         while blocks < limits::AUDIT_BLOCKS_PER_PAGE_MAX && reading.read < limits::AUDIT_PAGE_READ_BYTES_FULL
         {
@@ -135,7 +162,7 @@ impl Audit {
             // Reading a page is long; other tasks run in between.
             tokio::task::yield_now().await;
         }
-        reading.page.next = before.map(|segment_end| TrailCursor { segment_end, entry: usize::MAX });
+        reading.page.next = before.map(|segment_end| TrailCursor { segment_end, entry: None });
         Ok(reading.page)
     }
 
@@ -226,27 +253,30 @@ impl<'q> Reading<'q> {
     fn is_full_after(&mut self, segment: &[AuditBlock]) -> Result<bool, ReadError> {
         let texts: Vec<String> = segment.iter().rev().map(unpack).collect::<Result<_, _>>()?;
         self.read = texts.iter().fold(self.read, |sum, text| sum.saturating_add(text.len()));
-        let lines =
-            texts.iter().flat_map(|text| in_order(text.lines().filter(|line| line.contains(&self.mark))));
-        // The blocks are by caller. Entries of one caller stay in order.
-        let mut lines: Vec<(&str, &str)> = lines.collect();
-        lines.sort_by_key(|(time, _)| *time);
+        let blocks = segment.iter().rev().zip(&texts);
+        let lines = blocks.flat_map(|(block, text)| {
+            let about_tool = text.lines().filter(|line| line.contains(&self.mark));
+            let in_order = in_order(about_tool).enumerate();
+            in_order.map(|(line, (time, text))| (EntryKey { time, block: block.number, line }, text))
+        });
         let segment_end = segment.first().map_or(0, |newest| newest.number).saturating_add(1);
-        let end = match self.query.before {
-            Some(cursor) if cursor.segment_end == segment_end => cursor.entry.min(lines.len()),
-            _ => lines.len(),
-        };
-        for (at, (_, line)) in lines.iter().enumerate().take(end).rev() {
+        let before = self.query.before.as_ref().filter(|cursor| cursor.segment_end == segment_end);
+        let before = before.and_then(|cursor| cursor.entry.as_ref()).map(EntryKey::borrowed);
+        let lines = lines.filter(|(key, _)| before.as_ref().is_none_or(|before| key < before));
+        let mut lines: Vec<(EntryKey<&str>, &str)> = lines.collect();
+        lines.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+        for (EntryKey { time, block, line: at }, line) in lines {
             let entry: Entry = json::read(line.as_bytes()).map_err(|_| ReadError::Unreadable)?;
             if !self.wants(&entry) {
                 continue;
             }
             if self.page.entries.len() >= self.query.limit || self.bytes >= limits::AUDIT_PAGE_BYTES_FULL {
-                self.page.next = self.last;
+                self.page.next = self.last.take();
                 return Ok(true);
             }
             self.bytes += line.len();
-            self.last = Some(TrailCursor { segment_end, entry: at });
+            let entry_key = EntryKey { time: time.to_owned(), block, line: at };
+            self.last = Some(TrailCursor { segment_end, entry: Some(entry_key) });
             self.page.entries.push(entry);
         }
         Ok(false)
@@ -325,5 +355,48 @@ pub fn header_document(node_id: u64, header: &AuditHeader) -> AuditBlockDocument
         node_id,
         prev_hash: text_of(&header.prev_hash),
         sequence: header.sequence,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+
+    /// A block with an entry for each of the seconds after [`START`].
+    fn block(number: u64, seconds: &[i64]) -> AuditBlock {
+        let entries = seconds.iter().map(|second| Entry {
+            tool_id: "a".to_owned(),
+            notes: second.to_string(),
+            timestamp: Timestamp::from_secs(START.secs() + second).to_rfc3339(),
+            ..Entry::default()
+        });
+        let lines = entries.map(|entry| serde_json::to_string(&entry).expect("JSON") + "\n");
+        let text: String = lines.collect();
+        AuditBlock {
+            number,
+            node_id: 1,
+            header: AuditHeader::default(),
+            payload: Some(zstd::encode_all(text.as_bytes(), 0).expect("compressed").into()),
+            segment_first: 1,
+            appended_at: START,
+        }
+    }
+
+    #[test]
+    fn next_page_goes_on_when_content_is_dropped_between() {
+        let mut segment = vec![block(2, &[1, 3, 5]), block(1, &[0, 2, 4])];
+        let first = Query { limit: 2, ..Query::default() };
+        let mut reading = Reading::new("a", &first);
+        assert!(reading.is_full_after(&segment).expect("readable"));
+        let notes = |page: &Page| page.entries.iter().map(|entry| entry.notes.clone()).collect::<Vec<_>>();
+        assert_eq!(notes(&reading.page), ["5", "4"]);
+        segment[1].payload = None;
+        let before = reading.page.next.map(|cursor| cursor.to_string().parse().expect("cursor"));
+        let next = Query { before, ..first };
+        let mut reading = Reading::new("a", &next);
+        assert!(!reading.is_full_after(&segment).expect("readable"));
+        assert_eq!(notes(&reading.page), ["3", "1"]);
     }
 }
