@@ -1051,6 +1051,9 @@ pub const ADMIN_SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum requests that wait for `Svc-Min-Index` or `Last-Event-ID`; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const MIN_INDEX_WAITS_MAX: usize = 64;
+/// Maximum of them per caller; beyond it: 503.
+/// Metric: `svc_http_requests_total{status="503"}`.
+pub const MIN_INDEX_WAITS_PER_CALLER_MAX: usize = 16;
 /// Maximum requests in flight; beyond it: 503.
 /// Metric: `svc_requests_refused_total{reason="overload"}`.
 pub const REQUESTS_MAX: usize = 4_096;

@@ -260,8 +260,8 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
             context.hold(permit.inspect_err(|_| app.metrics.request_refused("rate"))?);
         }
         if N::ACCESS != Access::Health {
-            let may_wait = principal.id().is_some() || !app.requires_tls;
-            super::middleware::reach_min_index(app, &parts.headers, may_wait).await?;
+            let id = principal.id().map(WorkloadId::as_str);
+            super::middleware::reach_min_index(app, &parts.headers, id).await?;
         }
         let is_operator = may(app, &principal, Capability::ClusterAdmin);
         let id = principal.id().map(|id| id.as_str().to_owned());

@@ -59,7 +59,7 @@ pub async fn read(
     // Another node may be ahead and have sent an event that this one has not applied yet.
     if let Some(after) = query.after.filter(|after| Some(after.incarnation) == app.state.index().incarnation)
     {
-        middleware::reach(&app, after.event.index, LAST_EVENT_ID).await?;
+        middleware::reach(&app, after.event.index, LAST_EVENT_ID, caller.id()).await?;
     }
     let subscriber = app.feed.subscribe(caller.id(), query.after, query.kinds)?;
     // The caller may have lost its authority before the subscription began.

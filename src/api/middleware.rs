@@ -244,14 +244,18 @@ fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 /// `Svc-Min-Index`: the response is of that index or later, or 503. Only an authenticated caller may wait, so that
-/// anonymous ones cannot hold all permits.
+/// anonymous ones cannot hold all permits; `caller` is its identity.
 ///
 /// # Errors
 /// 400 if it is not a log index; 503 if it is not reached in time.
-pub(super) async fn reach_min_index(app: &App, headers: &HeaderMap, may_wait: bool) -> Result<(), Error> {
+pub(super) async fn reach_min_index(
+    app: &App,
+    headers: &HeaderMap,
+    caller: Option<&str>,
+) -> Result<(), Error> {
     let what = "Svc-Min-Index";
     match min_index(headers)? {
-        Some(index) if may_wait => reach(app, index, what).await,
+        Some(index) if caller.is_some() || !app.requires_tls => reach(app, index, what, caller).await,
         Some(index) if app.state.cluster().applied() < index => Err(not_applied(what)),
         _ => Ok(()),
     }
@@ -267,19 +271,19 @@ pub(super) fn min_index(headers: &HeaderMap) -> Result<Option<u64>, Error> {
     index.map(Some).ok_or_else(|| Error::invalid_request("Svc-Min-Index: must be a log index"))
 }
 
-/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which the header `what`
-/// states.
+/// Waits up to [`limits::MIN_INDEX_WAIT`] until this node has applied `index`, which the header `what` of a request
+/// of `caller` states.
 ///
 /// # Errors
 /// 503 if it has not by then, or too many requests wait.
-pub(super) async fn reach(app: &App, index: u64, what: &str) -> Result<(), Error> {
+pub(super) async fn reach(app: &App, index: u64, what: &str, caller: Option<&str>) -> Result<(), Error> {
     if app.state.cluster().applied() >= index {
         return Ok(());
     }
     // A waiting request costs its sender nothing, so their number is bounded.
     let _permit = app
         .min_index_permits
-        .try_acquire()
+        .try_acquire(caller.map(str::to_owned))
         .map_err(|_| Error::unavailable(format!("too many requests wait for their {what}")))?;
     let reached = app.state.cluster().until_applied(index);
     tokio::time::timeout(limits::MIN_INDEX_WAIT, reached).await.map_err(|_| not_applied(what))

@@ -88,6 +88,7 @@ use crate::federation::Federation;
 use crate::feed::Feed;
 use crate::identity::AgentIdentities;
 use crate::keyring::Keyring;
+use crate::limiter::KeyedLimiter;
 use crate::own_tokens::OwnTokens;
 use crate::receiver::Receiver;
 use crate::revocation::Revocations;
@@ -164,7 +165,7 @@ pub struct Parts {
     /// Permits to read the rest of a request's body.
     pub unread_body_permits: Semaphore,
     /// Permits to wait for `Svc-Min-Index`.
-    pub min_index_permits: Semaphore,
+    pub(crate) min_index_permits: KeyedLimiter<String>,
     /// Permits to read a backup.
     pub backup_permits: Arc<Semaphore>,
     /// Load shedding.
