@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::limits;
 use crate::policy::compile::Check;
@@ -17,14 +17,14 @@ use crate::policy::{self, Bundle, Explanation, Point, Source};
 use crate::state::{self, CallContext, PolicySource, State};
 use crate::telemetry::Metrics;
 
-/// Compiles and checks sources outside the threads that serve requests.
+/// Compiles and checks sources outside the threads that serve requests, at most [`limits::POLICY_LOADS_MAX`] at a time.
 pub type Load = Arc<
     dyn Fn(Vec<Source>, Check) -> Pin<Box<dyn Future<Output = Result<Bundle, LoadError>> + Send>>
         + Send
         + Sync,
 >;
 
-/// Evaluates a bundle with an explanation, outside the threads that serve requests.
+/// Evaluates a bundle with an explanation, under the same limit.
 pub type Explain = Arc<
     dyn Fn(Bundle, Point, Value) -> Pin<Box<dyn Future<Output = Option<Explanation>> + Send>> + Send + Sync,
 >;
@@ -82,7 +82,6 @@ pub struct ActivePolicy {
     active: watch::Sender<String>,
     state: State,
     workers: Workers,
-    permits: Arc<Semaphore>,
     metrics: Metrics,
 }
 
@@ -91,8 +90,7 @@ impl ActivePolicy {
     #[must_use]
     pub fn new(state: State, workers: Workers, metrics: Metrics) -> Self {
         let compiled = Arc::new(ArcSwapOption::empty());
-        let permits = Arc::new(Semaphore::new(limits::POLICY_LOADS_MAX));
-        Self { compiled, active: watch::Sender::new(String::new()), state, workers, permits, metrics }
+        Self { compiled, active: watch::Sender::new(String::new()), state, workers, metrics }
     }
 
     /// Slot of the compiled bundle.
@@ -107,12 +105,6 @@ impl ActivePolicy {
         self.compiled.load().as_deref().cloned()
     }
 
-    async fn load(&self, sources: Vec<Source>, check: Check) -> Result<Bundle, LoadError> {
-        // The semaphore is never closed: it lives as long as `self`.
-        let _permit = self.permits.acquire().await.map_err(|_| LoadError::Stopped)?;
-        (self.workers.load)(sources, check).await
-    }
-
     /// The output of the current policy for an input at `point`, and the rules that it came from. `None` if there is
     /// no policy.
     ///
@@ -120,7 +112,6 @@ impl ActivePolicy {
     /// [`Error::LoaderFailed`].
     pub async fn explain(&self, point: Point, input: Value) -> Result<Option<Explanation>, Error> {
         let Some(policy) = self.current() else { return Ok(None) };
-        let _permit = self.permits.acquire().await.map_err(|_| LoadError::Stopped)?;
         let explanation = (self.workers.explain)(policy, point, input).await;
         explanation.map(Some).ok_or(Error::LoaderFailed(LoadError::Stopped))
     }
@@ -136,7 +127,7 @@ impl ActivePolicy {
         caller: &CallContext,
         expected_current: String,
     ) -> Result<(String, bool), Error> {
-        let bundle = self.load(sources, check).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
+        let bundle = (self.workers.load)(sources, check).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
         let digest = bundle.digest().to_owned();
         let sources = bundle
             .sources()
@@ -196,7 +187,7 @@ impl ActivePolicy {
         };
         let sources =
             sources.into_iter().map(|source| Source { path: source.path, text: source.text }).collect();
-        match self.load(sources, Check::Compiles).await {
+        match (self.workers.load)(sources, Check::Compiles).await {
             Ok(bundle) => {
                 self.metrics.policy_load("loaded");
                 self.compiled.store(Some(Arc::new(bundle)));

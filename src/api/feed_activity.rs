@@ -72,6 +72,7 @@ pub fn is_denial(error: &exchange::Error) -> bool {
         | E::CallerBlocked
         | E::Denied(_)
         | E::NothingGranted { .. }
+        | E::TokenTooLarge
         | E::BlastRadius { .. }
         | E::Peer(Refused::Token(_) | Refused::Paused(_) | Refused::AboveCeiling { .. })
         | E::State(state::Error::Refused(Refusal::NonceSpent | Refusal::CallerRefused)) => true,

@@ -84,6 +84,9 @@ pub enum Error {
         /// Those of each party, for operators.
         detail: String,
     },
+    /// The token would be larger than [`crate::limits::TOKEN_BYTES_MAX`], so that no verifier would accept it.
+    #[error("scope: the words granted make the token larger than 16 KiB; request fewer")]
+    TokenTooLarge,
     /// The token that a retry would repeat has expired or was revoked.
     #[error("Idempotency-Key: the token of the first request has expired or was revoked")]
     TokenEnded,
@@ -126,7 +129,7 @@ impl Error {
                 }
             },
             Self::PolicyTimedOut(_) => "policy_failed",
-            Self::NothingGranted { .. } => "scope",
+            Self::NothingGranted { .. } | Self::TokenTooLarge => "scope",
             Self::BlastRadius { .. } => "blast_radius",
             Self::TokenEnded => "idempotency_key",
             Self::NoPolicy | Self::CannotSign(_) | Self::NotBootstrapped => "unavailable",

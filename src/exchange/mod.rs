@@ -100,7 +100,7 @@ impl Exchange {
     /// Exchanges a credential for a token. `token_subject` is set to the subject once its credential is verified, also if
     /// the exchange is refused after that.
     ///
-    /// A refused exchange changes nothing, except that its nonce stays spent if signing failed.
+    /// A refused exchange changes nothing, except that its nonce stays spent if signing failed or the token is too large.
     ///
     /// # Errors
     /// [`Error`]: each variant is one rule.
@@ -154,6 +154,9 @@ impl Exchange {
         let claims = mint::claims(&grant, request.execution_scope.as_ref(), context)?;
         let access_token =
             token::mint::sign_access_token(&claims, &key).map_err(|error| Error::Internal(error.into()))?;
+        if access_token.len() > limits::TOKEN_BYTES_MAX {
+            return Err(Error::TokenTooLarge);
+        }
         Ok(Minted {
             access_token,
             expires_in_secs: u64::try_from(claims.exp - now.secs()).unwrap_or(0),

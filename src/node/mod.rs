@@ -47,11 +47,11 @@ use crate::data_directory;
 use crate::exchange::Exchange;
 use crate::identity::AgentIdentities;
 use crate::keyring::{self, GenerateSetKey, Keyring};
+use crate::limiter::KeyedLimiter;
 use crate::outbound::client::{self, Client};
 use crate::outbound::guard::Guard;
 use crate::outbound::issuer_keys::IssuerKeys;
 use crate::peer_tokens::PeerTokens;
-use crate::policy::Source;
 use crate::policy::compile::Check;
 use crate::revocation::Revocations;
 use crate::state::{self, State};
@@ -324,7 +324,10 @@ async fn assemble(
         rate_limits,
         health_rate_limits,
         unread_body_permits: Semaphore::new(limits::UNREAD_BODIES_MAX),
-        min_index_permits: Semaphore::new(limits::MIN_INDEX_WAITS_MAX),
+        min_index_permits: KeyedLimiter::new(
+            limits::MIN_INDEX_WAITS_PER_CALLER_MAX,
+            limits::MIN_INDEX_WAITS_MAX,
+        ),
         backup_permits: Arc::new(Semaphore::new(limits::BACKUPS_MAX)),
         load_shedder: LoadShedder::new(tokio::runtime::Handle::current().metrics().num_workers()),
         stop_requested: stop.requested.clone(),
@@ -395,9 +398,18 @@ fn revocations(
 
 fn policy_workers(compiler: &Path) -> Workers {
     let compiler: Arc<Path> = compiler.into();
+    let permits = Arc::new(Semaphore::new(limits::POLICY_LOADS_MAX));
+    let of_explain = Arc::clone(&permits);
     Workers {
-        load: Arc::new(move |sources, check| Box::pin(load(Arc::clone(&compiler), sources, check))),
-        explain: Arc::new(|policy, point, question| Box::pin(explain(policy, point, question))),
+        load: Arc::new(move |sources, check| {
+            let compiler = Arc::clone(&compiler);
+            let work = move || policy::compile::load(&compiler, &sources, check);
+            let loaded = on_thread(Arc::clone(&permits), work);
+            Box::pin(async { Ok(loaded.await.ok_or(LoadError::Stopped)??) })
+        }),
+        explain: Arc::new(move |policy, point, question| {
+            Box::pin(on_thread(Arc::clone(&of_explain), move || policy.explain(point, &question)))
+        }),
     }
 }
 
@@ -411,19 +423,18 @@ async fn generate_set_key() -> Result<SetSigningKey, signing_key::Error> {
     generated.map_err(|_| signing_key::Error::Generation)?
 }
 
-#[expect(clippy::disallowed_methods, reason = "an evaluation may take its whole timeout")]
-async fn explain(
-    policy: policy::Bundle,
-    point: policy::Point,
-    question: serde_json::Value,
-) -> Option<policy::Explanation> {
-    tokio::task::spawn_blocking(move || policy.explain(point, &question)).await.ok()
-}
-
-#[expect(clippy::disallowed_methods, reason = "waiting for a child process must not block requests")]
-async fn load(compiler: Arc<Path>, sources: Vec<Source>, check: Check) -> Result<policy::Bundle, LoadError> {
-    let loaded = tokio::task::spawn_blocking(move || policy::compile::load(&compiler, &sources, check)).await;
-    Ok(loaded.map_err(|_| LoadError::Stopped)??)
+/// Runs slow work on policies. It cannot be cancelled, so it holds its permit until it has ended. `None` if it panicked.
+#[expect(clippy::disallowed_methods, reason = "a compiler process or an evaluation must not block requests")]
+async fn on_thread<T: Send + 'static>(
+    permits: Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let permit = permits.acquire_owned().await.ok()?;
+    let worked = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    });
+    worked.await.ok()
 }
 
 /// Proposes the state hash at checkpoints, as leader: a node whose hash differs stops.
@@ -458,7 +469,7 @@ mod tests {
         let text = format!(
             "package svc.exchange\n\n# {word}\ndecision := {{\"allow\": false, \"reason\": \"no\"}}\n"
         );
-        let sources = [Source { path: "exchange.rego".to_owned(), text }];
+        let sources = [policy::Source { path: "exchange.rego".to_owned(), text }];
         policy::Bundle::compile(&sources).expect("compiles")
     }
 

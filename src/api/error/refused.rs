@@ -58,7 +58,7 @@ impl Error {
         let code = match &error {
             E::Denied(denial) if denial.kind == DenialKind::Audience => Code::InvalidTarget,
             E::SeveralAudiences => Code::InvalidTarget,
-            E::NothingGranted { .. } => Code::InvalidScope,
+            E::NothingGranted { .. } | E::TokenTooLarge => Code::InvalidScope,
             // RFC 8693 §2.2.2: a subject or actor token that is "unacceptable based on policy"
             E::ActorNotNamed
             | E::ActorLoop
@@ -254,6 +254,7 @@ impl Refused for exchange::Error {
             | Self::CallerBlocked
             | Self::Denied(_)
             | Self::NothingGranted { .. }
+            | Self::TokenTooLarge
             | Self::BlastRadius { .. } => Refusal::Denied,
             Self::IssuerUnavailable
             | Self::PolicyTimedOut(_)
