@@ -127,7 +127,8 @@ impl ActivePolicy {
         caller: &CallContext,
         expected_current: String,
     ) -> Result<(String, bool), Error> {
-        let bundle = (self.workers.load)(sources, check).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
+        let bundle =
+            (self.workers.load)(sources, check).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
         let digest = bundle.digest().to_owned();
         let sources = bundle
             .sources()

@@ -161,7 +161,7 @@ pub fn begin_restore(path: &Path, mode: Mode) -> Result<(), Error> {
     mark(path, Restore::Backup, "")
 }
 
-/// Checks the directory of a node from which a new cluster is founded. If that was interrupted before, returns the note
+/// Checks the directory of a node from which a new cluster is created. If that was interrupted before, returns the note
 /// of the first attempt.
 pub fn prepare_new_cluster(path: &Path, mode: Mode) -> Result<Option<String>, Error> {
     if !path.join("raft").exists() {

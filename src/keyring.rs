@@ -24,7 +24,7 @@ use crate::state::{self, Awaited, CallContext, Index, Refusal, SigningKeyRecord,
 use crate::token::key_set::VerifyingKey;
 use crate::token::lineage;
 use crate::token::signing_key;
-use crate::token::signing_key::{SetSigningKey, SigningAlgorithm, SigningKey, StoredKey};
+use crate::token::signing_key::{EventSigningKey, SigningAlgorithm, SigningKey, StoredKey};
 use crate::{limits, text};
 
 /// Extension of a file with a private half (PKCS #8 in DER).
@@ -89,8 +89,10 @@ pub enum Error {
 
 /// Generates a key for security event tokens outside the threads that serve requests: finding two primes takes a
 /// tenth of a second, sometimes many.
-pub type GenerateSetKey = Arc<
-    dyn Fn() -> Pin<Box<dyn Future<Output = Result<SetSigningKey, signing_key::Error>> + Send>> + Send + Sync,
+pub type GenerateEventKey = Arc<
+    dyn Fn() -> Pin<Box<dyn Future<Output = Result<EventSigningKey, signing_key::Error>> + Send>>
+        + Send
+        + Sync,
 >;
 
 /// Keys per algorithm: one that signs, and its successor.
@@ -104,7 +106,7 @@ pub struct Keyring {
     public: Cache<String, Arc<VerifyingKey>>,
     state: State,
     /// `None` on a node that does not transmit.
-    generate_set_key: Option<GenerateSetKey>,
+    generate_event_key: Option<GenerateEventKey>,
     /// Keys of this process that the log may not know yet, whatever the result of publishing them. The lock makes
     /// [`Keyring::ensure`] run once at a time: two runs would both find the same key missing.
     unpublished: Arc<Mutex<Vec<StoredKey>>>,
@@ -139,7 +141,7 @@ impl OwnKeys {
 
 impl Keyring {
     /// Reads the private halves in `directory`, which is created if it is missing. Keys for security event tokens are
-    /// generated with `generate_set_key`; a node without it does not transmit. Keys from a time when the node
+    /// generated with `generate_event_key`; a node without it does not transmit. Keys from a time when the node
     /// transmitted stay published until they are retired or tainted.
     ///
     /// # Errors
@@ -147,7 +149,7 @@ impl Keyring {
     pub fn open(
         directory: &Path,
         state: State,
-        generate_set_key: Option<GenerateSetKey>,
+        generate_event_key: Option<GenerateEventKey>,
     ) -> Result<Self, Error> {
         let private = read_directory(directory)?;
         Ok(Self {
@@ -155,7 +157,7 @@ impl Keyring {
             private: Arc::new(ArcSwap::from_pointee(private)),
             public: Cache::new(limits::SIGNING_KEYS_MAX as u64),
             state,
-            generate_set_key,
+            generate_event_key,
             unpublished: Arc::default(),
         })
     }
@@ -235,7 +237,7 @@ impl Keyring {
     /// The algorithm of a key that this node needs and does not have.
     fn missing(&self) -> Option<SigningAlgorithm> {
         SigningAlgorithm::ALL.into_iter().find(|&algorithm| {
-            let is_needed = algorithm == SigningAlgorithm::Es256 || self.generate_set_key.is_some();
+            let is_needed = algorithm == SigningAlgorithm::Es256 || self.generate_event_key.is_some();
             is_needed && self.live(algorithm) < KEYS_PER_ALGORITHM
         })
     }
@@ -285,7 +287,7 @@ impl Keyring {
 
     /// The key that signs security event tokens at `elapsed`: the oldest active one. [`Error::NoUsableKey`] also if this
     /// node does not transmit and never did.
-    pub fn set_signing_key(&self, elapsed: Timestamp) -> Result<Arc<SetSigningKey>, Error> {
+    pub fn event_signing_key(&self, elapsed: Timestamp) -> Result<Arc<EventSigningKey>, Error> {
         match self.active_key(SigningAlgorithm::Rs256, elapsed) {
             Some(StoredKey::Sets(key)) => Ok(key),
             _ => Err(Error::NoUsableKey(SigningAlgorithm::Rs256)),
@@ -398,7 +400,7 @@ impl Keyring {
                 StoredKey::Tokens(Arc::new(SigningKey::generate().map_err(Error::Generate)?))
             }
             SigningAlgorithm::Rs256 => {
-                let make = self.generate_set_key.as_ref().ok_or(Error::DoesNotTransmit(algorithm))?;
+                let make = self.generate_event_key.as_ref().ok_or(Error::DoesNotTransmit(algorithm))?;
                 StoredKey::Sets(Arc::new(make().await.map_err(Error::Generate)?))
             }
         };
@@ -495,9 +497,9 @@ mod tests {
     /// A keyring that generates its keys for security events with `make`.
     fn keyring_with(
         node: &TestNode,
-        make: impl Fn() -> Result<SetSigningKey, signing_key::Error> + Send + Sync + 'static,
+        make: impl Fn() -> Result<EventSigningKey, signing_key::Error> + Send + Sync + 'static,
     ) -> Keyring {
-        let make: GenerateSetKey = Arc::new(move || Box::pin(std::future::ready(make())));
+        let make: GenerateEventKey = Arc::new(move || Box::pin(std::future::ready(make())));
         Keyring::open(&node.directory.path().join("keys"), node.state.clone(), Some(make)).expect("opens")
     }
 
@@ -516,7 +518,7 @@ mod tests {
     #[tokio::test]
     async fn key_tainted_by_a_cancelled_request_gets_a_successor() {
         let node = TestNode::start(NOW).await;
-        let keyring = keyring_with(&node, SetSigningKey::generate);
+        let keyring = keyring_with(&node, EventSigningKey::generate);
         keyring.ensure().await.expect("keys");
         for algorithm in SigningAlgorithm::ALL {
             let kid = keyring.live_kids(algorithm).remove(0);
@@ -544,7 +546,7 @@ mod tests {
         let counted = Arc::clone(&calls);
         let keyring = keyring_with(&node, move || match counted.fetch_add(1, Ordering::SeqCst) {
             0..3 => Err(signing_key::Error::Generation),
-            _ => SetSigningKey::generate(),
+            _ => EventSigningKey::generate(),
         });
         assert!(matches!(keyring.ensure().await, Err(Error::Generate(_))));
         tokio::select! {
@@ -565,7 +567,7 @@ mod tests {
         let counted = Arc::clone(&calls);
         let keyring = keyring_with(&node, move || {
             counted.fetch_add(1, Ordering::SeqCst);
-            SetSigningKey::generate()
+            EventSigningKey::generate()
         });
         // Fills the log's limit except for the two token keys.
         let others = (0..limits::SIGNING_KEYS_MAX - KEYS_PER_ALGORITHM)
@@ -587,7 +589,7 @@ mod tests {
     #[tokio::test]
     async fn key_without_a_private_half_is_retired_once_another_signs() {
         let node = TestNode::start(NOW).await;
-        let keyring = keyring_with(&node, SetSigningKey::generate);
+        let keyring = keyring_with(&node, EventSigningKey::generate);
         keyring.ensure().await.expect("keys");
         let lost = keyring.live_kids(RS256).remove(0);
         keyring.private.rcu(|private| {

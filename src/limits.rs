@@ -426,27 +426,27 @@ pub const PUSH_RESPONSE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum peer fabrics; beyond it: refused at start.
 pub const PEER_FABRICS_MAX: usize = 300;
 /// Maximum length of the name of a peer fabric.
-pub const PEER_NAME_BYTES_MAX: usize = 32;
+pub const PEER_FABRIC_NAME_BYTES_MAX: usize = 32;
 /// Maximum endpoints, SPIFFE IDs and trust domains per peer fabric, each.
-pub const PEER_NODES_MAX: usize = 64;
+pub const PEER_FABRIC_NODES_MAX: usize = 64;
 /// Time without a response of a peer fabric after which its credentials are refused, unless it is configured.
-pub const PEER_STALE_AFTER: Duration = Duration::from_secs(60);
+pub const PEER_FABRIC_STALE_AFTER: Duration = Duration::from_secs(60);
 /// Minimum of that time.
-pub const PEER_STALE_AFTER_MIN: Duration = Duration::from_secs(2);
+pub const PEER_FABRIC_STALE_AFTER_MIN: Duration = Duration::from_secs(2);
 /// Maximum of that time.
-pub const PEER_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
+pub const PEER_FABRIC_STALE_AFTER_MAX: Duration = Duration::from_secs(300);
 /// Time without a response of a peer fabric after which its credentials are refused, with `honour_lease`. A fabric that waits
 /// for the lease of a peer waits for that time.
-pub const PEER_LEASE: Duration = Duration::from_secs(5);
+pub const PEER_FABRIC_LEASE: Duration = Duration::from_secs(5);
 /// Maximum peer fabrics for which revocations wait (`await`); beyond it: refused at start.
 pub const AWAITED_PEERS_MAX: usize = 16;
 /// Time after which a chain that came from a peer fabric must return to it, unless it is configured.
-pub const PEER_CHAIN: Duration = Duration::from_secs(900);
+pub const PEER_FABRIC_CHAIN: Duration = Duration::from_secs(900);
 /// Minimum of that time.
-pub const PEER_CHAIN_MIN: Duration = Duration::from_secs(60);
+pub const PEER_FABRIC_CHAIN_MIN: Duration = Duration::from_secs(60);
 /// `Retry-After` of the refusal of a credential whose peer fabric has not responded lately, in seconds.
 /// Metric: `svc_exchange_total{result="peer_unjudged"}`.
-pub const PEER_UNJUDGED_RETRY_SECS: u32 = 5;
+pub const PEER_FABRIC_UNJUDGED_RETRY_SECS: u32 = 5;
 /// Interval of the pings on a connection to a peer fabric.
 pub const PEER_FABRIC_PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for the response to a ping; beyond it: the connection is closed.
@@ -471,7 +471,7 @@ pub const SYNC_CURSOR_BYTES_MAX: usize = 256;
 pub const SYNC_ETAG_BYTES_MAX: usize = 128;
 /// Maximum token keys of a peer: as many as this product publishes ([`SIGNING_KEYS_MAX`]).
 /// Metric: `svc_federation_calls_total{result="malformed"}`.
-pub const PEER_KEYS_MAX: usize = 256;
+pub const PEER_FABRIC_KEYS_MAX: usize = 256;
 /// Maximum time for which a call between fabrics is held while there is no entry; beyond it: 400.
 /// Metric: `svc_http_requests_total{status="400"}`.
 pub const SYNC_HOLD_MAX: Duration = Duration::from_secs(10);
@@ -490,22 +490,22 @@ pub const SYNC_RESPONSE_WAIT: Duration = Duration::from_secs(2);
 pub const SYNC_RESPONSE_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Minimum wait before a failed call to a peer is repeated; also the wait after a response without entries
 /// that was not held, or that was imported.
-pub const PEER_RETRY_MIN: Duration = Duration::from_millis(200);
+pub const PEER_FABRIC_RETRY_MIN: Duration = Duration::from_millis(200);
 /// Maximum wait before a failed call to a peer is repeated; the wait doubles with each failure. Also the wait after a new
 /// set of keys, unless the lease of the peer is so short that a quarter of it is less.
-pub const PEER_RETRY_MAX: Duration = Duration::from_secs(5);
+pub const PEER_FABRIC_RETRY_MAX: Duration = Duration::from_secs(5);
 /// Wait after a malformed response, one that the quota refuses, or one of a log that lost its end, once each endpoint of the
 /// peer has failed; and after the second response within this time for which a ledger is read again from its beginning.
 /// Metric: `svc_federation_calls_total`.
-pub const PEER_RETRY_LASTING: Duration = Duration::from_secs(60);
+pub const PEER_FABRIC_RETRY_LASTING: Duration = Duration::from_secs(60);
 /// Time for which health warns of a call that named a position beyond the end of our log. A peer that is still ahead calls
 /// each endpoint again within it.
-pub const PEER_AHEAD_RETENTION: Duration = Duration::from_secs(10 * 60);
+pub const PEER_FABRIC_AHEAD_RETENTION: Duration = Duration::from_secs(10 * 60);
 /// Maximum entries of peers in commands in flight, so that a peer's flood does not delay other writes. A set
 /// of keys counts as all of them.
 pub const IMPORTS_IN_FLIGHT_MAX: usize = 256;
 /// Interval at which the position in an idle peer's log is written to our log.
-pub const PEER_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);
+pub const PEER_FABRIC_POSITION_WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
 // --- live feed ---------------------------------------------------------------------------------
 
@@ -701,11 +701,11 @@ pub const REPLIES_PER_ROW: u64 = 16;
 pub const REPLY_ROWS_DELETED_PER_ENTRY: u64 = 2 * COMMANDS_PER_ENTRY_MAX as u64;
 /// Default of `cluster.log_bytes_max`: the size of the Raft log beyond which it is purged up to a snapshot; half of it
 /// stays.
-pub const LOG_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+pub const LOG_BYTES_MAX_DEFAULT: u64 = 1024 * 1024 * 1024;
 /// Minimum of `cluster.log_bytes_max`. A node takes a snapshot for each half of it that is written.
-pub const LOG_LIMIT_BYTES_MIN: u64 = 64 * 1024;
+pub const LOG_BYTES_MAX_LOWEST: u64 = 64 * 1024;
 /// Maximum of `cluster.log_bytes_max`. A node reads its whole log when it starts.
-pub const LOG_LIMIT_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
+pub const LOG_BYTES_MAX_HIGHEST: u64 = 64 * 1024 * 1024 * 1024;
 /// Bytes by which the log of a leader may exceed `cluster.log_bytes_max` while a member that answers lacks its oldest
 /// entries: as many as that setting, but at least these; beyond it: the log is purged, and the member needs a snapshot.
 pub const LOG_HELD_BYTES_MIN: u64 = 64 * 1024 * 1024;
@@ -736,7 +736,7 @@ pub const DISK_SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Part of the file system of the data directory: with less than that free, writes that add data are refused; bounded
 /// by the next two limits.
 /// Metric: `svc_disk_space_state`.
-pub const DISK_LOW_PART: u64 = 10;
+pub const DISK_LOW_DIVISOR: u64 = 10;
 /// Minimum free space of the data directory on a small file system; below it: writes that add data are refused.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_LOW_BYTES_MIN: u64 = 64 * 1024 * 1024;
@@ -746,10 +746,10 @@ pub const DISK_LOW_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Part of that space that is the reserve; with less free, the node gives up leadership and is not ready while another
 /// voter has space.
 /// Metric: `svc_disk_space_state`.
-pub const DISK_RESERVE_PART: u64 = 4;
+pub const DISK_RESERVE_DIVISOR: u64 = 4;
 /// Part of a limit of free space that must be free beyond it until the limit counts as kept again.
 /// Metric: `svc_disk_space_state`.
-pub const DISK_REGAINED_PART: u64 = 4;
+pub const DISK_REGAINED_DIVISOR: u64 = 4;
 /// Minimum free space to open the data directory; below it: a starting node waits.
 pub const DISK_START_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Pause before the members are polled again for a state hash that decides a dispute.
@@ -781,7 +781,7 @@ pub const FRESHNESS_MARGIN: Duration = Duration::from_millis(50);
 /// is dropped.
 /// Metric: `svc_freshness_waits_total`.
 pub const FRESHNESS_CLOCK_STEP_MAX: Duration = Duration::from_millis(200);
-/// Time from the start of a lease to the request for the next.
+/// Pause between a renewal of the lease and the next, unless a request waits for one.
 /// Metric: `svc_freshness_waits_total`.
 pub const FRESHNESS_RENEWAL: Duration = Duration::from_millis(250);
 /// Maximum wait for one renewal; beyond it: requested again. One hung request costs no lease.
@@ -803,7 +803,7 @@ pub const SOURCES_MAX: usize = 300;
 pub const SOURCE_LEASE_MAX: Duration = Duration::from_secs(300);
 /// Part of the duration of a lease on an outside source by which a node ends it earlier, for boot clocks that
 /// run at different rates: one of so many.
-pub const SOURCE_LEASE_MARGIN_PARTS: u32 = 20;
+pub const SOURCE_LEASE_MARGIN_DIVISOR: u32 = 20;
 /// Maximum wait of a read for a ReadIndex, and then for this node to apply that index; beyond it: 503.
 /// Metric: `svc_http_requests_total{status="503"}`.
 pub const READ_INDEX_WAIT: Duration = Duration::from_secs(2);
@@ -819,7 +819,7 @@ pub const READ_INDEX_WAITS_MAX: usize = 512;
 /// Maximum wait for the barrier of a revocation; beyond it: 503, although the revocation is applied.
 /// Metric: `svc_acknowledgements_total{result="unconfirmed"}`.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum wait of a revocation for an outside reader, until it acknowledges or its short lease ([`PEER_LEASE`] and a margin)
+/// Maximum wait of a revocation for an outside reader, until it acknowledges or its short lease ([`PEER_FABRIC_LEASE`] and a margin)
 /// ends; beyond it: 503, although the revocation is applied.
 /// Metric: `svc_federation_await_seconds`.
 pub const READER_WAIT: Duration = Duration::from_secs(6);
@@ -1168,7 +1168,7 @@ pub const MEMBERSHIP_CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const MEMBERSHIP_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Maximum wait of the bootstrap for the reports of all its members; beyond it the new cluster has the oldest
 /// feature level.
-pub const FOUNDING_LEVEL_WAIT: Duration = Duration::from_secs(10);
+pub const BOOTSTRAP_REPORTS_WAIT: Duration = Duration::from_secs(10);
 /// Wait of a node between attempts to record its version.
 pub const VERSION_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Interval at which a node compares the membership with the wanted one.
@@ -1204,9 +1204,9 @@ pub const PEER_PING_TIMEOUT: Duration = Duration::from_secs(2);
 pub const PEER_STALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time for which the recorded progress of a member's disk is not written; a crash loses the
 /// unwritten part.
-pub const MEMORY_UNWRITTEN_MAX: Duration = Duration::from_secs(1);
+pub const DISK_RECORD_UNWRITTEN_MAX: Duration = Duration::from_secs(1);
 /// Interval at which the leader polls the acknowledgements of the members.
-pub const MEMORY_PAUSE: Duration = Duration::from_millis(50);
+pub const DISK_RECORD_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which a node whose log contradicts the leader's reports this before it stops.
 pub const CONTRADICTION_REPORT_TIME: Duration = Duration::from_millis(500);
 /// Interval at which the members are polled during the bootstrap.

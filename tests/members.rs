@@ -37,7 +37,7 @@ struct Site {
     made: pki::IssuedCertificates,
     members: Vec<(u64, SocketAddr)>,
     /// Number of the members that found the cluster. The others join it.
-    founders: usize,
+    initial_members: usize,
 }
 
 /// A member as a process, which is killed when dropped.
@@ -51,10 +51,10 @@ struct Member {
 
 impl Site {
     fn new() -> Self {
-        Self::founded_by(3)
+        Self::with_members(3)
     }
 
-    fn founded_by(founders: usize) -> Self {
+    fn with_members(initial_members: usize) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let trust_domain = TRUST_DOMAIN.parse().expect("trust domain");
         let operator = pki::CertificateSubject::within("operator", &trust_domain).expect("caller");
@@ -69,15 +69,15 @@ impl Site {
         let made = pki::make(&request, Clock::system().now()).expect("made");
         pki::DevelopmentIssuer::make(&request.directory).expect("an issuer");
         let members = (1..).zip(ports::free::<4>()).collect();
-        Self { directory, made, members, founders }
+        Self { directory, made, members, initial_members }
     }
 
     fn config(&self, id: u64) -> String {
         let (_, listen) = self.members.iter().find(|(known, _)| *known == id).expect("a member");
         let (_, peer) = self.made.peers.iter().find(|(known, _)| known.get() == id).expect("a member");
-        let founders = self.members.iter().take(self.founders);
-        let is_founder = founders.clone().any(|(founder, _)| *founder == id);
-        let members = founders.filter(|_| is_founder);
+        let initial = self.members.iter().take(self.initial_members);
+        let is_initial = initial.clone().any(|(member, _)| *member == id);
+        let members = initial.filter(|_| is_initial);
         let members = members.map(|(id, at)| format!("{{ id = {id}, address = \"{at}\" }}"));
         let members = members.collect::<Vec<_>>().join(", ");
         format!(

@@ -218,7 +218,7 @@ fn credential(stated: &StatedClaims) -> Option<Credential> {
 }
 
 /// The decision of the compiled policy.
-fn permit(granted: &PolicyGrant, requested: &[String]) -> Allow {
+fn allow(granted: &PolicyGrant, requested: &[String]) -> Allow {
     use base64::Engine as _;
     let mut grants = json!({"capabilities": granted.capabilities, "scopes": granted.scopes});
     if let Some(radius) = granted.blast_radius {
@@ -351,7 +351,7 @@ fn no_exchange_widens_anything() {
         let mut credentials = credentials.expect("every generated credential is good").into_iter();
         let subject = credentials.next().expect("a subject");
         let outcome = pair(subject, credentials.next())
-            .and_then(|pair| narrow(permit(&policy, &requested), pair, &requested, &ENVIRONMENT.containment));
+            .and_then(|pair| narrow(allow(&policy, &requested), pair, &requested, &ENVIRONMENT.containment));
         match outcome {
             Ok(grant) => {
                 outcomes.borrow_mut()[0] += 1;

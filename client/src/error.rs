@@ -14,7 +14,7 @@ use crate::limits;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An endpoint is not an `http` or `https` URL of a host alone.
-    #[error("{0}: a server is http://host:port or https://host:port")]
+    #[error("{0}: must be http://host:port or https://host:port")]
     AddressMalformed(String),
     /// No endpoint, or more than [`limits::ENDPOINTS_MAX`].
     #[error("1 to {} servers must be given", limits::ENDPOINTS_MAX)]
@@ -69,7 +69,7 @@ pub enum Error {
     #[error("{0} closed the connection before it responded")]
     Interrupted(Url),
     /// No response in time. The request may have been carried out.
-    #[error("{0} did not answer within {secs} s", secs = limits::REQUEST_TIMEOUT.as_secs())]
+    #[error("{0} did not respond in time")]
     TimedOut(Url),
     /// The response is no JSON, or too large: another program listens there.
     #[error("{0} does not answer like a node of the Trust Fabric")]
@@ -78,7 +78,7 @@ pub enum Error {
     #[error("there are more than {} rows", limits::LIST_ROWS_MAX)]
     TooManyRows,
     /// A header value cannot be sent: a bearer token, an `Idempotency-Key`, an entity tag or an event id.
-    #[error("this is no {0}")]
+    #[error("{0}: must not contain characters that a header value cannot have")]
     Header(&'static str),
     /// The live feed sent nothing, not even a heartbeat.
     #[error("{0} has sent nothing for {secs} s", secs = limits::EVENTS_SILENCE_TIMEOUT.as_secs())]

@@ -1,8 +1,9 @@
 //! HTTP client of the nodes of a Trust Fabric cluster.
 //!
 //! A client has one or more endpoints, each a node of one cluster. A request goes to the endpoint that responded last;
-//! if that one cannot be reached, times out or responds 503, it goes to the next. A request that may have been carried
-//! out is sent again only if that is safe: a `GET`, `PUT` or `DELETE`, or one with an `Idempotency-Key`.
+//! if that one cannot be reached, fails the TLS handshake, does not respond in time or like a node, or responds 503, it goes
+//! to the next. A request that may have been carried out is sent again only if that is safe: a `GET`, `PUT` or `DELETE`, or
+//! one with an `Idempotency-Key`.
 //!
 //! Nothing here decides or retries over time: waiting for a cluster that has no leader is up to the caller.
 

@@ -133,7 +133,7 @@ impl Refusal {
         match self {
             Self::TooMany { retry_after_secs } => Some(retry_after_secs),
             Self::Unavailable => Some(1),
-            Self::PeerUnjudged => Some(limits::PEER_UNJUDGED_RETRY_SECS),
+            Self::PeerUnjudged => Some(limits::PEER_FABRIC_UNJUDGED_RETRY_SECS),
             _ => None,
         }
     }

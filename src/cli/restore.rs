@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::cluster::Remains;
 use crate::config::{self, Config};
 use crate::data_directory::{self, Restore};
-use crate::node::{self, Founded, Founding};
+use crate::node::{self, CreatedCluster, NewClusterOptions};
 use crate::state::Replicated;
 
 const QUESTION: &str = "\
@@ -32,8 +32,8 @@ node, right or wrong, and the other one is lost
 ";
 
 const EXPLANATION: &str = "\
-With FILE, it verifies the backup, unpacks it into the empty data directory of a stopped node, and founds a new cluster
-of that node. With --force-new-cluster it founds one from the data directory of a stopped node, after the majority of
+With FILE, it verifies the backup, unpacks it into the empty data directory of a stopped node, and creates a new cluster
+of that node. With --force-new-cluster it creates one from the data directory of a stopped node, after the majority of
 its cluster was lost, or if the states of its members differ and no majority can decide between them. The other machines
 then join with empty data directories (`trust-fabric cluster invite`).
 
@@ -94,10 +94,10 @@ fn restore(file: &Path, config: &Config, arguments: &Arguments, out: &mut dyn Wr
         // The directory is empty again.
         data_directory::clear(data).and_then(|()| data_directory::unmark(data)).map_err(node::Error::from)?;
     }
-    let (manifest, founded) = restored?;
+    let (manifest, created) = restored?;
     let (index, time) = (manifest.log_id.index, printable(&manifest.log_time));
     writeln!(out, "{}: restored, state up to log index {index}, {time}", file.display())?;
-    write_founded(out, &founded, config)?;
+    write_created(out, &created, config)?;
     writeln!(
         out,
         "lost: everything written after {time}\n\
@@ -111,23 +111,27 @@ fn restore(file: &Path, config: &Config, arguments: &Arguments, out: &mut dyn Wr
     Ok(())
 }
 
-/// Unpacks the backup as the first generation of the state, verifies it, and founds the cluster.
+/// Unpacks the backup as the first generation of the state, verifies it, and creates the cluster.
 fn restore_into(
     data: &Path,
     file: &Path,
     opened: &fs::File,
     config: &Config,
     address: String,
-) -> Result<(Manifest, Founded), Error> {
+) -> Result<(Manifest, CreatedCluster), Error> {
     let failed = |source| Error::File { path: data.to_owned(), source };
     let state = data.join("state");
     fs::create_dir(&state).map_err(failed)?;
     let manifest = unpack(file, opened, &state.join("1"))?;
-    let founding =
-        Founding { address: Some(address), may_be_ahead: true, accept_dispute: false, note: String::new() };
+    let options = NewClusterOptions {
+        address: Some(address),
+        may_be_ahead: true,
+        accept_dispute: false,
+        note: String::new(),
+    };
     let stopped = node::open_stopped(config)?;
-    let founded = wait_for(founding.found(stopped, config, &Clock::system(), Restore::Backup))?;
-    Ok((manifest, founded))
+    let created = wait_for(options.create(stopped, config, &Clock::system(), Restore::Backup))?;
+    Ok((manifest, created))
 }
 
 /// The backup is of this fabric, in this mode.
@@ -172,10 +176,10 @@ fn force_new_cluster(config: &Config, arguments: &Arguments, out: &mut dyn Write
         return Err(Error::NotConfirmed { needs_yes: true });
     }
     let (may_be_ahead, accept_dispute) = (earlier.is_some(), arguments.accept_dispute);
-    let founding = Founding { address, may_be_ahead, accept_dispute, note };
-    let founded = wait_for(founding.found(stopped, config, &Clock::system(), Restore::NewCluster))?;
-    writeln!(out, "founded a new cluster with every entry of the log of node {}", config.node.id)?;
-    write_founded(out, &founded, config)?;
+    let options = NewClusterOptions { address, may_be_ahead, accept_dispute, note };
+    let created = wait_for(options.create(stopped, config, &Clock::system(), Restore::NewCluster))?;
+    writeln!(out, "created a new cluster with every entry of the log of node {}", config.node.id)?;
+    write_created(out, &created, config)?;
     writeln!(
         out,
         "next:\n  \
@@ -224,8 +228,8 @@ fn reason_to_refuse(remains: &Remains) -> Option<String> {
     Some(format!("the log of node {node_id} had a later end, {end}"))
 }
 
-fn write_founded(out: &mut dyn Write, founded: &Founded, config: &Config) -> io::Result<()> {
-    let Founded { cluster_id, incarnation, index, last_refused } = founded;
+fn write_created(out: &mut dyn Write, created: &CreatedCluster, config: &Config) -> io::Result<()> {
+    let CreatedCluster { cluster_id, incarnation, index, last_refused } = created;
     writeln!(out, "cluster      {cluster_id}, of node {} alone", config.node.id)?;
     writeln!(out, "incarnation  {incarnation}, from log index {index}")?;
     let until = last_refused.to_rfc3339();

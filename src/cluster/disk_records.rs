@@ -1,7 +1,7 @@
 //! Records of the members' disks, stored in the log database.
 //!
 //! The rules are in [`super::disk_rollback`]. Local data: never in the state hash, a snapshot or a backup. Changes are
-//! written by the log writer with its next group, at the latest after [`crate::limits::MEMORY_UNWRITTEN_MAX`]; a crash
+//! written by the log writer with its next group, at the latest after [`crate::limits::DISK_RECORD_UNWRITTEN_MAX`]; a crash
 //! may lose facts, and never creates any.
 
 use std::collections::BTreeMap;

@@ -18,13 +18,13 @@ impl<M: Machine> Handle<M> {
         loop {
             self.record_acknowledged();
             if disk_records.is_unwritten() && self.clock.boot() >= due {
-                due = self.clock.boot() + limits::MEMORY_UNWRITTEN_MAX;
+                due = self.clock.boot() + limits::DISK_RECORD_UNWRITTEN_MAX;
                 let Some(jobs) = jobs.upgrade() else { return };
                 if jobs.send(Job::SaveDiskRecords).await.is_err() {
                     return;
                 }
             }
-            tokio::time::sleep(limits::MEMORY_PAUSE).await;
+            tokio::time::sleep(limits::DISK_RECORD_POLL_INTERVAL).await;
         }
     }
 

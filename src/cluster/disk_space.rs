@@ -53,13 +53,13 @@ impl Space {
 
     /// Below it, the space is low.
     fn low(self) -> u64 {
-        let part = self.total / limits::DISK_LOW_PART;
+        let part = self.total / limits::DISK_LOW_DIVISOR;
         part.clamp(limits::DISK_LOW_BYTES_MIN, limits::DISK_LOW_BYTES_MAX)
     }
 
     /// Below it, the space is almost gone.
     pub(crate) fn reserve(self) -> u64 {
-        self.low() / limits::DISK_RESERVE_PART
+        self.low() / limits::DISK_RESERVE_DIVISOR
     }
 
     /// The state after `before`. It improves only when a quarter more than the limit is free, so that it does not
@@ -77,7 +77,7 @@ impl Space {
 }
 
 const fn regained(limit: u64) -> u64 {
-    limit + limit / limits::DISK_REGAINED_PART
+    limit + limit / limits::DISK_REGAINED_DIVISOR
 }
 
 /// The last measurement.

@@ -379,6 +379,6 @@ mod tests {
         let decided = Divergence::decided(Arc::new(database));
         assert!(decided.disputed().is_none() && !decided.report(20, None) && decided.may_apply(u64::MAX));
         drop(decided);
-        assert_eq!(open(&directory).disputed(), Some(20), "until the new cluster is founded");
+        assert_eq!(open(&directory).disputed(), Some(20), "until the new cluster is created");
     }
 }

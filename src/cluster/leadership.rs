@@ -140,9 +140,14 @@ impl<M: Machine> Handle<M> {
         }
     }
 
-    /// Waits until this node leads, or until it does not. Pending for ever once Raft has stopped.
-    pub(crate) async fn until_leads(&self, leads: bool) {
-        self.until_leader(|leader| (leader == Some(self.node_id)) == leads).await;
+    /// Waits until this node leads. Pending for ever once Raft has stopped.
+    pub(crate) async fn until_this_node_leads(&self) {
+        self.until_leader(|leader| leader == Some(self.node_id)).await;
+    }
+
+    /// Waits until this node does not lead. Pending for ever once Raft has stopped.
+    pub(crate) async fn until_this_node_does_not_lead(&self) {
+        self.until_leader(|leader| leader != Some(self.node_id)).await;
     }
 
     /// Waits for a known leader and its address. Pending for ever once Raft has stopped.
@@ -160,7 +165,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// Waits until a node other than `before` leads. Pending for ever once Raft has stopped.
-    pub(super) async fn until_not_led_by(&self, before: u64) {
+    pub(super) async fn until_another_leader_than(&self, before: u64) {
         self.until_leader(|leader| leader.is_some_and(|leader| leader != before)).await;
     }
 
@@ -180,7 +185,7 @@ impl<M: Machine> Handle<M> {
     /// Records since when this node leads.
     pub(super) fn record_leading(&self) {
         if let Some(term) = self.led_term() {
-            self.freshness.leads_since(term);
+            self.freshness.observe_leading(term);
         }
     }
 
@@ -197,18 +202,18 @@ impl<M: Machine> Handle<M> {
         Some(confirmed.read_log_id().index())
     }
 
-    /// The answer of the leader to `ReadIndex`; `None` if it does not lead, or cannot note the call of a reader.
+    /// The answer of the leader to `ReadIndex`; `None` if it does not lead, or cannot record the call of a reader.
     pub(super) async fn answer_index(&self, call: Option<&proto::ReaderCall>) -> Option<ConfirmedIndex> {
         let call = call.map(|call| readers::call_from_proto(call).ok_or(())).transpose().ok()?;
         // Before the index: the leader ends no wait for this reader as if the call had not come.
-        if call.is_some_and(|call| !self.note_reader(&call)) {
+        if call.is_some_and(|call| !self.record_reader(&call)) {
             return None;
         }
         // Before the index, which then covers the imports of every record that is named.
         let sources = self.recorded_sources();
         let index = self.confirm_leadership().await?;
         if let Some(call) = call {
-            self.note_enforced(&call, index);
+            self.record_enforced(&call, index);
         }
         Some(ConfirmedIndex { index, sources })
     }

@@ -57,9 +57,9 @@ impl<M: Machine> Handle<M> {
     fn member_that_lacks(&self, upto: u64) -> Option<u64> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        let patience = limits::LOG_HELD_FOR_SILENT.max(self.recent_window());
+        let recent = limits::LOG_HELD_FOR_SILENT.max(self.recent_window());
         let sent = |node_id| self.channels.local.sent_snapshots.get(node_id);
-        member_that_lacks(&metrics, (patience, self.clock.boot()), sent, upto)
+        member_that_lacks(&metrics, (recent, self.clock.boot()), sent, upto)
     }
 
     /// Purges the log up to an entry, once that is applied and in a snapshot.
@@ -78,11 +78,11 @@ impl<M: Machine> Handle<M> {
     }
 }
 
-/// A member other than this leader that answered within `patience` before `now` and lacks entries up to `upto`, also
+/// A member other than this leader that answered within `recent` before `now` and lacks entries up to `upto`, also
 /// after the snapshot that it has or receives.
 fn member_that_lacks(
     metrics: &Metrics,
-    (patience, now): (Duration, Duration),
+    (recent, now): (Duration, Duration),
     sent: impl Fn(u64) -> Option<SentSnapshot>,
     upto: u64,
 ) -> Option<u64> {
@@ -91,7 +91,7 @@ fn member_that_lacks(
         let answered = heartbeats.get(id).copied().flatten();
         let sent = sent(*id);
         let receives = sent.is_some_and(|sent| now < sent.answers_until);
-        let answers = receives || answered.is_some_and(|at| at.elapsed() < patience);
+        let answers = receives || answered.is_some_and(|at| at.elapsed() < recent);
         let has = matched.map(|matched| matched.index).max(sent.map(|sent| sent.end));
         (*id != metrics.id && answers && has < Some(upto)).then_some(*id)
     };

@@ -266,10 +266,12 @@ impl<M: Machine> Handle<M> {
         }
         let changed = tokio::time::timeout(limits::MEMBERSHIP_CHANGE_TIMEOUT, self.take_next()).await;
         match changed.unwrap_or_else(|_| Err("timeout".to_owned())) {
-            Ok(step) => {
+            Ok(Some(step)) => {
                 tracing::info!(?step, "membership changed");
                 true
             }
+            // It is no longer the next one after every committed entry is applied.
+            Ok(None) => false,
             Err(error) => {
                 tracing::warn!(%error, "failed to change the membership");
                 false
@@ -313,7 +315,7 @@ impl<M: Machine> Handle<M> {
             return BTreeMap::new();
         };
         let (recent, term, now) = (self.recent_window(), metrics.current_term, self.clock.boot());
-        let knows_silence = now >= self.freshness.leads_since(term) + recent;
+        let knows_silence = now >= self.freshness.observe_leading(term) + recent;
         let contact = |(id, matched): (&u64, &Option<LogId>)| {
             let lag = matched.map_or(last.saturating_add(1), |matched| last.saturating_sub(matched.index));
             let answered = heartbeats.get(id).copied().flatten();

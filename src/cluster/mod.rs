@@ -251,9 +251,9 @@ pub struct WantedMember {
 pub trait Machine: Send + Sync + 'static {
     /// The tables of the state.
     const TABLES: &'static [&'static str];
-    /// The tables that are too large to be verified at startup. Their rows decide nothing but their own expiry, and
-    /// each is verified when it is read.
-    const TABLES_READ_LATER: &'static [&'static str] = &[];
+    /// The tables that are too large to be verified at startup. Each row is verified when it is read; `rebuild` reads those
+    /// that are held in memory.
+    const TABLES_VERIFIED_ON_READ: &'static [&'static str] = &[];
 
     /// The newest feature level that this program supports.
     const NEWEST_LEVEL: u32 = 0;
@@ -429,7 +429,7 @@ impl<M: Machine> Handle<M> {
     }
 
     /// The newest index whose state hash is compared between nodes, and the hash.
-    pub(crate) fn hash_checkpoints(&self) -> watch::Receiver<Option<(u64, StateHash)>> {
+    pub(crate) fn comparable_hashes(&self) -> watch::Receiver<Option<(u64, StateHash)>> {
         self.shared.hash.subscribe()
     }
 

@@ -1,4 +1,4 @@
-//! Founding a new cluster from the state of a stopped node: that of an unpacked backup, or that of a survivor of a lost
+//! Creation of a new cluster from the state of a stopped node: that of an unpacked backup, or that of a survivor of a lost
 //! majority.
 //!
 //! Everything happens in a copy of the state: the rest of the log is applied, also entries that are not known to be
@@ -39,7 +39,7 @@ pub struct StoppedNode {
     identity: DiskIdentity,
 }
 
-/// A cluster of one to be founded.
+/// A cluster of one to be created.
 pub struct NewCluster {
     /// Drawn at random.
     pub(crate) cluster_id: [u8; 16],
@@ -49,7 +49,7 @@ pub struct NewCluster {
     pub(crate) accept_dispute: bool,
     /// The encoded command that begins the new incarnation.
     pub(crate) command: Bytes,
-    /// Its encoded reply. With any other, nothing is founded.
+    /// Its encoded reply. With any other, nothing is created.
     pub(crate) reply: Bytes,
     /// Drawn at random.
     pub(crate) drawn_proposer_id: ProposerId,
@@ -84,7 +84,7 @@ impl StoppedNode {
         Ok(Self { data: data.to_owned(), log: Arc::new(log), identity })
     }
 
-    /// Describes the log. The entries that an interrupted founding applied to the state are not counted.
+    /// Describes the log. The entries that an interrupted creation applied to the state are not counted.
     ///
     /// # Errors
     /// [`Corrupt`] if the directory is corrupt, or has neither log nor state.
@@ -113,13 +113,13 @@ impl StoppedNode {
         })
     }
 
-    /// Founds the cluster. `may_be_ahead` states that the log need not hold the state: it is unpacked, or an earlier
+    /// Creates the cluster. `may_be_ahead` states that the log need not hold the state: it is unpacked, or an earlier
     /// attempt was interrupted after `begin`. That is called once everything is prepared: what it marks must remain
     /// until this returns. Returns the index of the last entry.
     ///
     /// # Errors
     /// [`Corrupt`] if the directory is corrupt or cannot be written. Unless `begin` was called, nothing has changed.
-    pub(crate) async fn found<M: Machine>(
+    pub(crate) async fn create<M: Machine>(
         self,
         machine: &Arc<M>,
         new: NewCluster,
@@ -133,7 +133,7 @@ impl StoppedNode {
         let generations = self.generations()?;
         let snapshots = Snapshots::new(self.data.join("snapshots"), M::TABLES, open.clone());
         let snapshots = snapshots.map_err(|error| failed(&error))?;
-        let current = generations.open(M::TABLES, M::TABLES_READ_LATER)?;
+        let current = generations.open(M::TABLES, M::TABLES_VERIFIED_ON_READ)?;
         let is_in_log = opened.store.holds(current.applied()?).map_err(|error| failed(&error))?;
         if !is_in_log && !may_be_ahead && current.installed()? != current.applied()? {
             return Err(failed(&"the state is ahead of the log: acknowledged log entries are lost"));
@@ -159,7 +159,7 @@ impl StoppedNode {
             clock.clone(),
         );
         let (mut state, shared) = state?;
-        let founded = async {
+        let created = async {
             if is_in_log {
                 replay(&mut state, &opened).await?;
             }
@@ -171,7 +171,7 @@ impl StoppedNode {
             shared.database.load().sync()?;
             Ok::<_, io::Error>(end)
         };
-        let (end, cluster_id) = founded.await.map_err(|error| failed(&error))?;
+        let (end, cluster_id) = created.await.map_err(|error| failed(&error))?;
         drop((state, shared, opened));
         // The leader of the last entry: a vote for it is the smallest that its log allows.
         let vote = Vote {
@@ -223,7 +223,7 @@ impl StoppedNode {
     }
 }
 
-/// A state that may have diverged founds no cluster, unless an operator has decided.
+/// A state that may have diverged creates no cluster, unless an operator has decided.
 fn in_dispute(index: u64) -> String {
     format!(
         "the state of this node differs from that of another member at log index {index}: use another survivor, or a \

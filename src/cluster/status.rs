@@ -177,7 +177,7 @@ impl<M: Machine> Handle<M> {
             answer.map_err(|_| failed("timeout"))?.map_err(|status| failed(&reason(&status)))?;
         }
         // The new leader may not have reached this node yet.
-        let changed = self.until_not_led_by(leader);
+        let changed = self.until_another_leader_than(leader);
         let changed = tokio::time::timeout(limits::HAND_OVER_ATTEMPT_TIMEOUT, changed).await;
         changed.map_err(|_| failed("this node does not know the new leader yet"))?;
         self.leader().ok_or(TransferError::NoLeader)

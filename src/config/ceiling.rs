@@ -21,7 +21,7 @@ pub(super) fn check(row: &PeerFabric, containment: Option<&Containment>) -> Resu
     let max_blast_radius = keep("max_blast_radius", largest, &mut broken);
     let blast_radius = keep("blast_radius", counterparts(&row.blast_radius, containment), &mut broken);
     let max_delegation_depth = keep("max_delegation_depth", depth(row.max_delegation_depth), &mut broken);
-    let (shortest, longest) = (limits::PEER_CHAIN_MIN, limits::CREDENTIAL_AGE_MAX);
+    let (shortest, longest) = (limits::PEER_FABRIC_CHAIN_MIN, limits::CREDENTIAL_AGE_MAX);
     let max_chain = keep("max_chain", duration(&row.max_chain, shortest, longest), &mut broken);
     let ceiling = || {
         Some(Ceiling {

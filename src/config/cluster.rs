@@ -42,7 +42,7 @@ pub(super) fn check(settings: &Settings, fabric: Option<&Fabric>, checker: &mut 
     let cluster = &settings.cluster;
     let heartbeat = duration(&cluster.heartbeat, limits::HEARTBEAT_MIN, limits::HEARTBEAT_MAX);
     let heartbeat = checker.keep("cluster.heartbeat", heartbeat);
-    let log_bytes = limits::LOG_LIMIT_BYTES_MIN..=limits::LOG_LIMIT_BYTES_MAX;
+    let log_bytes = limits::LOG_BYTES_MAX_LOWEST..=limits::LOG_BYTES_MAX_HIGHEST;
     let rule = || format!("must be {} to {}", log_bytes.start(), log_bytes.end());
     let log_bytes_max =
         Some(cluster.log_bytes_max).filter(|bytes| log_bytes.contains(bytes)).ok_or_else(rule);

@@ -160,7 +160,7 @@ impl Row<'_> {
                 checker,
             );
         }
-        let (shortest, longest) = (limits::PEER_STALE_AFTER_MIN, limits::PEER_STALE_AFTER_MAX);
+        let (shortest, longest) = (limits::PEER_FABRIC_STALE_AFTER_MIN, limits::PEER_FABRIC_STALE_AFTER_MAX);
         let stale_after = self.keep("stale_after", duration(&row.stale_after, shortest, longest), checker);
         let max_entries = self.keep("max_entries", self.max_entries(), checker);
         let disclose = self.keep("disclose", self.disclosure(), checker);
@@ -309,7 +309,7 @@ fn limited<T>(
     fewest: usize,
     read: impl FnOnce(&[String]) -> Result<T, String>,
 ) -> Result<T, String> {
-    let most = limits::PEER_NODES_MAX;
+    let most = limits::PEER_FABRIC_NODES_MAX;
     if !(fewest..=most).contains(&stated.len()) {
         return Err(format!("must name {fewest} to {most}"));
     }
@@ -336,9 +336,9 @@ fn ids(stated: &[String], trust_domains: &[TrustDomain]) -> Result<BTreeSet<Work
 
 fn label(text: &str) -> Result<String, String> {
     let is_label = text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-    if is_label && (1..=limits::PEER_NAME_BYTES_MAX).contains(&text.len()) {
+    if is_label && (1..=limits::PEER_FABRIC_NAME_BYTES_MAX).contains(&text.len()) {
         Ok(text.to_owned())
     } else {
-        Err(format!("must be 1 to {} of a-z, 0-9 and '-'", limits::PEER_NAME_BYTES_MAX))
+        Err(format!("must be 1 to {} of a-z, 0-9 and '-'", limits::PEER_FABRIC_NAME_BYTES_MAX))
     }
 }

@@ -161,7 +161,7 @@ impl Default for Cluster {
         Self {
             heartbeat: "50ms".to_owned(),
             freshness: FreshnessMode::default(),
-            log_bytes_max: limits::LOG_BYTES_MAX,
+            log_bytes_max: limits::LOG_BYTES_MAX_DEFAULT,
             listen: None,
             certificate: None,
             private_key: None,
@@ -376,7 +376,7 @@ impl Default for PeerFabric {
             crl: None,
             accept: false,
             serve: false,
-            stale_after: format!("{}s", limits::PEER_STALE_AFTER.as_secs()),
+            stale_after: format!("{}s", limits::PEER_FABRIC_STALE_AFTER.as_secs()),
             honour_lease: false,
             is_awaited: false,
             max_entries: None,
@@ -386,7 +386,7 @@ impl Default for PeerFabric {
             capabilities: Vec::new(),
             max_blast_radius: None,
             max_delegation_depth: 0,
-            max_chain: format!("{}s", limits::PEER_CHAIN.as_secs()),
+            max_chain: format!("{}s", limits::PEER_FABRIC_CHAIN.as_secs()),
             callers: Vec::new(),
             blast_radius: BTreeMap::new(),
         }

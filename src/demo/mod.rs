@@ -248,7 +248,7 @@ fn configuration(data_dir: &Path, listen: SocketAddr, issuer_address: &str) -> R
         cluster: config::Cluster {
             heartbeat: Duration::from_millis(100),
             freshness: FreshnessMode::default(),
-            log_bytes_max: limits::LOG_BYTES_MAX,
+            log_bytes_max: limits::LOG_BYTES_MAX_DEFAULT,
             peers: None,
         },
         outbound: Rules { allow_loopback_http: true, ..Rules::default() },

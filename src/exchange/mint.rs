@@ -53,7 +53,7 @@ pub fn claims(
     Ok(AccessTokenClaims {
         iss: iss.to_owned(),
         sub: subject.sub().to_string(),
-        aud: grant.permit().audience().to_owned(),
+        aud: grant.allow().audience().to_owned(),
         iat,
         nbf: iat,
         exp,
@@ -73,7 +73,7 @@ pub fn claims(
         execution,
         agent: None,
         idx: position.to_string(),
-        policy: grant.permit().policy_digest().to_owned(),
+        policy: grant.allow().policy_digest().to_owned(),
         cnf: confirmation.map(Into::into),
     })
 }

@@ -131,8 +131,8 @@ impl Exchange {
         let confirmation = requested.or(caller.certificate.filter(|_| is_bound));
         let pair = pair(subject, actor)?;
         self.check_caller_of_peer(caller, &pair)?;
-        let permit = self.decide(&pair, request, caller)?;
-        let grant = narrow(permit, pair, &request.scope, &self.containment)?;
+        let allow = self.decide(&pair, request, caller)?;
+        let grant = narrow(allow, pair, &request.scope, &self.containment)?;
 
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
         let token = mint::new_token(now, request.execution_scope.is_some());

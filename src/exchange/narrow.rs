@@ -13,7 +13,7 @@ use crate::token::foreign::Credential;
 /// Content of the new token. Only [`narrow`] creates one, from an [`Allow`] and a [`DelegationPair`].
 #[derive(Debug)]
 pub struct Grant {
-    permit: Allow,
+    allow: Allow,
     pair: DelegationPair,
     capabilities: BTreeSet<String>,
     scope: BTreeSet<String>,
@@ -24,8 +24,8 @@ pub struct Grant {
 impl Grant {
     /// Decision of the policy.
     #[must_use]
-    pub fn permit(&self) -> &Allow {
-        &self.permit
+    pub fn allow(&self) -> &Allow {
+        &self.allow
     }
 
     /// Subject and actor.
@@ -62,7 +62,7 @@ impl Grant {
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
 pub fn narrow(
-    permit: Allow,
+    allow: Allow,
     pair: DelegationPair,
     requested: &[String],
     containment: &Containment,
@@ -70,14 +70,14 @@ pub fn narrow(
     let parties = || std::iter::once(pair.subject()).chain(pair.actor());
     // "No `scope` asks for all that is granted."
     let is_requested = |word: &String| requested.is_empty() || requested.contains(word);
-    let capabilities: BTreeSet<String> = permit
+    let capabilities: BTreeSet<String> = allow
         .capabilities()
         .iter()
         .filter(|capability| is_requested(capability))
         .filter(|capability| parties().all(|party| has_capability(party, capability)))
         .cloned()
         .collect();
-    let mut scope: BTreeSet<String> = permit
+    let mut scope: BTreeSet<String> = allow
         .scopes()
         .iter()
         .filter(|word| is_requested(word))
@@ -87,7 +87,7 @@ pub fn narrow(
     scope.extend(capabilities.iter().cloned());
     // "Nothing left: 403."
     if scope.is_empty() {
-        let permitted: Vec<_> = permit.capabilities().union(permit.scopes()).map(String::as_str).collect();
+        let permitted: Vec<_> = allow.capabilities().union(allow.scopes()).map(String::as_str).collect();
         let words = |stated: Option<&[String]>| stated.map(|words| words.join(" "));
         let (subject, actor) = (pair.subject(), pair.actor());
         let detail = compared([
@@ -101,16 +101,16 @@ pub fn narrow(
         return Err(Error::NothingGranted { detail });
     }
     let blast_radius =
-        smallest(&permit, parties(), containment).map_err(|_: Incomparable| Error::BlastRadius {
+        smallest(&allow, parties(), containment).map_err(|_: Incomparable| Error::BlastRadius {
             detail: compared([
-                ("policy", permit.blast_radius().map(ToString::to_string)),
+                ("policy", allow.blast_radius().map(ToString::to_string)),
                 ("subject", pair.subject().blast_radius().map(str::to_owned)),
                 ("actor", pair.actor().and_then(Credential::blast_radius).map(str::to_owned)),
             ]),
         })?;
     let delegation_depth =
-        pair.depth_max().map_or(permit.delegation_depth(), |depth| depth.min(permit.delegation_depth()));
-    Ok(Grant { permit, pair, capabilities, scope, blast_radius, delegation_depth })
+        pair.depth_max().map_or(allow.delegation_depth(), |depth| depth.min(allow.delegation_depth()));
+    Ok(Grant { allow, pair, capabilities, scope, blast_radius, delegation_depth })
 }
 
 /// "A scope word names a capability": each of both claims restricts, if present.
@@ -133,11 +133,11 @@ struct Incomparable;
 
 /// "Blast radius = the smaller; not comparable: 403."
 fn smallest<'p>(
-    permit: &Allow,
+    allow: &Allow,
     parties: impl Iterator<Item = &'p Credential>,
     containment: &Containment,
 ) -> Result<Option<BlastRadius>, Incomparable> {
-    let mut smallest = permit.blast_radius().cloned();
+    let mut smallest = allow.blast_radius().cloned();
     for stated in parties.filter_map(Credential::blast_radius) {
         let stated: BlastRadius = stated.parse().map_err(|_| Incomparable)?;
         smallest = Some(match smallest {

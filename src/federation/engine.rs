@@ -171,7 +171,7 @@ impl Engine {
     /// Time for which a response may be awaited. A node that does not answer leaves time to call another one before the lease
     /// ends.
     #[must_use]
-    pub fn patience(&self) -> Duration {
+    pub fn response_timeout(&self) -> Duration {
         let answer = self.hold.clamp(limits::SYNC_RESPONSE_WAIT_MIN, limits::SYNC_RESPONSE_WAIT);
         self.next_hold() + answer
     }
@@ -218,7 +218,7 @@ impl Engine {
             && !answer.is_reset
             && answer.keys.is_none();
         let is_to_be_written = answer.through > known.position
-            && now.saturating_sub(self.imported_at) >= limits::PEER_POSITION_WRITE_INTERVAL;
+            && now.saturating_sub(self.imported_at) >= limits::PEER_FABRIC_POSITION_WRITE_INTERVAL;
         if is_idle && !is_to_be_written {
             self.read_to = Some(ReadTo { copy: known.copy_position(), through: answer.through });
             return Next::Nothing;
@@ -237,14 +237,14 @@ impl Engine {
             known.incarnation.is_some_and(|before| before != answer.incarnation || answer.is_reset);
         if is_restart {
             let last = self.restarted_at.replace(now);
-            if last.is_some_and(|last| now.saturating_sub(last) < limits::PEER_RETRY_LASTING) {
-                return limits::PEER_RETRY_LASTING;
+            if last.is_some_and(|last| now.saturating_sub(last) < limits::PEER_FABRIC_RETRY_LASTING) {
+                return limits::PEER_FABRIC_RETRY_LASTING;
             }
         }
         if answer.keys.is_some() && !known.keys_etag.is_empty() {
-            limits::PEER_RETRY_MAX.min(self.hold)
+            limits::PEER_FABRIC_RETRY_MAX.min(self.hold)
         } else if answer.entries.is_empty() {
-            limits::PEER_RETRY_MIN
+            limits::PEER_FABRIC_RETRY_MIN
         } else {
             Duration::ZERO
         }
@@ -301,9 +301,9 @@ impl Engine {
             Outcome::Held => {
                 // Not all of the page is imported.
                 self.page = None;
-                limits::PEER_RETRY_MAX.max(self.pause)
+                limits::PEER_FABRIC_RETRY_MAX.max(self.pause)
             }
-            Outcome::NothingNew if took < hold || hold.is_zero() => limits::PEER_RETRY_MIN,
+            Outcome::NothingNew if took < hold || hold.is_zero() => limits::PEER_FABRIC_RETRY_MIN,
             Outcome::NothingNew => Duration::ZERO,
             Outcome::Imported => self.pause,
         }
@@ -321,11 +321,11 @@ impl Engine {
             self.entries_max = (self.entries_max / 2).max(limits::SYNC_ENTRIES_MIN);
         }
         if failure.is_lasting() && self.failures as usize >= self.endpoints {
-            return limits::PEER_RETRY_LASTING;
+            return limits::PEER_FABRIC_RETRY_LASTING;
         }
         let doubled = 2_u32.checked_pow(self.failures.saturating_sub(1));
-        let bound = doubled.and_then(|times| limits::PEER_RETRY_MIN.checked_mul(times));
-        let bound = bound.unwrap_or(limits::PEER_RETRY_MAX).min(limits::PEER_RETRY_MAX);
+        let bound = doubled.and_then(|times| limits::PEER_FABRIC_RETRY_MIN.checked_mul(times));
+        let bound = bound.unwrap_or(limits::PEER_FABRIC_RETRY_MAX).min(limits::PEER_FABRIC_RETRY_MAX);
         // Half of it is random, so that fabrics that failed together do not call together.
         let half = u64::try_from(bound.as_millis() / 2).unwrap_or_default();
         Duration::from_millis(half + random % (half + 1))

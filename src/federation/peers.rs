@@ -34,7 +34,7 @@ pub struct Peer {
     pub serve: bool,
     /// Time without a response after which its credentials are refused.
     pub stale_after: Duration,
-    /// Whether that time is at most [`limits::PEER_LEASE`], and the peer learns what is enforced here.
+    /// Whether that time is at most [`limits::PEER_FABRIC_LEASE`], and the peer learns what is enforced here.
     pub honours_lease: bool,
     /// Whether our revocations wait until it cannot accept what they cover any more.
     pub is_awaited: bool,
@@ -62,7 +62,7 @@ impl Peer {
     /// Time since a call for which its credentials may be accepted, if its response allows as much.
     #[must_use]
     pub fn lease(&self) -> Duration {
-        if self.honours_lease { self.stale_after.min(limits::PEER_LEASE) } else { self.stale_after }
+        if self.honours_lease { self.stale_after.min(limits::PEER_FABRIC_LEASE) } else { self.stale_after }
     }
 
     /// As [`Self::lease`], after a response that names `named`, which counts only with `honours_lease`.

@@ -73,10 +73,10 @@ impl Puller {
     pub async fn run(self) {
         let cluster = self.state.cluster();
         loop {
-            cluster.until_leads(true).await;
+            cluster.until_this_node_leads().await;
             // Dropping the calls ends them.
             tokio::select! {
-                () = cluster.until_leads(false) => {}
+                () = cluster.until_this_node_does_not_lead() => {}
                 () = self.call_all() => {}
             }
             self.reports.clear();
@@ -182,8 +182,8 @@ impl Puller {
     ) -> Result<Answer, Failure> {
         let body =
             serde_json::to_vec(&call.request).map_err(|error| Failure::Unanswered(error.to_string()))?;
-        let (patience, most) = (engine.patience(), limits::SYNC_RESPONSE_BYTES_MAX);
-        let response = client.post(endpoint, PATH, body.into(), patience, most).await;
+        let (response_timeout, most) = (engine.response_timeout(), limits::SYNC_RESPONSE_BYTES_MAX);
+        let response = client.post(endpoint, PATH, body.into(), response_timeout, most).await;
         let response = response.map_err(|error| Failure::Unanswered(error.to_string()))?;
         match response.status {
             200 => Ok(call.expected.read(&response.body)?),

@@ -81,7 +81,7 @@ impl Calls {
     /// Whether a peer names a position beyond the end of our log. It repeats its call, also after it was answered by another
     /// node: so an old call says nothing.
     pub(super) fn are_ahead(&self, now: Duration) -> bool {
-        self.ahead.lock().values().any(|at| now.saturating_sub(*at) < limits::PEER_AHEAD_RETENTION)
+        self.ahead.lock().values().any(|at| now.saturating_sub(*at) < limits::PEER_FABRIC_AHEAD_RETENTION)
     }
 
     /// The last call of a peer.
@@ -111,7 +111,7 @@ impl Call {
     fn reported(&self, peer: &Peer) -> ReaderCall {
         ReaderCall {
             reader: peer_key(&peer.issuer),
-            lease: self.honours_lease.then_some(limits::PEER_LEASE),
+            lease: self.honours_lease.then_some(limits::PEER_FABRIC_LEASE),
             enforced: self.enforced.map_or(0, |enforced| enforced.index),
         }
     }
@@ -141,7 +141,7 @@ impl Federation {
         self.answer(&current, peer, &call).await
     }
 
-    /// Answers a call that the leader has noted.
+    /// Answers a call that the leader has recorded.
     pub(super) async fn answer(
         &self,
         current: &LinearizableRead,
@@ -389,7 +389,7 @@ fn enforced_to(index: u64, since: Option<LogPosition>, honours_lease: bool) -> R
 }
 
 fn lease_ms() -> u64 {
-    u64::try_from(limits::PEER_LEASE.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(limits::PEER_FABRIC_LEASE.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Upper bound of the length of an entry in JSON, which is therefore written only once.
@@ -437,7 +437,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn position_ahead_of_the_log_is_noted_once() {
+    fn position_ahead_of_the_log_is_recorded_once() {
         let calls = Calls::default();
         let is_first = |issuer| calls.is_first_ahead(issuer, Duration::ZERO);
         assert!(is_first("https://eu.example") && is_first("https://us.example"));
@@ -455,7 +455,7 @@ mod tests {
         assert!(!calls.are_ahead(Duration::ZERO));
         let at = Duration::from_secs(5);
         calls.is_first_ahead("https://eu.example", at);
-        let last = at.saturating_add(limits::PEER_AHEAD_RETENTION);
+        let last = at.saturating_add(limits::PEER_FABRIC_AHEAD_RETENTION);
         assert!(calls.are_ahead(at) && calls.are_ahead(last.saturating_sub(Duration::from_millis(1))));
         assert!(!calls.are_ahead(last));
     }

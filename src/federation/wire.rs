@@ -294,7 +294,7 @@ impl Expected {
 /// The lease that a response names. A shorter one would end before the next call.
 fn lease(millis: u64) -> Result<Duration, Malformed> {
     let lease = Duration::from_millis(millis);
-    check(lease >= limits::PEER_STALE_AFTER_MIN, "lease_ms", "must be at least 2000")?;
+    check(lease >= limits::PEER_FABRIC_STALE_AFTER_MIN, "lease_ms", "must be at least 2000")?;
     Ok(lease)
 }
 
@@ -325,7 +325,7 @@ fn keys(keys: SyncKeys) -> Result<AnswerKeys, Malformed> {
     let is_etag =
         (1..=limits::SYNC_ETAG_BYTES_MAX).contains(&etag.len()) && etag.bytes().all(|b| b.is_ascii_graphic());
     check(is_etag, "keys.etag", "must be a short text of printable ASCII")?;
-    check(keys.len() <= limits::PEER_KEYS_MAX, "keys.keys", "must be at most 256")?;
+    check(keys.len() <= limits::PEER_FABRIC_KEYS_MAX, "keys.keys", "must be at most 256")?;
     let keys: Vec<Value> = keys.into_iter().map(Value::Object).collect();
     let mut kids = BTreeSet::new();
     for jwk in &keys {

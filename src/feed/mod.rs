@@ -3,7 +3,7 @@
 //! Events of the replicated table have ids that are equal on every node, so that a subscriber that resumes with its
 //! last id misses none. One task, [`Broadcaster::run`], reads each new row and renders it once; subscribers share the
 //! bytes. A [`Subscriber`] first replays missed events from the table, then receives the broadcast. Exchanges and
-//! verifications are [`Activity`]: broadcast best-effort and not stored, and gathered from the other members by
+//! denials are [`Activity`]: broadcast best-effort and not stored, and gathered from the other members by
 //! [`Gatherer::run`].
 
 mod frame;
@@ -36,7 +36,7 @@ use crate::telemetry::Metrics;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not an id of this feed.
-    #[error("must be <incarnation>-<index>-<number>, as an id: of this feed")]
+    #[error("must be <incarnation>-<index>-<number>, the id of an event of this feed")]
     MalformedId,
     /// Unknown event type.
     #[error("types: each must be one of {}", kinds().collect::<Vec<_>>().join(", "))]
@@ -49,7 +49,7 @@ pub enum Error {
     TooManySubscribersOfCaller,
     /// The node stops, or the cluster is not bootstrapped.
     #[error("the live feed is not available on this node")]
-    NotNow,
+    Unavailable,
     /// The table is corrupt.
     #[error(transparent)]
     Damaged(#[from] Corrupt),
@@ -160,14 +160,14 @@ impl Feed {
         kinds: Kinds,
     ) -> Result<Subscriber, Error> {
         let hub = &self.0;
-        let incarnation = hub.parts.table.incarnation().ok_or(Error::NotNow)?;
+        let incarnation = hub.parts.table.incarnation().ok_or(Error::Unavailable)?;
         // In this order: counted, subscribed to the broadcast, then the end is read. The broadcaster skips events
         // before an end at which it counted no subscriber, and broadcasts events after it. The check of shutdown comes
         // after, too.
         let permit = hub.limiter.acquire(caller, &hub.parts.metrics)?;
         let live = hub.broadcast.subscribe();
         if hub.parts.shutdown.is_cancelled() {
-            return Err(Error::NotNow);
+            return Err(Error::Unavailable);
         }
         let (begin, end) = (hub.parts.table.begin()?, *hub.end.borrow());
         let start = match after {

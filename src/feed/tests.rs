@@ -493,7 +493,7 @@ async fn shutdown_ends_subscriptions_and_refuses_new_ones() {
     })
     .await;
     let refused = feed.feed.subscribe(None, None, Kinds::default());
-    assert!(matches!(refused, Err(Error::NotNow)));
+    assert!(matches!(refused, Err(Error::Unavailable)));
     assert!(!feed.dropped("slow"));
     drop((live, replaying));
     assert!(feed.metrics.render().expect("page").contains("svc_event_readers 0"));

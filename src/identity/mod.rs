@@ -140,8 +140,8 @@ impl AgentIdentities {
         };
         let AgentRequest { agent_name, platform, metadata, .. } = request;
         let issued_by = caller.id();
-        let permit = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
-        let grant = narrow::narrow(&permit, &requested, &self.containment)?;
+        let allow = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
+        let grant = narrow::narrow(&allow, &requested, &self.containment)?;
         // Checked before the write: a node that cannot sign writes nothing.
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
 
@@ -151,7 +151,7 @@ impl AgentIdentities {
         let agent_id = issued.map_err(Error::of_issue)?;
         // With an `Idempotency-Key` it may be an earlier agent that has expired.
         let issued = self.acting(&fresh, &agent_id, mint_time.log_now).await?;
-        let minted = self.mint(&issued, &permit, (new_family(), Vec::new()), &mint_time, &key)?;
+        let minted = self.mint(&issued, &allow, (new_family(), Vec::new()), &mint_time, &key)?;
         self.metrics.agent_identity_issued(request.platform);
         Ok(minted)
     }
@@ -211,9 +211,9 @@ impl AgentIdentities {
         let requested = RequestedRights::of_record(&issued.agent)?;
         let issued_by = stated(issued.issued_by.as_str());
         let Agent { agent_name, platform, metadata, .. } = &issued.agent;
-        let permit = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
+        let allow = self.decide(&requested, agent_name, platform, metadata, parent.as_ref(), issued_by)?;
         let key = self.keyring.signing_key(self.state.elapsed_time()).map_err(Error::CannotSign)?;
-        self.mint(issued, &permit, family, mint_time, &key)
+        self.mint(issued, &allow, family, mint_time, &key)
     }
 
     /// An agent issued to this caller; an operator sees all.
@@ -362,12 +362,12 @@ impl AgentIdentities {
     fn mint(
         &self,
         issued: &IssuedAgent,
-        permit: &Allow,
+        allow: &Allow,
         (family, lineage): (String, Vec<Digest128>),
         mint_time: &MintTime,
         key: &SigningKey,
     ) -> Result<AgentIdentity, Error> {
-        let grant = narrow::narrow(permit, &RequestedRights::of_record(&issued.agent)?, &self.containment)?;
+        let grant = narrow::narrow(allow, &RequestedRights::of_record(&issued.agent)?, &self.containment)?;
         let claims = mint::claims(
             issued,
             &grant,

@@ -73,20 +73,20 @@ impl Grant {
 /// # Errors
 /// [`Error::NothingGranted`], [`Error::BlastRadius`].
 pub(super) fn narrow(
-    permit: &Allow,
+    allow: &Allow,
     requested: &RequestedRights,
     containment: &Containment,
 ) -> Result<Grant, Error> {
     let capabilities: BTreeSet<_> =
-        requested.capabilities.intersection(permit.capabilities()).cloned().collect();
+        requested.capabilities.intersection(allow.capabilities()).cloned().collect();
     // "Nothing left: 403."
     if capabilities.is_empty() {
         let words = |words: &BTreeSet<String>| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-        let (requested, permitted) = (words(&requested.capabilities), words(permit.capabilities()));
+        let (requested, permitted) = (words(&requested.capabilities), words(allow.capabilities()));
         return Err(Error::NothingGranted { detail: format!("requested: {requested}; policy: {permitted}") });
     }
     // "Blast radius = the smaller; not comparable: 403."
-    let blast_radius = match (&requested.blast_radius, permit.blast_radius()) {
+    let blast_radius = match (&requested.blast_radius, allow.blast_radius()) {
         (Some(requested), Some(most)) => {
             Some(containment.smaller(requested, most).map_err(|_| Error::BlastRadius)?)
         }
@@ -95,7 +95,7 @@ pub(super) fn narrow(
     Ok(Grant {
         capabilities,
         blast_radius,
-        delegation_depth: requested.delegation_depth.min(permit.delegation_depth()),
-        policy_digest: permit.policy_digest().to_owned(),
+        delegation_depth: requested.delegation_depth.min(allow.delegation_depth()),
+        policy_digest: allow.policy_digest().to_owned(),
     })
 }

@@ -11,26 +11,26 @@ use crate::state::{self, Refusal, State, feature_level};
 use crate::{keyring, limits, policy};
 
 /// Timeout of each step. A member waits long for the others; a cluster of one has none to wait for.
-pub(super) const fn patience(config: &Config) -> Duration {
+pub(super) const fn startup_timeout(config: &Config) -> Duration {
     if config.cluster.peers.is_some() { limits::MEMBER_RECOVERY_TIMEOUT } else { limits::RECOVERY_TIMEOUT }
 }
 
 /// Waits until all entries that were in the log at startup are applied.
-pub(super) async fn until_recovered(state: &State, patience: Duration) -> Result<(), Error> {
-    state.cluster().until_recovered(patience).await.map_err(Error::NotRecovered)
+pub(super) async fn until_recovered(state: &State, startup_timeout: Duration) -> Result<(), Error> {
+    state.cluster().until_recovered(startup_timeout).await.map_err(Error::NotRecovered)
 }
 
 /// Waits for a linearizable read: absence from the state is then known to be true.
-pub(super) async fn until_current(state: &State, patience: Duration) -> Result<(), Error> {
+pub(super) async fn until_current(state: &State, startup_timeout: Duration) -> Result<(), Error> {
     let current = async { while state.current().await.is_err() {} };
-    let waited = tokio::time::timeout(patience, current).await;
+    let waited = tokio::time::timeout(startup_timeout, current).await;
     waited.map_err(|_| Error::NotRecovered("the cluster has no leader".to_owned()))
 }
 
 /// Retries a write while the leader changes. The commands are idempotent.
 pub(super) async fn despite_elections<W>(
     state: &State,
-    patience: Duration,
+    startup_timeout: Duration,
     write: impl Fn() -> W,
 ) -> Result<(), Error>
 where
@@ -44,10 +44,10 @@ where
                 }
                 written => return written,
             }
-            until_current(state, patience).await?;
+            until_current(state, startup_timeout).await?;
         }
     };
-    let limited = tokio::time::timeout(patience, written).await;
+    let limited = tokio::time::timeout(startup_timeout, written).await;
     limited.unwrap_or_else(|_| Err(Error::NotRecovered("the cluster has had no stable leader".to_owned())))
 }
 
@@ -66,7 +66,7 @@ fn passes(error: &Error) -> bool {
 
 /// The newest feature level that every initial member supports. All of them run at a bootstrap; if one has
 /// just failed, the oldest level, which an operator can raise.
-async fn founding_level(state: &State) -> u32 {
+async fn initial_level(state: &State) -> u32 {
     let asked = async {
         loop {
             let members = state.member_levels().await;
@@ -81,7 +81,7 @@ async fn founding_level(state: &State) -> u32 {
             tokio::time::sleep(limits::BOOTSTRAP_POLL_INTERVAL).await;
         }
     };
-    let level = tokio::time::timeout(limits::FOUNDING_LEVEL_WAIT, asked).await;
+    let level = tokio::time::timeout(limits::BOOTSTRAP_REPORTS_WAIT, asked).await;
     level.unwrap_or(feature_level::OLDEST).min(feature_level::NEWEST)
 }
 
@@ -105,7 +105,7 @@ where
     if state.position().is_none() {
         let cluster_id =
             state.cluster().cluster_id().ok_or_else(|| Error::NotRecovered("no cluster".to_owned()))?;
-        match state.bootstrap(cluster_id, draw()?, founding_level(state).await).await {
+        match state.bootstrap(cluster_id, draw()?, initial_level(state).await).await {
             // Once, on the node whose command it was.
             Ok(()) => tracing::warn!(
                 "new cluster bootstrapped: earlier revocations under the same issuer are unknown to it"

@@ -111,7 +111,9 @@ impl Fabrics {
             warn_of_two_sources(config, peer);
         }
         let files = Files { own: federation.certificate.clone(), authorities: authorities(&bundles) };
-        let tls = Tls::load(files, RemoteEnd::Fabrics, clock.clone(), metrics.clone()).map_err(own)?;
+        let tls = Tls::load(files, RemoteEnd::Fabrics, clock.clone(), metrics.clone());
+        // The file may be one of a peer; the error names it.
+        let tls = tls.map_err(|source| Error::Federation { setting: "federation".to_owned(), source })?;
         let data_dir = config.node.data_dir.clone();
         Ok(Some(Self { bundles, tls, data_dir, clock: clock.clone(), metrics: metrics.clone() }))
     }

@@ -24,14 +24,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::bootstrap::{
-    bootstrap, despite_elections, keep_version_recorded, patience, until_current, until_recovered,
+    bootstrap, despite_elections, keep_version_recorded, startup_timeout, until_current, until_recovered,
 };
 use self::federation::{Fabrics, federation, read_peers};
 pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
 use self::replica::{Replica, start_replica, until_disk_has_space};
-pub use self::restoring::{Founded, Founding, mode, open_stopped};
+pub use self::restoring::{CreatedCluster, NewClusterOptions, mode, open_stopped};
 pub use self::running::Running;
 use self::running::{Stop, stopped_after};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};
@@ -46,7 +46,7 @@ use crate::config::{self, Config};
 use crate::data_directory;
 use crate::exchange::Exchange;
 use crate::identity::AgentIdentities;
-use crate::keyring::{self, GenerateSetKey, Keyring};
+use crate::keyring::{self, GenerateEventKey, Keyring};
 use crate::limiter::KeyedLimiter;
 use crate::outbound::client::{self, Client};
 use crate::outbound::guard::Guard;
@@ -59,7 +59,7 @@ use crate::telemetry::{self, Metrics};
 use crate::token::issuer::{self, Issuers};
 use crate::token::signature_cache::SignatureCache;
 use crate::token::signing_key;
-use crate::token::signing_key::SetSigningKey;
+use crate::token::signing_key::EventSigningKey;
 use crate::tools::audit;
 use crate::tools::registry::Registry;
 use crate::transmitter::set_builder::SetBuilder;
@@ -232,15 +232,15 @@ async fn assemble(
     replica: &mut Replica,
     (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<App, Error> {
-    let (state, patience) = (replica.state.clone(), patience(&config));
-    until_recovered(&state, patience).await?;
+    let (state, startup_timeout) = (replica.state.clone(), startup_timeout(&config));
+    until_recovered(&state, startup_timeout).await?;
     // Before decisions by absence, such as which of this node's keys the log does not have.
-    until_current(&state, patience).await?;
+    until_current(&state, startup_timeout).await?;
     let workers = policy_workers(compiler);
     let first_policy = || async {
         (workers.load)(config.policy_sources()?, Check::PassesTests).await.map_err(Error::Policy)
     };
-    despite_elections(&state, patience, || bootstrap(&state, &first_policy)).await?;
+    despite_elections(&state, startup_timeout, || bootstrap(&state, &first_policy)).await?;
     let keyring = open_keyring(&config, &state).await?;
     replica.background.spawn(keyring.clone().run());
     let policy = ActivePolicy::new(state.clone(), workers, metrics.clone());
@@ -353,9 +353,9 @@ fn outbound(
 
 /// The keys of this node, before it serves: creating those of a first start takes time.
 async fn open_keyring(config: &Config, state: &State) -> Result<Keyring, Error> {
-    let generate_set_key = config.transmitter.is_some().then(set_key_worker);
-    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), generate_set_key)?;
-    despite_elections(state, patience(config), || async { Ok(keyring.ensure().await?) }).await?;
+    let generate_event_key = config.transmitter.is_some().then(event_key_worker);
+    let keyring = Keyring::open(&config.node.data_dir.join("keys"), state.clone(), generate_event_key)?;
+    despite_elections(state, startup_timeout(config), || async { Ok(keyring.ensure().await?) }).await?;
     Ok(keyring)
 }
 
@@ -413,13 +413,13 @@ fn policy_workers(compiler: &Path) -> Workers {
     }
 }
 
-fn set_key_worker() -> GenerateSetKey {
-    Arc::new(|| Box::pin(generate_set_key()))
+fn event_key_worker() -> GenerateEventKey {
+    Arc::new(|| Box::pin(generate_event_key()))
 }
 
 #[expect(clippy::disallowed_methods, reason = "generating primes must not block requests")]
-async fn generate_set_key() -> Result<SetSigningKey, signing_key::Error> {
-    let generated = tokio::task::spawn_blocking(SetSigningKey::generate).await;
+async fn generate_event_key() -> Result<EventSigningKey, signing_key::Error> {
+    let generated = tokio::task::spawn_blocking(EventSigningKey::generate).await;
     generated.map_err(|_| signing_key::Error::Generation)?
 }
 
@@ -437,13 +437,14 @@ async fn on_thread<T: Send + 'static>(
     worked.await.ok()
 }
 
-/// Proposes the state hash at checkpoints, as leader: a node whose hash differs stops.
+/// Proposes this node's state hash at regular indexes, as leader. A node with another hash opens a dispute, which the voters
+/// decide.
 async fn compare_state_hashes(state: State) {
-    let mut checkpoints = state.cluster().hash_checkpoints();
-    while checkpoints.changed().await.is_ok() {
-        let checkpoint = *checkpoints.borrow_and_update();
+    let mut hashes = state.cluster().comparable_hashes();
+    while hashes.changed().await.is_ok() {
+        let newest = *hashes.borrow_and_update();
         let leads = state.cluster().leader() == Some(state.cluster().node_id());
-        if let (Some((index, hash)), true) = (checkpoint, leads)
+        if let (Some((index, hash)), true) = (newest, leads)
             && let Err(error) = state.check_state_hash(index, hash).await
         {
             tracing::warn!(%error, index, "failed to propose the state hash");

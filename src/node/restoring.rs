@@ -1,4 +1,4 @@
-//! Founding a new cluster from the state of a stopped node.
+//! NewCluster a new cluster from the state of a stopped node.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::data_directory::{self, Mode};
 use crate::id::Incarnation;
 use crate::state::{EpochFloor, Replicated, restore_command};
 
-/// A cluster of one to be founded.
+/// A cluster of one to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Founding {
+pub struct NewClusterOptions {
     /// Host and port for other nodes, empty without a listener; `None` for that of the state.
     pub address: Option<String>,
     /// Whether the log need not hold the state: that of a backup, or of an earlier attempt.
@@ -23,9 +23,9 @@ pub struct Founding {
     pub note: String,
 }
 
-/// A founded cluster, whose node is not started yet.
+/// A created cluster, whose node is not started yet.
 #[derive(Clone, Copy, Debug)]
-pub struct Founded {
+pub struct CreatedCluster {
     pub cluster_id: Incarnation,
     pub incarnation: Incarnation,
     /// Index of the last log entry.
@@ -49,18 +49,18 @@ pub fn open_stopped(config: &Config) -> Result<StoppedNode, Error> {
     Ok(StoppedNode::open(&config.node.data_dir, config.node.id, draw()?)?)
 }
 
-impl Founding {
-    /// Founds the cluster, and marks the data directory as `restore` between the steps that belong together.
+impl NewClusterOptions {
+    /// Creates the cluster, and marks the data directory as `restore` between the steps that belong together.
     ///
     /// # Errors
     /// If the directory is corrupt or cannot be written.
-    pub async fn found(
+    pub async fn create(
         self,
         stopped: StoppedNode,
         config: &Config,
         clock: &Clock,
         restore: data_directory::Restore,
-    ) -> Result<Founded, Error> {
+    ) -> Result<CreatedCluster, Error> {
         let (node_id, data) = (config.node.id, &config.node.data_dir);
         let [cluster_id, incarnation] = [draw()?, draw()?];
         let (command, reply) = restore_command(cluster_id, incarnation, node_id);
@@ -69,11 +69,11 @@ impl Founding {
         let new = NewCluster { cluster_id, address, accept_dispute, command, reply, drawn_proposer_id };
         let state = Arc::new(Replicated::default());
         let begin = || data_directory::mark(data, restore, &note).map_err(std::io::Error::other);
-        let index = stopped.found(&state, new, clock, may_be_ahead, begin).await?;
+        let index = stopped.create(&state, new, clock, may_be_ahead, begin).await?;
         data_directory::unmark(data)?;
         let floor = state.index().floor.map(EpochFloor::last_refused);
         let last_refused = floor.ok_or_else(|| Corrupt::row("a restored state has no floor"))?;
         let [cluster_id, incarnation] = [cluster_id, incarnation].map(Incarnation::from_bytes);
-        Ok(Founded { cluster_id, incarnation, index, last_refused })
+        Ok(CreatedCluster { cluster_id, incarnation, index, last_refused })
     }
 }

@@ -135,9 +135,9 @@ impl Client {
         guard: Guard,
         lookup: impl Fn() -> Arc<dyn Lookup>,
     ) -> Result<Self, Error> {
-        let line =
+        let pool =
             |purpose| CallPool::new(GuardedResolver { guard: guard.clone(), purpose, lookup: lookup() });
-        let (pushes, fetches) = (line(Purpose::Push)?, line(Purpose::Keys)?);
+        let (pushes, fetches) = (pool(Purpose::Push)?, pool(Purpose::Keys)?);
         Ok(Self { guard, limits, pushes, fetches })
     }
 

@@ -3,8 +3,8 @@
 //! * Fresh keys (`ISSUER_KEYS_REFRESH`, or the hint of a SPIFFE bundle) are used without a fetch.
 //! * Older keys are refreshed by one request; concurrent requests use the cached ones.
 //! * An unknown `kid` causes a fetch, because the issuer may have rotated.
-//! * A source is fetched at most once per `ISSUER_KEYS_RETRY_PAUSE`, for any `kid` and after any failure: a negative cache whose
-//!   size does not depend on input.
+//! * After a fetch, a source is not fetched again for `ISSUER_KEYS_RETRY_PAUSE`, or for its refresh interval if that is shorter;
+//!   after an abandoned fetch, for `ISSUER_KEYS_ABANDONED_PAUSE`. The size of this negative cache does not depend on input.
 //! * A failed fetch or malformed document changes nothing until `ISSUER_KEYS_STALE_MAX`; then this issuer is refused.
 
 mod credentials;
@@ -152,7 +152,7 @@ impl IssuerKeys {
                     // The request that gets the lock fetches; the others do not wait.
                     let Ok(next_fetch) = source.next_fetch.try_lock() else { return Ok(selected?) };
                     self.refresh(source, next_fetch).await;
-                    return self.known(source, kid, algorithm);
+                    return self.select_cached(source, kid, algorithm);
                 }
             }
         }
@@ -162,7 +162,7 @@ impl IssuerKeys {
         if before.as_ref().map(Arc::as_ptr) == during.as_ref().map(Arc::as_ptr) {
             self.refresh(source, next_fetch).await;
         }
-        self.known(source, kid, algorithm)
+        self.select_cached(source, kid, algorithm)
     }
 
     /// Whether the keys of `iss` are from a fetch that began at `boot` ([`Clock::boot`]) or later: then an absent key is
@@ -174,7 +174,7 @@ impl IssuerKeys {
     }
 
     /// The result from the cached keys.
-    fn known(
+    fn select_cached(
         &self,
         source: &Source,
         kid: Option<&str>,

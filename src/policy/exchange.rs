@@ -253,11 +253,11 @@ mod tests {
 
     #[test]
     fn well_formed_output_allows() {
-        let permit = read(granted(), Some("https://a.example"), "digest").expect("permitted");
-        assert_eq!(permit.audience(), "https://a.example");
-        assert!(permit.capabilities().contains("db.read") && permit.scopes().contains("openid"));
-        assert_eq!(permit.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
-        assert_eq!((permit.delegation_depth(), permit.policy_digest()), (2, "digest"));
+        let allow = read(granted(), Some("https://a.example"), "digest").expect("permitted");
+        assert_eq!(allow.audience(), "https://a.example");
+        assert!(allow.capabilities().contains("db.read") && allow.scopes().contains("openid"));
+        assert_eq!(allow.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
+        assert_eq!((allow.delegation_depth(), allow.policy_digest()), (2, "digest"));
     }
 
     #[test]

@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn well_formed_output_allows() {
-        let permit = read(granted(), "digest").expect("permitted");
-        assert!(permit.capabilities().contains("db.read"));
-        assert_eq!(permit.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
-        assert_eq!((permit.delegation_depth(), permit.policy_digest()), (2, "digest"));
+        let allow = read(granted(), "digest").expect("permitted");
+        assert!(allow.capabilities().contains("db.read"));
+        assert_eq!(allow.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
+        assert_eq!((allow.delegation_depth(), allow.policy_digest()), (2, "digest"));
         let least = json!({"allow": true, "reason": "", "grants": {"capabilities": []}});
         assert_eq!(read(least, "digest").expect("permitted").delegation_depth(), 0);
     }

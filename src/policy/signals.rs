@@ -189,10 +189,10 @@ mod tests {
             (json!({"effect": "block", "family": "f"}), EventEffect::Block { family: "f".to_owned() }),
             (json!({"effect": "lift", "family": "f"}), EventEffect::Lift { family: "f".to_owned() }),
         ] {
-            let permit = read_for(&[A, B], allowed(&json!({B: {"effect": "none"}, A: effect})));
-            let permit = permit.expect("permitted");
-            assert_eq!((permit.effect(A), permit.effect(B)), (Some(&expected), Some(&EventEffect::None)));
-            assert_eq!((permit.effect("https://events.example/"), permit.policy_digest()), (None, "digest"));
+            let allow = read_for(&[A, B], allowed(&json!({B: {"effect": "none"}, A: effect})));
+            let allow = allow.expect("permitted");
+            assert_eq!((allow.effect(A), allow.effect(B)), (Some(&expected), Some(&EventEffect::None)));
+            assert_eq!((allow.effect("https://events.example/"), allow.policy_digest()), (None, "digest"));
         }
     }
 

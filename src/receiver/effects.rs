@@ -18,7 +18,7 @@ use crate::token::security_event::SecurityEventToken;
 /// [`Error::Invalid`] beyond [`limits::SIGNAL_EFFECTS_MAX`].
 pub fn effects(
     set: &SecurityEventToken,
-    permit: &Allow,
+    allow: &Allow,
     facts: &SubjectFacts,
     now: Timestamp,
 ) -> Result<Vec<Effect>, Error> {
@@ -26,7 +26,7 @@ pub fn effects(
     for event in &set.events {
         // Contract §6: "with a later event time"; an event without a time happened at `iat`.
         let happened_at = event.happened_at.unwrap_or(set.iat);
-        match permit.effect(&event.uri) {
+        match allow.effect(&event.uri) {
             None | Some(EventEffect::None) => {}
             Some(EventEffect::Watermark) => is_watermark = true,
             Some(EventEffect::Block { family }) => blocks.put(family, happened_at),
@@ -162,11 +162,11 @@ mod tests {
     }
 
     fn effects_of(set: &SecurityEventToken, facts: &[Fact]) -> Result<Vec<Effect>, Error> {
-        let permit =
+        let allow =
             echo_policy().decide_signal(&PolicyInput { set: set_input(set), caller: None, is_signed: true });
         let facts =
             SubjectFacts { revoked: facts.to_vec(), blocked: facts.to_vec(), ..SubjectFacts::default() };
-        effects(set, &permit.expect("permitted"), &facts, at(100))
+        effects(set, &allow.expect("permitted"), &facts, at(100))
     }
 
     fn applied(events: &[(&Value, Option<i64>)], facts: &[Fact]) -> Vec<Effect> {
@@ -183,7 +183,7 @@ mod tests {
         let blocked = json!({"effect": "block", "family": "account"});
         let set = set(&[(&blocked, None)]);
         let input = PolicyInput { set: set_input(&set), caller: None, is_signed: true };
-        let permit = echo_policy().decide_signal(&input).expect("permitted");
+        let allow = echo_policy().decide_signal(&input).expect("permitted");
         let session = Fact::token("https://idp.example", "t");
         for user in [&[fact("a")][..], &[]] {
             let facts = SubjectFacts {
@@ -193,7 +193,7 @@ mod tests {
             };
             let of_user = user.iter().map(|_| block("a", "account", 100));
             let expected: Vec<_> = [Effect::Watermark(session.clone())].into_iter().chain(of_user).collect();
-            assert_eq!(effects(&set, &permit, &facts, at(100)).expect("few"), expected);
+            assert_eq!(effects(&set, &allow, &facts, at(100)).expect("few"), expected);
         }
     }
 

@@ -66,7 +66,7 @@ pub enum Status {
     Accepted,
     /// The issuer sent it before; nothing changed.
     Duplicate,
-    /// It is recorded and has no effect.
+    /// It has no effect. It is recorded, unless it came back through the chain of its issuers.
     Ignored,
 }
 
@@ -155,8 +155,8 @@ impl Receiver {
         let own_issuer = self.own_issuer.as_str();
         let parties = Parties { iss: &issuer.iss, own_issuer, credential_issuers: &self.credential_issuers };
         let facts = issuer.authority.facts(&set.subject, parties)?;
-        let permit = self.decide(&set, caller.id(), matches!(form, Form::Signed(_)))?;
-        let effects = effects::effects(&set, &permit, &facts, now)?;
+        let allow = self.decide(&set, caller.id(), matches!(form, Form::Signed(_)))?;
+        let effects = effects::effects(&set, &allow, &facts, now)?;
         check_blocks(&effects, issuer, form, &caller.facts, &self.operators)?;
         let may_relay = facts.may_relay && !self.peer_issuers.contains(&issuer.iss);
         let events = if may_relay { relay::events(&set)? } else { Vec::new() };
@@ -184,7 +184,7 @@ impl Receiver {
             events: set.events.iter().map(|event| event.uri.clone()).collect(),
             format: set.subject.format().to_owned(),
             txn: set.txn,
-            policy_digest: permit.policy_digest().to_owned(),
+            policy_digest: allow.policy_digest().to_owned(),
             unaccepted: facts.unaccepted,
             may_relay,
         };

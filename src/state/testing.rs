@@ -21,9 +21,9 @@ use super::{Replicated, State, feature_level};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{self, Corrupt, Machine as _, MemberEntry, ProposerId, Stamp, Submission, View, Write};
 use crate::id::{Digest128, DigestKind};
-use crate::keyring::{GenerateSetKey, Keyring};
+use crate::keyring::{GenerateEventKey, Keyring};
 use crate::limits;
-use crate::token::signing_key::SetSigningKey;
+use crate::token::signing_key::EventSigningKey;
 
 /// An issuer of signals.
 pub const ISS: &str = "https://idp.example";
@@ -122,7 +122,7 @@ impl TestNode {
             heartbeat: Duration::from_millis(20),
             clock: clock.clone(),
             freshness: cluster::FreshnessMode::default(),
-            log_bytes_max: limits::LOG_BYTES_MAX,
+            log_bytes_max: limits::LOG_BYTES_MAX_DEFAULT,
             settings_digest: None,
             transport: None,
         };
@@ -145,7 +145,7 @@ impl TestNode {
 
     /// The keys of this node, including those for security event tokens.
     pub async fn keyring(&self) -> Keyring {
-        let make: GenerateSetKey = Arc::new(|| Box::pin(async { SetSigningKey::generate() }));
+        let make: GenerateEventKey = Arc::new(|| Box::pin(async { EventSigningKey::generate() }));
         let keys = self.directory.path().join("keys");
         let keyring = Keyring::open(&keys, self.state.clone(), Some(make)).expect("opens");
         keyring.ensure().await.expect("keys");

@@ -401,7 +401,7 @@ mod tests {
 
     use super::*;
     use crate::token::Error as TokenError;
-    use crate::token::signing_key::SetSigningKey;
+    use crate::token::signing_key::EventSigningKey;
     use crate::token::testing::{Signer, with};
 
     fn parse(keys: &Value) -> Result<KeySet, Error> {
@@ -505,7 +505,7 @@ mod tests {
     /// A fabric that is an issuer to another publishes up to `SIGNING_KEYS_MAX` keys of the largest kind.
     #[test]
     fn largest_key_set_of_another_fabric_is_accepted() {
-        let key = SetSigningKey::generate().expect("a key").public_jwk().clone();
+        let key = EventSigningKey::generate().expect("a key").public_jwk().clone();
         let kid = "k".repeat(key["kid"].as_str().expect("kid").len() - 3);
         let key_set = |keys| {
             let keys: Vec<_> =

@@ -40,7 +40,7 @@ pub enum Error {
 pub enum SigningAlgorithm {
     /// Tokens: [`SigningKey`].
     Es256,
-    /// Security event tokens: [`SetSigningKey`].
+    /// Security event tokens: [`EventSigningKey`].
     Rs256,
 }
 
@@ -147,13 +147,13 @@ impl fmt::Debug for SigningKey {
 }
 
 /// An RS256 key pair, prepared for signing.
-pub struct SetSigningKey {
+pub struct EventSigningKey {
     pair: RsaKeyPair,
     kid: String,
     public_jwk: Value,
 }
 
-impl SetSigningKey {
+impl EventSigningKey {
     /// Generates a key of 2048 bits. The search for two primes takes a tenth of a second, sometimes several seconds.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl SetSigningKey {
         Self::prepare(pair)
     }
 
-    /// Reads the output of [`SetSigningKey::to_pkcs8`].
+    /// Reads the output of [`EventSigningKey::to_pkcs8`].
     ///
     /// # Errors
     /// [`Error::StoredKeyMalformed`], also for a weak key.
@@ -221,9 +221,9 @@ impl SetSigningKey {
 }
 
 /// Without the private key.
-impl fmt::Debug for SetSigningKey {
+impl fmt::Debug for EventSigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SetSigningKey").field("kid", &self.kid).finish_non_exhaustive()
+        f.debug_struct("EventSigningKey").field("kid", &self.kid).finish_non_exhaustive()
     }
 }
 
@@ -231,7 +231,7 @@ impl fmt::Debug for SetSigningKey {
 #[derive(Clone, Debug)]
 pub enum StoredKey {
     Tokens(Arc<SigningKey>),
-    Sets(Arc<SetSigningKey>),
+    Sets(Arc<EventSigningKey>),
 }
 
 impl StoredKey {
@@ -243,7 +243,7 @@ impl StoredKey {
         if let Ok(key) = SigningKey::from_pkcs8(der) {
             return Ok(Self::Tokens(Arc::new(key)));
         }
-        let key = SetSigningKey::from_pkcs8(der);
+        let key = EventSigningKey::from_pkcs8(der);
         let key =
             key.map_err(|_| Error::StoredKeyMalformed("a P-256 key or an RSA key of 2048 bits or more"))?;
         Ok(Self::Sets(Arc::new(key)))
@@ -343,7 +343,7 @@ mod tests {
     fn keys() -> [StoredKey; 2] {
         [
             StoredKey::Tokens(Arc::new(SigningKey::generate().expect("key"))),
-            StoredKey::Sets(Arc::new(SetSigningKey::generate().expect("key"))),
+            StoredKey::Sets(Arc::new(EventSigningKey::generate().expect("key"))),
         ]
     }
 
@@ -377,11 +377,11 @@ mod tests {
         for key in keys() {
             let mut der = key.to_pkcs8().expect("stored");
             assert_eq!(SigningKey::from_pkcs8(&der).is_ok(), key.algorithm() == SigningAlgorithm::Es256);
-            assert_eq!(SetSigningKey::from_pkcs8(&der).is_ok(), key.algorithm() == SigningAlgorithm::Rs256);
+            assert_eq!(EventSigningKey::from_pkcs8(&der).is_ok(), key.algorithm() == SigningAlgorithm::Rs256);
             der.truncate(der.len() - 1);
             for bytes in [der.as_slice(), b"not a key", b""] {
                 assert!(matches!(SigningKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
-                assert!(matches!(SetSigningKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
+                assert!(matches!(EventSigningKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
                 assert!(matches!(StoredKey::from_pkcs8(bytes), Err(Error::StoredKeyMalformed(_))));
             }
         }
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn set_signature_is_deterministic_rs256_of_2048_bits() {
-        let key = SetSigningKey::generate().expect("key");
+        let key = EventSigningKey::generate().expect("key");
         let claims = json!({"jti": "1-2-3", "events": {}});
         let first = key.sign(&claims, "secevent+jwt").expect("signed");
         assert_eq!(key.sign(&claims, "secevent+jwt").expect("signed"), first);
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn set_key_verifies_rs256_only() {
-        let key = SetSigningKey::generate().expect("key");
+        let key = EventSigningKey::generate().expect("key");
         let public = VerifyingKey::from_jwk(key.public_jwk()).expect("public");
         for alg in ["RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"] {
             assert!(!public.fits(alg.parse().expect("an algorithm")), "{alg}");
@@ -459,6 +459,6 @@ mod tests {
         let [tokens, sets] = keys();
         let shown = |name: &str, kid: &str| format!("{name} {{ kid: {kid:?}, .. }}");
         assert_eq!(format!("{tokens:?}"), format!("Tokens({})", shown("SigningKey", tokens.kid())));
-        assert_eq!(format!("{sets:?}"), format!("Sets({})", shown("SetSigningKey", sets.kid())));
+        assert_eq!(format!("{sets:?}"), format!("Sets({})", shown("EventSigningKey", sets.kid())));
     }
 }

@@ -16,7 +16,7 @@ use crate::keyring::{self, Keyring};
 use crate::limits;
 use crate::state::{EventId, OutboxEvent, SecurityEvent, State, Stream, VERIFICATION};
 use crate::token::signing_key;
-use crate::token::signing_key::SetSigningKey;
+use crate::token::signing_key::EventSigningKey;
 
 /// `typ` (RFC 8417 §2.3).
 const TYP: &str = "secevent+jwt";
@@ -87,7 +87,7 @@ impl SetBuilder {
     pub fn build(&self, stream: &Stream, event: &OutboxEvent, elapsed: Timestamp) -> Result<Arc<str>, Error> {
         let config = &stream.config;
         let jti = Self::jti(self.incarnation()?, &config.stream_id, event.id);
-        let key = self.keyring.set_signing_key(elapsed).map_err(Error::NoKey)?;
+        let key = self.keyring.event_signing_key(elapsed).map_err(Error::NoKey)?;
         let cache_key = (config.stream_id.clone(), event.id, key.kid().to_owned());
         if let Some(set) = self.cache.get(&cache_key) {
             return Ok(set);
@@ -115,7 +115,7 @@ impl SetBuilder {
             elapsed,
             stream_id: Some(config.stream_id.clone()),
         };
-        let key = self.keyring.set_signing_key(elapsed).map_err(Error::NoKey)?;
+        let key = self.keyring.event_signing_key(elapsed).map_err(Error::NoKey)?;
         sign(&key, &self.issuer, &jti, &config.aud, &event).map_err(Error::Signature)
     }
 
@@ -135,7 +135,7 @@ fn cache() -> Cache<CacheKey, Arc<str>> {
 }
 
 fn sign(
-    key: &SetSigningKey,
+    key: &EventSigningKey,
     iss: &str,
     jti: &str,
     aud: &str,
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn token_has_exactly_the_claims_of_the_profile() {
-        let key = SetSigningKey::generate().expect("key");
+        let key = EventSigningKey::generate().expect("key");
         let set = sign(&key, ISS, "the-jti", AUD, &event()).expect("signed");
         assert_eq!(part(&set, 0), json!({"alg": "RS256", "typ": "secevent+jwt", "kid": key.kid()}));
         let claims = json!({
@@ -240,7 +240,7 @@ mod tests {
         let iss = format!("https://{}", "i".repeat(limits::URI_BYTES_MAX - "https://".len()));
         let aud = "\"".repeat(limits::URI_BYTES_MAX);
         let jti = SetBuilder::jti(incarnation(), &"f".repeat(32), id);
-        let key = SetSigningKey::generate().expect("key");
+        let key = EventSigningKey::generate().expect("key");
         let set = sign(&key, &iss, &jti, &aud, &event).expect("signed");
         assert!(Compact::parse(&set).is_ok(), "{} bytes", set.len());
         // The limit is close to the possible maximum.

@@ -11,12 +11,12 @@ use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use trust_fabric::clock::Clock;
-use trust_fabric::keyring::{Error, GenerateSetKey, Keyring};
+use trust_fabric::keyring::{Error, GenerateEventKey, Keyring};
 use trust_fabric::state::CallContext;
 use trust_fabric::token::jws::Compact;
 use trust_fabric::token::key_set::{KeySet, Purpose};
 use trust_fabric::token::lineage;
-use trust_fabric::token::signing_key::{SetSigningKey, SigningAlgorithm};
+use trust_fabric::token::signing_key::{EventSigningKey, SigningAlgorithm};
 
 use crate::support::python::run;
 use crate::support::{
@@ -27,8 +27,8 @@ const RS256: SigningAlgorithm = SigningAlgorithm::Rs256;
 const SET: &str = "secevent+jwt";
 const ROTATE: &str = "/v1/sys/keys/rotate?algorithm=RS256";
 
-fn generate_set_key() -> GenerateSetKey {
-    Arc::new(|| Box::pin(async { SetSigningKey::generate() }))
+fn generate_set_key() -> GenerateEventKey {
+    Arc::new(|| Box::pin(async { EventSigningKey::generate() }))
 }
 
 fn directory(node: &Node) -> PathBuf {
@@ -77,7 +77,7 @@ async fn transmitter_publishes_both_key_kinds_and_no_private_half() {
         assert_eq!((&key["alg"], &key["use"]), (&json!("RS256"), &json!("sig")));
     }
     // The first key signs at once: no verifier can hold an older JWK Set that lacks it and still need it.
-    let key = keyring.set_signing_key(node.clock.now()).expect("signs");
+    let key = keyring.event_signing_key(node.clock.now()).expect("signs");
     let listed = node.get("/v1/sys/keys").await.json();
     let listed = listed.as_array().expect("keys").iter();
     let listed: Vec<_> = listed.filter(|listed| listed["algorithm"] == "RS256").collect();
@@ -108,7 +108,7 @@ async fn pyjwt_and_joserfc_verify_sets_and_tokens() {
     // Only the claims that the script requires; the signature is under test.
     let claims = json!({"iss": FABRIC, "aud": "https://receiver.example", "sub": "x", "jti": "1",
         "iat": node.now_secs(), "exp": node.now_secs() + 300, "events": {}});
-    let key = keyring.set_signing_key(node.clock.now()).expect("signs");
+    let key = keyring.event_signing_key(node.clock.now()).expect("signs");
     let token = key.sign(&claims, SET).expect("signed");
     let order = with(
         &order,
@@ -158,7 +158,7 @@ async fn token_signed_by_an_event_key_is_refused_everywhere() {
     const BEARER: &str = "the bearer token is not valid";
     let node = Node::start().await;
     let keyring = transmitting(&node).await;
-    let key = keyring.set_signing_key(node.clock.now()).expect("signs");
+    let key = keyring.event_signing_key(node.clock.now()).expect("signs");
     assert!(keyring.verifying_key(key.kid(), node.clock.now()).is_none());
     let tokens = published(&node, "ES256").await;
     assert!(tokens.iter().all(|kid| keyring.verifying_key(kid, node.clock.now()).is_some()));
@@ -256,14 +256,14 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let keyring = transmitting(&node).await;
     let now = || node.clock.now();
-    let (first, token) = (keyring.set_signing_key(now()), keyring.signing_key(now()));
+    let (first, token) = (keyring.event_signing_key(now()), keyring.signing_key(now()));
     let (first, token) = (first.expect("signs").kid().to_owned(), token.expect("signs").kid().to_owned());
     node.advance_secs(599);
     let early = keyring.rotate(RS256, now(), &CallContext::default()).await;
     assert!(matches!(early, Err(Error::SuccessorTooYoung { usable_at: Some(_) })), "{early:?}");
     node.advance_secs(1);
     assert_eq!(keyring.rotate(RS256, now(), &CallContext::default()).await.expect("rotated"), first);
-    let next = keyring.set_signing_key(now()).expect("signs").kid().to_owned();
+    let next = keyring.event_signing_key(now()).expect("signs").kid().to_owned();
     assert_ne!(next, first);
     assert_eq!(keyring.signing_key(now()).expect("signs").kid(), token, "no other key has changed");
     // The retired key stays published and its private half is removed; its successor has one.
@@ -281,7 +281,7 @@ async fn a_key_for_events_is_rotated_apart_from_those_for_tokens() {
 async fn tainted_event_key_leaves_the_set_and_its_successor_ages() {
     let node = Node::start_with(Setup { is_secure: true, ..Setup::default() }).await;
     let keyring = transmitting(&node).await;
-    let first = keyring.set_signing_key(node.clock.now()).expect("signs").kid().to_owned();
+    let first = keyring.event_signing_key(node.clock.now()).expect("signs").kid().to_owned();
     let before = published(&node, "RS256").await;
     let taint = format!("/v1/sys/keys/{first}/taint");
     let tainted = node.call_over(&node.certified("operator"), "POST", &taint, &[], "").await;
@@ -290,13 +290,13 @@ async fn tainted_event_key_leaves_the_set_and_its_successor_ages() {
     let after = published(&node, "RS256").await;
     assert_eq!((after.len(), after.intersection(&before).count()), (2, 1));
     assert!(!after.contains(&first) && !files(&node).contains(&first));
-    let refused = keyring.set_signing_key(node.clock.now()).err();
+    let refused = keyring.event_signing_key(node.clock.now()).err();
     assert!(matches!(refused, Some(Error::NoUsableKey(RS256))), "{refused:?}");
     // Tokens are still signed, and the node serves.
     node.own_token("agents", "operator").await;
     assert_eq!(node.get("/readyz").await.status, 200);
     node.advance_secs(600);
-    assert!(after.contains(keyring.set_signing_key(node.clock.now()).expect("signs").kid()));
+    assert!(after.contains(keyring.event_signing_key(node.clock.now()).expect("signs").kid()));
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ pub async fn until_ready(member: &Member) {
 
 #[tokio::test]
 async fn join_token_admits_one_node_once() {
-    let site = Site::founded_by(1);
+    let site = Site::with_members(1);
     let operator = site.operator();
     let founder = site.start(1);
     until_ready(&founder).await;
@@ -144,7 +144,7 @@ fn altered(token: &str, at: usize) -> String {
 
 #[tokio::test]
 async fn node_without_members_waits_for_no_bootstrap() {
-    let site = Site::founded_by(1);
+    let site = Site::with_members(1);
     let file = site.configured(2);
     let mut command = Command::new(env!("CARGO_BIN_EXE_trust-fabric"));
     let ran = command.arg("serve").arg("--config").arg(file).output().expect("runs");

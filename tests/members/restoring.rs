@@ -1,4 +1,4 @@
-//! Clusters that are restored from a backup, or founded again from one survivor.
+//! Clusters that are restored from a backup, or created again from one survivor.
 
 use super::joining::{call, invite, until_ready, until_voters};
 use super::*;
@@ -164,7 +164,7 @@ async fn forced_cluster_keeps_every_acknowledged_write() {
 /// command showed the last log id that the first attempt had invented.
 #[tokio::test]
 async fn interrupted_founding_is_refused_by_serve_and_repeated() {
-    let site = Site::founded_by(1);
+    let site = Site::with_members(1);
     let operator = site.operator();
     let founder = site.start(1);
     until_ready(&founder).await;
@@ -198,7 +198,7 @@ async fn interrupted_founding_is_refused_by_serve_and_repeated() {
 
 #[tokio::test]
 async fn running_node_and_directory_without_log_are_refused() {
-    let site = Site::founded_by(1);
+    let site = Site::with_members(1);
     let force = ["restore", "--force-new-cluster", "--yes"];
     let (code, text) = site.offline(1, &force);
     assert!(code == Some(1) && text.contains("it has no log of a cluster"), "{text}");
@@ -213,7 +213,7 @@ async fn running_node_and_directory_without_log_are_refused() {
 
 #[tokio::test]
 async fn founding_is_confirmed_on_the_terminal() {
-    let site = Site::founded_by(1);
+    let site = Site::with_members(1);
     let operator = site.operator();
     let founder = site.start(1);
     until_ready(&founder).await;
@@ -237,7 +237,7 @@ async fn founding_is_confirmed_on_the_terminal() {
     let before = cluster(&founder).await;
     drop(founder);
     let (code, text) = terminal::run(site.program(1, &force), "yes\n");
-    assert!(code == Some(0) && text.contains("founded a new cluster"), "{text}");
+    assert!(code == Some(0) && text.contains("created a new cluster"), "{text}");
     let founder = site.start(1);
     until_ready(&founder).await;
     assert_ne!(cluster(&founder).await, before, "it is another cluster");
@@ -278,7 +278,7 @@ async fn node_that_was_set_back_founds_only_with_accepted_loss() {
     let (code, text) = site.offline(id, &["restore", "--force-new-cluster", "--accept-loss"]);
     assert!(code == Some(1) && text.contains("not confirmed; nothing was changed"), "{text}");
     let (code, text) = site.offline(id, &[&force[..], &["--accept-loss"]].concat());
-    assert!(code == Some(0) && text.contains("founded a new cluster"), "{text}");
+    assert!(code == Some(0) && text.contains("created a new cluster"), "{text}");
     let survivor = site.start(id);
     until_ready(&survivor).await;
     assert_eq!(tools(&survivor, &operator).await, 1, "the later one is lost");

@@ -427,7 +427,7 @@ impl Refused for feed::Error {
     fn refusal(&self) -> Refusal {
         match self {
             Self::MalformedId | Self::UnknownType => Refusal::Invalid,
-            Self::TooManySubscribers | Self::NotNow => Refusal::Unavailable,
+            Self::TooManySubscribers | Self::Unavailable => Refusal::Unavailable,
             Self::TooManySubscribersOfCaller => Refusal::TooMany { retry_after_secs: 1 },
             Self::Damaged(_) => Refusal::Internal,
         }

@@ -99,7 +99,7 @@ impl<M: Machine> StateMachine<M> {
         open: DatabaseGuard,
         clock: Clock,
     ) -> Result<(Self, Arc<Shared>), crate::cluster::Corrupt> {
-        let database = generations.open(M::TABLES, M::TABLES_READ_LATER)?;
+        let database = generations.open(M::TABLES, M::TABLES_VERIFIED_ON_READ)?;
         Self::over(database, machine, generations, snapshots, (durable, divergence), open, clock)
     }
 
@@ -237,7 +237,7 @@ struct Installation<M> {
 impl<M: Machine> Installation<M> {
     /// Makes the files of a snapshot the state, in memory too, and a snapshot of this node. Returns the membership.
     fn install(&self, last: Option<LogId>, files: &SnapshotFiles) -> io::Result<StoredMembership> {
-        let (tables, later) = (M::TABLES, M::TABLES_READ_LATER);
+        let (tables, later) = (M::TABLES, M::TABLES_VERIFIED_ON_READ);
         let database = Arc::new(self.generations.install(files.directory(), tables, later, last)?);
         let membership = database.membership().map_err(io::Error::other)?;
         // The order of apply: rows first, then memory, because the rebuild wakes readers, which read the rows.

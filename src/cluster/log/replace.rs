@@ -1,4 +1,4 @@
-//! Replacement of the log of a stopped node, when a new cluster is founded from its state.
+//! Replacement of the log of a stopped node, when a new cluster is created from its state.
 
 use std::io;
 

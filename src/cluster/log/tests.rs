@@ -21,7 +21,7 @@ async fn entries_are_read_up_to_a_size_and_at_least_one() {
     let data = tempfile::tempdir().expect("directory");
     let (open, _closed) = mpsc::channel(1);
     let database = Arc::new(open_database(data.path()).expect("database"));
-    let opened = super::open(database, limits::LOG_BYTES_MAX, open).expect("log");
+    let opened = super::open(database, limits::LOG_BYTES_MAX_DEFAULT, open).expect("log");
     let writer = std::thread::spawn(opened.writer);
     let mut store = opened.store;
     // One entry alone exceeds the size of a message, and more entries than the cache holds come before the last.
@@ -69,7 +69,7 @@ impl Written {
     fn open(data: &Path) -> Self {
         let (open, _closed) = mpsc::channel(1);
         let database = Arc::new(open_database(data).expect("database"));
-        let opened = super::open(database, limits::LOG_BYTES_MAX, open).expect("log");
+        let opened = super::open(database, limits::LOG_BYTES_MAX_DEFAULT, open).expect("log");
         let writer = std::thread::spawn(opened.writer);
         Self { opened: opened.store, purged: opened.purged, last: opened.last, writer }
     }

@@ -442,7 +442,7 @@ impl<M: Machine> Peer for Peers<M> {
         let answers = request.into_inner().map(move |message| {
             let (handle, now) = (handle.clone(), handle.clock.boot());
             async move {
-                let (submission, patience) =
+                let (submission, remaining) =
                     forwarding::from_proto(message?).map_err(Status::invalid_argument)?;
                 let sequence = submission.sequence;
                 // Rejects this command only: others in flight go on.
@@ -451,7 +451,7 @@ impl<M: Machine> Peer for Peers<M> {
                 } else if let Err(shortage) = handle.check_space(&submission.command) {
                     Err(SubmitError::DiskShortage(shortage))
                 } else {
-                    handle.batcher.submit(submission, now + patience).await
+                    handle.batcher.submit(submission, now + remaining).await
                 };
                 Ok(forwarding::proposed(sequence, outcome))
             }

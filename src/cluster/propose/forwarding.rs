@@ -174,10 +174,10 @@ impl Stream {
     }
 }
 
-fn to_proto(submission: Submission, patience: Duration) -> proto::Forwarded {
+fn to_proto(submission: Submission, remaining: Duration) -> proto::Forwarded {
     let Submission { proposer, sequence, low_watermark, command } = submission;
     let origin = bytes::Bytes::copy_from_slice(proposer.as_bytes());
-    let patience_millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+    let patience_millis = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX);
     proto::Forwarded { origin, sequence, low_watermark, command, patience_millis }
 }
 
@@ -188,10 +188,10 @@ pub(crate) fn from_proto(forwarded: proto::Forwarded) -> Result<(Submission, Dur
     if sequence == 0 || low_watermark == 0 || low_watermark > sequence {
         return Err("low_watermark: must be from 1 to the sequence");
     }
-    let patience = Duration::from_millis(patience_millis.into()).min(limits::PROPOSE_TIMEOUT);
+    let remaining = Duration::from_millis(patience_millis.into()).min(limits::PROPOSE_TIMEOUT);
     let submission =
         Submission { proposer: ProposerId::from_bytes(origin), sequence, low_watermark, command };
-    Ok((submission, patience))
+    Ok((submission, remaining))
 }
 
 /// Encodes the outcome of a forwarded command.

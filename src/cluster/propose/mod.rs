@@ -126,7 +126,7 @@ impl<M: Machine> Handle<M> {
                 // A leader that hangs never answers; a new leader ends the wait.
                 let submitted = tokio::select! {
                     submitted = submitted => submitted,
-                    () = self.until_not_led_by(leader) => Err(SubmitError::Unknown),
+                    () = self.until_another_leader_than(leader) => Err(SubmitError::Unknown),
                 };
                 known = match submitted {
                     Ok(outcome) => break outcome,

@@ -155,7 +155,7 @@ impl Freshness {
         }
     }
 
-    /// Until when this node may have been suspended, on its boot clock: times that it noted until then are void.
+    /// Until when this node may have been suspended, on its boot clock: times that it recorded until then are void.
     pub(super) fn void_before(&self) -> Duration {
         self.compare_clocks();
         Duration::from_nanos(self.void_before.load(Ordering::Acquire))
@@ -227,8 +227,8 @@ impl Freshness {
         Ok(LeaseProof(()))
     }
 
-    /// Renews the lease as long as the state is open: every [`limits::FRESHNESS_RENEWAL`], and when a request waits for
-    /// it. `request_index` sends a `ReadIndex` request, with a lease or without, and returns the confirmed index. A
+    /// Renews the lease as long as the state is open: [`limits::FRESHNESS_RENEWAL`] after the last renewal, and when a request
+    /// waits for it. `request_index` sends a `ReadIndex` request, with a lease or without, and returns the confirmed index. A
     /// renewal that fails, or takes longer than [`limits::FRESHNESS_ATTEMPT`], is retried; meanwhile the lease may
     /// expire.
     pub(crate) async fn renew_while_open<A>(

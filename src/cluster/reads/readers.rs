@@ -5,11 +5,11 @@
 //! A write is acknowledged once no reader that is waited for can decide from a copy without it. Five rules, all of which are
 //! needed:
 //!
-//! 1. Every node reports each call of a reader to the leader, with its request for the index. The leader notes it when the
-//!    request arrives, before it confirms the index: a call that is noted after the entry was applied is answered with it.
+//! 1. Every node reports each call of a reader to the leader, with its request for the index. The leader records it when the
+//!    request arrives, before it confirms the index: a call that is recorded after the entry was applied is answered with it.
 //! 2. The wait ends when the reader has stated that it serves no request from before the entry.
 //! 3. It also ends when the short lease has passed since this leader applied the entry, or since the last call that it
-//!    noted, if that is earlier.
+//!    recorded, if that is earlier.
 //! 4. It does not end so before the longest lease has passed since the last call for which no short lease is known. A new
 //!    leader counts as if such a call had arrived when it was first observed to lead: it does not know those under its
 //!    predecessor.
@@ -44,7 +44,7 @@ pub struct ReaderCall {
 
 impl ReaderCall {
     fn is_short(&self) -> bool {
-        self.lease.is_some_and(|lease| lease <= limits::PEER_LEASE)
+        self.lease.is_some_and(|lease| lease <= limits::PEER_FABRIC_LEASE)
     }
 }
 
@@ -64,7 +64,7 @@ pub struct ReaderTimeout;
 
 /// The calls of one reader in one term.
 #[derive(Clone, Copy, Debug)]
-struct Noted {
+struct RecordedCall {
     /// Arrival of the last one.
     called: Duration,
     /// Arrival of the last one whose lease is not known to be short.
@@ -75,14 +75,14 @@ struct Noted {
 
 /// The calls of one term, by reader.
 #[derive(Debug, Default)]
-struct Notes {
+struct RecordedCalls {
     term: u64,
-    by_reader: BTreeMap<Digest128, Noted>,
+    by_reader: BTreeMap<Digest128, RecordedCall>,
 }
 
-impl Notes {
-    /// Forgets the notes of an earlier term. `None` for an earlier term than that of the notes.
-    fn of_term(&mut self, term: u64) -> Option<&mut BTreeMap<Digest128, Noted>> {
+impl RecordedCalls {
+    /// Forgets the calls of an earlier term. `None` for an earlier term than that of the calls.
+    fn of_term(&mut self, term: u64) -> Option<&mut BTreeMap<Digest128, RecordedCall>> {
         if self.term < term {
             *self = Self { term, by_reader: BTreeMap::new() };
         }
@@ -90,54 +90,54 @@ impl Notes {
     }
 }
 
-/// The calls of readers that this node noted as the leader.
+/// The calls of readers that this node recorded as the leader.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    notes: Mutex<Notes>,
+    calls: Mutex<RecordedCalls>,
     /// Changes with each acknowledgement.
     acknowledged: watch::Sender<()>,
 }
 
 impl Readers {
-    /// Notes a call that arrived at `now`, before the index is confirmed from which it is answered. False if it cannot be
-    /// noted: then it must not be answered.
-    fn note(&self, term: u64, call: &ReaderCall, now: Duration) -> bool {
-        let mut notes = self.notes.lock();
-        let Some(by_reader) = notes.of_term(term) else { return false };
+    /// Records a call that arrived at `now`, before the index is confirmed from which it is answered. False if it cannot be
+    /// recorded: then it must not be answered.
+    fn record(&self, term: u64, call: &ReaderCall, now: Duration) -> bool {
+        let mut calls = self.calls.lock();
+        let Some(by_reader) = calls.of_term(term) else { return false };
         if !by_reader.contains_key(&call.reader) && by_reader.len() >= limits::READERS_MAX {
-            // A removed reader counts as never noted: no lease of it is left.
-            by_reader.retain(|_, noted| now < noted.called + longest());
+            // A removed reader counts as never recorded: no lease of it is left.
+            by_reader.retain(|_, recorded| now < recorded.called + longest());
             if by_reader.len() >= limits::READERS_MAX {
                 return false;
             }
         }
-        let first = Noted { called: now, called_long: None, enforced: 0 };
-        let noted = by_reader.entry(call.reader).or_insert(first);
-        noted.called = noted.called.max(now);
+        let first = RecordedCall { called: now, called_long: None, enforced: 0 };
+        let recorded = by_reader.entry(call.reader).or_insert(first);
+        recorded.called = recorded.called.max(now);
         if !call.is_short() {
-            noted.called_long = noted.called_long.max(Some(now));
+            recorded.called_long = recorded.called_long.max(Some(now));
         }
         true
     }
 
-    /// Notes the index that a call states, unless it is greater than `confirmed`, which was confirmed after
+    /// Records the index that a call states, unless it is greater than `confirmed`, which was confirmed after
     /// the call had arrived: if the log lost its end, a statement about the lost part would count for later
     /// entries.
-    fn note_enforced(&self, term: u64, call: &ReaderCall, confirmed: u64) {
+    fn record_enforced(&self, term: u64, call: &ReaderCall, confirmed: u64) {
         if call.enforced > confirmed {
             return;
         }
-        let mut notes = self.notes.lock();
-        if let Some(noted) = notes.of_term(term).and_then(|by_reader| by_reader.get_mut(&call.reader))
-            && noted.enforced < call.enforced
+        let mut calls = self.calls.lock();
+        if let Some(recorded) = calls.of_term(term).and_then(|by_reader| by_reader.get_mut(&call.reader))
+            && recorded.enforced < call.enforced
         {
-            noted.enforced = call.enforced;
+            recorded.enforced = call.enforced;
             self.acknowledged.send_replace(());
         }
     }
 
-    fn noted(&self, term: u64, reader: Digest128) -> Option<Noted> {
-        self.notes.lock().of_term(term)?.get(&reader).copied()
+    fn recorded(&self, term: u64, reader: Digest128) -> Option<RecordedCall> {
+        self.calls.lock().of_term(term)?.get(&reader).copied()
     }
 }
 
@@ -153,13 +153,14 @@ struct ReaderWait {
 
 impl ReaderWait {
     /// The reason why it is over at `now`, or the rest of it without an acknowledgement.
-    fn check(&self, noted: Option<Noted>, now: Duration) -> Result<ReaderState, Duration> {
-        if noted.is_some_and(|noted| noted.enforced >= self.index) {
+    fn check(&self, recorded: Option<RecordedCall>, now: Duration) -> Result<ReaderState, Duration> {
+        if recorded.is_some_and(|recorded| recorded.enforced >= self.index) {
             return Ok(ReaderState::Enforced);
         }
-        let short = noted
-            .map_or(Duration::ZERO, |noted| noted.called.min(self.begun) + with_margin(limits::PEER_LEASE));
-        let called_long = noted.and_then(|noted| noted.called_long);
+        let short = recorded.map_or(Duration::ZERO, |recorded| {
+            recorded.called.min(self.begun) + with_margin(limits::PEER_FABRIC_LEASE)
+        });
+        let called_long = recorded.and_then(|recorded| recorded.called_long);
         let long = called_long.map_or(self.led_since, |called| called.max(self.led_since)) + longest();
         let remaining = short.max(long).saturating_sub(now);
         if remaining.is_zero() { Ok(ReaderState::Lapsed) } else { Err(remaining) }
@@ -167,11 +168,11 @@ impl ReaderWait {
 }
 
 fn with_margin(lease: Duration) -> Duration {
-    lease + lease / limits::SOURCE_LEASE_MARGIN_PARTS
+    lease + lease / limits::SOURCE_LEASE_MARGIN_DIVISOR
 }
 
 fn longest() -> Duration {
-    with_margin(limits::PEER_STALE_AFTER_MAX)
+    with_margin(limits::PEER_FABRIC_STALE_AFTER_MAX)
 }
 
 pub(in crate::cluster) fn call_to_proto(call: &ReaderCall) -> proto::ReaderCall {
@@ -194,22 +195,22 @@ fn id_from_proto(reader: &[u8]) -> Option<Digest128> {
 }
 
 impl<M: Machine> Handle<M> {
-    /// Notes the call of a reader, if this node leads. False if the call must not be answered.
-    pub(in crate::cluster) fn note_reader(&self, call: &ReaderCall) -> bool {
-        self.led_term().is_some_and(|term| self.readers.note(term, call, self.clock.boot()))
+    /// Records the call of a reader, if this node leads. False if the call must not be answered.
+    pub(in crate::cluster) fn record_reader(&self, call: &ReaderCall) -> bool {
+        self.led_term().is_some_and(|term| self.readers.record(term, call, self.clock.boot()))
     }
 
-    /// Notes the index that a call states, once an index is confirmed for the call.
-    pub(in crate::cluster) fn note_enforced(&self, call: &ReaderCall, confirmed: u64) {
+    /// Records the index that a call states, once an index is confirmed for the call.
+    pub(in crate::cluster) fn record_enforced(&self, call: &ReaderCall, confirmed: u64) {
         if let Some(term) = self.led_term() {
-            self.readers.note_enforced(term, call, confirmed);
+            self.readers.record_enforced(term, call, confirmed);
         }
     }
 
     /// The largest index that a reader has stated to enforce; `None` unless this node leads and knows one.
     pub(crate) fn reader_enforced(&self, reader: Digest128) -> Option<u64> {
-        let noted = self.readers.noted(self.led_term()?, reader)?;
-        Some(noted.enforced).filter(|enforced| *enforced > 0)
+        let recorded = self.readers.recorded(self.led_term()?, reader)?;
+        Some(recorded.enforced).filter(|enforced| *enforced > 0)
     }
 
     /// Waits until a reader can serve no request from before `index`, by its statement or because its leases are over;
@@ -244,11 +245,11 @@ impl<M: Machine> Handle<M> {
         let waited = async {
             self.until_applied_as_known(index).await;
             let term = self.led_term()?;
-            let (begun, led_since) = (self.clock.boot(), self.freshness.leads_since(term));
+            let (begun, led_since) = (self.clock.boot(), self.freshness.observe_leading(term));
             let wait = ReaderWait { index, begun, led_since };
             let mut acknowledged = self.readers.acknowledged.subscribe();
             while self.led_term() == Some(term) {
-                match wait.check(self.readers.noted(term, reader), self.clock.boot()) {
+                match wait.check(self.readers.recorded(term, reader), self.clock.boot()) {
                     Ok(state) => return Some(state),
                     Err(remaining) => {
                         tokio::select! {
@@ -309,7 +310,7 @@ impl<M: Machine> Handle<M> {
             // A deposed leader fails; a leader that hangs is replaced.
             let decided = tokio::select! {
                 decided = ask(leader, member) => decided,
-                () = self.until_not_led_by(leader) => None,
+                () = self.until_another_leader_than(leader) => None,
             };
             if let Some(decided) = decided {
                 return decided;

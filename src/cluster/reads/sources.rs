@@ -2,7 +2,7 @@
 //! may decide by a copy of data that another system changes. The state holds the copy; a source is an opaque id here.
 //! Four rules, all of which are needed:
 //!
-//! 1. The leader notes the time before it sends a call. When it has applied everything in the response, that time is its
+//! 1. The leader records the time before it sends a call. When it has applied everything in the response, that time is its
 //!    record. A leader forgets its records when its term ends.
 //! 2. An answer to `ReadIndex` names the records that the leader read before it confirmed the index, so the index covers
 //!    their imports.
@@ -132,7 +132,7 @@ impl Lease {
         }
         let length = self.named.length.min(own);
         let shorter_by = self.named.length.saturating_sub(length);
-        let margin = length / limits::SOURCE_LEASE_MARGIN_PARTS;
+        let margin = length / limits::SOURCE_LEASE_MARGIN_DIVISOR;
         (self.sent + self.named.remaining).saturating_sub(shorter_by + margin)
     }
 

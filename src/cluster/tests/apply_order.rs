@@ -90,7 +90,7 @@ async fn start_one() -> Running {
         heartbeat: Duration::from_millis(20),
         clock: clock.clone(),
         freshness: FreshnessMode::default(),
-        log_bytes_max: crate::limits::LOG_BYTES_MAX,
+        log_bytes_max: crate::limits::LOG_BYTES_MAX_DEFAULT,
         settings_digest: None,
         transport: None,
     };

@@ -1,7 +1,7 @@
 //! Tests of a whole node.
 
 mod apply_order;
-mod founding;
+mod creation;
 pub(crate) mod restarts;
 mod simulation;
 mod storage_suite;

@@ -78,7 +78,7 @@ async fn start_with(data: &Path, log_bytes_max: u64) -> Result<Running, Corrupt>
 }
 
 pub(crate) async fn start_in(data: &Path) -> Result<Running, Corrupt> {
-    start_with(data, crate::limits::LOG_BYTES_MAX).await
+    start_with(data, crate::limits::LOG_BYTES_MAX_DEFAULT).await
 }
 
 impl Running {
@@ -123,7 +123,7 @@ async fn write_history(data: &Path) -> (u64, StateHash) {
     hash
 }
 
-/// Regression: it founded a second cluster with the id of the one that it had joined.
+/// Regression: it created a second cluster with the id of the one that it had joined.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joined_node_without_a_listener_founds_no_cluster() {
     let directory = tempfile::tempdir().expect("directory");

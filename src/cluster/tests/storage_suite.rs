@@ -57,7 +57,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine<Nothing>, tempfile::TempDir
         let database = open_database(&data.path().join("raft")).expect("log");
         let database = Arc::new(database);
         let divergence = Divergence::open(Arc::clone(&database)).expect("readable");
-        let opened = open(database, crate::limits::LOG_BYTES_MAX, still_open.clone()).expect("log");
+        let opened = open(database, crate::limits::LOG_BYTES_MAX_DEFAULT, still_open.clone()).expect("log");
         self.0.lock().expect("writers").push(std::thread::spawn(opened.writer));
         let generations = Generations::new(data.path().join("state")).expect("state");
         let snapshots = data.path().join("snapshots");

@@ -12,7 +12,7 @@ fn tokens_of_a_peer_are_not_accepted_by_default() {
     let federation = config.federation.expect("federation");
     let ceiling = &federation.peers.by_name("eu").expect("eu").ceiling;
     assert!(ceiling.roles.is_empty() && ceiling.capabilities.is_empty() && ceiling.blast_radius.is_empty());
-    assert_eq!((ceiling.max_delegation_depth, ceiling.max_chain), (0, limits::PEER_CHAIN));
+    assert_eq!((ceiling.max_delegation_depth, ceiling.max_chain), (0, limits::PEER_FABRIC_CHAIN));
     assert_eq!(ceiling.max_blast_radius, None);
 }
 

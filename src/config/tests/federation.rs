@@ -54,7 +54,7 @@ fn peer_has_documented_defaults() {
     assert_eq!(federation.certificate, config.tls.expect("TLS").files.own);
     let id = "spiffe://eu.example.com/node/1".parse().expect("id");
     let found = federation.peers.by_id(&id).expect("a node");
-    assert_eq!((found.name.as_str(), found.stale_after), ("eu", limits::PEER_STALE_AFTER));
+    assert_eq!((found.name.as_str(), found.stale_after), ("eu", limits::PEER_FABRIC_STALE_AFTER));
     assert_eq!(found.max_entries, limits::FEDERATED_ENTRIES_MAX);
     assert_eq!((found.approve_incarnation, &found.disclose), (false, &Disclosure::Own));
     assert_eq!(found.endpoints[0].as_str(), "https://eu-1.example.com:8694/");

@@ -81,7 +81,7 @@ fn call_is_held_only_after_one_that_was_answered() {
         let mut engine = Engine::new(PEER.to_owned(), 1, Duration::from_secs(lease_secs), START);
         let waits = |engine: &mut Engine, hold: u64| {
             assert_eq!(engine.call(known()).request.hold_ms, hold);
-            assert_eq!(engine.patience(), Duration::from_millis(hold + answer));
+            assert_eq!(engine.response_timeout(), Duration::from_millis(hold + answer));
         };
         waits(&mut engine, 0);
         engine.succeeded(Outcome::NothingNew, Duration::ZERO);
@@ -104,7 +104,7 @@ fn response_without_news_is_not_imported_for_a_minute() {
         assert_eq!(since(&next), Some(format!("{HERE}-{through}")), "the position is remembered");
     }
     let call = engine.call(known());
-    let later = START + limits::PEER_POSITION_WRITE_INTERVAL;
+    let later = START + limits::PEER_FABRIC_POSITION_WRITE_INTERVAL;
     let import = imported(engine.answered(&call, &empty(&call, 160), true, later));
     assert_eq!((import.entries.len(), import.from, import.through), (0, 100, 160));
     // Another copy knows nothing of that position.
@@ -234,7 +234,7 @@ fn wait_after_failures_doubles_with_jitter() {
         let mut other = engine.clone();
         let (least, most) =
             (engine.failed(&Failure::Status(503), 0), other.failed(&Failure::Status(503), u64::MAX - 1));
-        assert!(least <= most && most <= limits::PEER_RETRY_MAX, "{failures}: {least:?} to {most:?}");
+        assert!(least <= most && most <= limits::PEER_FABRIC_RETRY_MAX, "{failures}: {least:?} to {most:?}");
         bounds.push(least * 2);
     }
     let doubled: Vec<_> = [200, 400, 800, 1600, 3200, 5000, 5000, 5000].map(Duration::from_millis).to_vec();
@@ -242,7 +242,7 @@ fn wait_after_failures_doubles_with_jitter() {
     engine.succeeded(Outcome::NothingNew, Duration::ZERO);
     assert_eq!(
         engine.failed(&Failure::Status(503), 0),
-        limits::PEER_RETRY_MIN / 2,
+        limits::PEER_FABRIC_RETRY_MIN / 2,
         "a success ends the series"
     );
 }
@@ -255,10 +255,10 @@ fn response_that_has_no_effect_costs_one_call_a_minute() {
     for failure in [Failure::Malformed(rule), Failure::OverQuota, Failure::RolledBack] {
         let mut engine = engine();
         for _ in 1..ENDPOINTS {
-            assert!(engine.failed(&failure, 0) < limits::PEER_RETRY_MAX, "{failure}");
+            assert!(engine.failed(&failure, 0) < limits::PEER_FABRIC_RETRY_MAX, "{failure}");
         }
         for _ in 0..2 {
-            assert_eq!(engine.failed(&failure, 0), limits::PEER_RETRY_LASTING, "{failure}");
+            assert_eq!(engine.failed(&failure, 0), limits::PEER_FABRIC_RETRY_LASTING, "{failure}");
         }
     }
 }
@@ -296,8 +296,8 @@ fn call_that_was_not_answered_requests_fewer_entries() {
 fn response_that_was_not_held_is_not_followed_at_once() {
     let mut engine = engine();
     let short = Duration::from_millis(3);
-    assert_eq!(engine.succeeded(Outcome::NothingNew, short), limits::PEER_RETRY_MIN);
-    assert_eq!(engine.succeeded(Outcome::Held, short), limits::PEER_RETRY_MAX);
+    assert_eq!(engine.succeeded(Outcome::NothingNew, short), limits::PEER_FABRIC_RETRY_MIN);
+    assert_eq!(engine.succeeded(Outcome::Held, short), limits::PEER_FABRIC_RETRY_MAX);
     assert_eq!(engine.succeeded(Outcome::NothingNew, limits::SYNC_HOLD_MAX), Duration::ZERO);
 }
 
@@ -321,11 +321,11 @@ fn import_without_entries_is_not_followed_at_once() {
     let with_entry = |answer: &mut Answer| answer.entries = vec![entry(110)];
     assert_eq!(pause_after(&mut engine, known(), with_entry, START), Duration::ZERO);
     let page = |answer: &mut Answer| answer.next = Some("p2".to_owned());
-    assert_eq!(pause_after(&mut engine, known(), page, START), limits::PEER_RETRY_MIN);
+    assert_eq!(pause_after(&mut engine, known(), page, START), limits::PEER_FABRIC_RETRY_MIN);
     let keys = |answer: &mut Answer| {
         (answer.keys, answer.entries) = (Some(new_keys()), vec![entry(110)]);
     };
-    assert_eq!(pause_after(&mut engine, known(), keys, START), limits::PEER_RETRY_MAX);
+    assert_eq!(pause_after(&mut engine, known(), keys, START), limits::PEER_FABRIC_RETRY_MAX);
     // The first copy has a first set of keys.
     assert_eq!(pause_after(&mut engine, Known::default(), keys, START), Duration::ZERO);
 }
@@ -333,7 +333,7 @@ fn import_without_entries_is_not_followed_at_once() {
 /// Regression: with a lease as short as the wait after a new set of keys, each change of the keys ended it.
 #[test]
 fn wait_after_new_keys_is_shorter_than_the_lease() {
-    for lease in [limits::PEER_STALE_AFTER_MIN, limits::PEER_LEASE] {
+    for lease in [limits::PEER_FABRIC_STALE_AFTER_MIN, limits::PEER_FABRIC_LEASE] {
         let mut engine = Engine::new(PEER.to_owned(), 1, lease, START);
         let keys = |answer: &mut Answer| {
             (answer.keys, answer.entries) = (Some(new_keys()), vec![entry(110)]);
@@ -346,7 +346,7 @@ fn wait_after_new_keys_is_shorter_than_the_lease() {
 /// Attack: a fresh incarnation, or a reset, in every response, whole or not.
 #[test]
 fn ledger_that_always_begins_anew_is_paced() {
-    let founded = |answer: &mut Answer| {
+    let created = |answer: &mut Answer| {
         (answer.incarnation, answer.is_reset, answer.entries) = (OTHER, true, vec![entry(1)]);
         (answer.keys, answer.next) = (Some(new_keys()), Some("p2".to_owned()));
     };
@@ -355,10 +355,10 @@ fn ledger_that_always_begins_anew_is_paced() {
     let anew = Known { keys_etag: String::new(), is_complete: false, ..known() };
     let mut engine = engine();
     assert_eq!(pause_after(&mut engine, Known::default(), again, START), Duration::ZERO, "the first copy");
-    assert_eq!(pause_after(&mut engine, anew.clone(), founded, START), Duration::ZERO, "once");
-    assert_eq!(pause_after(&mut engine, anew, founded, START), limits::PEER_RETRY_LASTING);
+    assert_eq!(pause_after(&mut engine, anew.clone(), created, START), Duration::ZERO, "once");
+    assert_eq!(pause_after(&mut engine, anew, created, START), limits::PEER_FABRIC_RETRY_LASTING);
     engine.failed(&Failure::Status(503), 0);
-    assert_eq!(pause_after(&mut engine, known(), again, START), limits::PEER_RETRY_LASTING);
-    let later = START + limits::PEER_RETRY_LASTING;
+    assert_eq!(pause_after(&mut engine, known(), again, START), limits::PEER_FABRIC_RETRY_LASTING);
+    let later = START + limits::PEER_FABRIC_RETRY_LASTING;
     assert_eq!(pause_after(&mut engine, known(), again, later), Duration::ZERO);
 }

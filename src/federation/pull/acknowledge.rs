@@ -69,8 +69,8 @@ impl Puller {
         else {
             return false;
         };
-        let (patience, most) = (limits::SYNC_RESPONSE_WAIT, limits::SYNC_RESPONSE_BYTES_MAX);
-        match client.post(endpoint, PATH, body.into(), patience, most).await {
+        let (response_timeout, most) = (limits::SYNC_RESPONSE_WAIT, limits::SYNC_RESPONSE_BYTES_MAX);
+        match client.post(endpoint, PATH, body.into(), response_timeout, most).await {
             Ok(response) if response.status == 200 => true,
             Ok(response) => {
                 tracing::debug!(peer = peer.name, status = response.status, "acknowledgement refused");

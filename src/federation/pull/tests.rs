@@ -246,7 +246,7 @@ async fn idle_peer_costs_no_log_entry() {
         assert!(!pair.take(&call, &answer).await, "{answer:?}");
     }
     assert_eq!(pair.reader.state.cluster().applied(), before);
-    pair.reader.clock.advance(limits::PEER_POSITION_WRITE_INTERVAL);
+    pair.reader.clock.advance(limits::PEER_FABRIC_POSITION_WRITE_INTERVAL);
     let (call, answer) = pair.ask(5000).await;
     assert!(pair.take(&call, &answer).await, "the position is written");
     let copy = pair.reader.state.peer_copy(ISSUER).expect("a row").expect("a copy");
@@ -325,7 +325,7 @@ async fn lease_that_is_honoured_is_short_on_every_node() {
         (true, None, minute, 5),
         (true, Some(2000), minute, 2),
         (true, Some(60_000), minute, 5),
-        (false, None, limits::PEER_LEASE, 5),
+        (false, None, limits::PEER_FABRIC_LEASE, 5),
         (false, Some(2000), minute, 60),
     ] {
         let (least, ended) = lease_ends(honours, named, own).await;

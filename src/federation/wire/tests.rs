@@ -284,7 +284,7 @@ fn key_set_is_read_and_any_other_key_refused() {
     ] {
         assert_eq!(read(&keys(bad.clone())).expect_err("a bad key").field, "keys.keys", "{bad:?}");
     }
-    let many: Vec<_> = vec![jwk("a"); limits::PEER_KEYS_MAX + 1];
+    let many: Vec<_> = vec![jwk("a"); limits::PEER_FABRIC_KEYS_MAX + 1];
     assert_eq!(read(&keys(many)).expect_err("too many").field, "keys.keys");
     let bad_etag = with("", &json!({"keys": {"etag": "", "keys": []}}));
     assert_eq!(read(&bad_etag).expect_err("no etag").field, "keys.etag");

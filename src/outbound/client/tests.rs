@@ -277,9 +277,9 @@ fn silent(limits: CallLimits) -> Client {
 
 #[tokio::test(start_paused = true)]
 async fn push_timeout_starts_with_its_permit() {
-    let patience = SHORT * 3 / 2;
+    let permit_wait = SHORT * 3 / 2;
     let client =
-        silent(CallLimits { push_timeout: SHORT, push_permit_wait: patience, ..CallLimits::default() });
+        silent(CallLimits { push_timeout: SHORT, push_permit_wait: permit_wait, ..CallLimits::default() });
     let count = 3 * limits::PUSHES_PER_CALLER_AND_HOST_MAX;
     let pushes = (0..count).map(|_| push(&client, "https://receiver.example/"));
     let outcomes = tokio::time::timeout(SHORT * 3, future::join_all(pushes)).await.expect("in time");

@@ -155,7 +155,7 @@ impl Machine for Replicated {
     const TABLES: &'static [&'static str] = tables::ALL;
     // Audit blocks take up to [`crate::limits::AUDIT_BYTES_MAX`], and a node must start within seconds. Revocations,
     // tools and audit heads are read once, by `rebuild`.
-    const TABLES_READ_LATER: &'static [&'static str] = &[
+    const TABLES_VERIFIED_ON_READ: &'static [&'static str] = &[
         AUDIT_BLOCK,
         AUDIT_CONTENT,
         AUDIT_HEAD,
@@ -407,7 +407,7 @@ fn bootstrap(tables: &mut Tables<'_>, time: EntryTime, command: &Bootstrap) -> R
     }
     let cluster_id = read_incarnation(&command.cluster_id)?.to_string();
     read_incarnation(&command.incarnation)?;
-    feature_levels::found(tables, command.feature_level)?;
+    feature_levels::set_initial(tables, command.feature_level)?;
     tables.put(META, CLUSTER_ID, command.cluster_id.to_vec());
     tables.put(META, INCARNATION, command.incarnation.to_vec());
     tables.put(META, BOOTSTRAPPED_AT, time.elapsed.millis().to_be_bytes().to_vec());

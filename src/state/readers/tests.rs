@@ -63,7 +63,7 @@ impl Awaiting {
 
     /// A call of the peer that honours the short lease, and states to enforce the ledger up to an index.
     async fn call(&self, enforced: u64) {
-        let call = ReaderCall { reader: US, lease: Some(limits::PEER_LEASE), enforced };
+        let call = ReaderCall { reader: US, lease: Some(limits::PEER_FABRIC_LEASE), enforced };
         self.state.current_for(call).await.expect("current");
     }
 

@@ -33,7 +33,7 @@ pub fn of_cluster(tables: &Tables<'_>) -> Result<u32, Corrupt> {
 }
 
 /// Sets the level of a new cluster.
-pub fn found(tables: &mut Tables<'_>, level: u32) -> Result<(), Corrupt> {
+pub fn set_initial(tables: &mut Tables<'_>, level: u32) -> Result<(), Corrupt> {
     check(level, &SUPPORTED)?;
     if level > 0 {
         tables.set_number(FEATURE_LEVEL, level.into());

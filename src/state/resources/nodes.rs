@@ -281,26 +281,26 @@ fn recorded(before: Option<&Node>, member: &MemberEntry, index: u64) -> Node {
     }
 }
 
-/// Deletes every node but the founder of a new cluster. Ids above its own are allocated again.
-pub fn found(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<(), Corrupt> {
+/// Deletes every node but the survivor of a new cluster. Ids above its own are allocated again.
+pub fn retain_only(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<(), Corrupt> {
     let mut nodes = read(tables)?;
-    let founder = nodes.remove(&node_id).filter(|node| node.stage() == NodeStage::Voter);
-    let founder = founder.ok_or_else(|| Corrupt::row("the founder of a restored cluster is no voter"))?;
+    let survivor = nodes.remove(&node_id).filter(|node| node.stage() == NodeStage::Voter);
+    let survivor = survivor.ok_or_else(|| Corrupt::row("the survivor of a restored cluster is no voter"))?;
     for other in nodes.into_keys() {
         delete(tables, other);
     }
     let (stage, wanted) = (NodeStage::Voter.into(), NodeRole::Voter.into());
-    let founder = Node {
+    let survivor = Node {
         node_id,
         stage,
         wanted,
-        address: founder.address,
-        disk_id: founder.disk_id,
+        address: survivor.address,
+        disk_id: survivor.disk_id,
         created_index: index,
         joined_index: index,
         ..Node::default()
     };
-    put(tables, &founder);
+    put(tables, &survivor);
     tables.set_number(LAST_NODE_ID, node_id);
     Ok(())
 }

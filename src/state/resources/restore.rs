@@ -1,5 +1,5 @@
 //! The restore of a backup, or of a lost cluster from one of its nodes: a new incarnation with an epoch floor, in a new
-//! cluster that one node founds.
+//! cluster that one node creates.
 //!
 //! The restored state lacks what was revoked after it was saved. Everything that was issued before is
 //! therefore refused, whether it was revoked or not, and no earlier key signs or verifies.
@@ -43,7 +43,7 @@ pub fn begin_incarnation(
     let before = tables.message::<FloorRow>(META, FLOOR)?.map_or(i64::MIN, |floor| floor.at_millis);
     let floor = FloorRow { index, at_millis: time.latest.millis().max(before) };
     tables.put(META, FLOOR, floor.encode_to_vec());
-    nodes::found(tables, command.node_id, index)?;
+    nodes::retain_only(tables, command.node_id, index)?;
     signing_keys::delete_all(tables)?;
     encryption_keys::delete_all(tables);
     // Their outcomes name agents, keys and nodes that are gone.

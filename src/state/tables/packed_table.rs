@@ -27,7 +27,7 @@ const SHARED_BYTES: usize = 16;
 /// Overhead of a recent row: its slot in a B-tree node.
 const RECENT_BYTES: usize = 48;
 /// Maximum share of the recent rows in the memory of a table: one of eight parts.
-const RECENT_PART: usize = 8;
+const RECENT_DIVISOR: usize = 8;
 
 /// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl PackedTable {
     /// An empty table of up to `bytes_max` bytes of memory.
     #[must_use]
     pub fn new(packing: Packing, bytes_max: usize) -> Self {
-        let recent_bytes_max = limits::ROWS_UNPACKED_BYTES_MAX.min(bytes_max / RECENT_PART);
+        let recent_bytes_max = limits::ROWS_UNPACKED_BYTES_MAX.min(bytes_max / RECENT_DIVISOR);
         let bytes_max = bytes_max - recent_bytes_max;
         Self { packing, bytes_max, recent_bytes_max, spans: RwLock::default(), writer: Mutex::default() }
     }

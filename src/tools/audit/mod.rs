@@ -258,7 +258,7 @@ impl Audit {
         if shipper.has_completed_after(begun) {
             return Ok(());
         }
-        shipper.rest().await;
+        shipper.until_next_shipment().await;
         let shipment = self.shipments.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         shipper.ship(&self.state, shipment).await
     }

@@ -43,11 +43,11 @@ pub struct Shipper {
     /// Notes of entries about the audit itself that are still to be written.
     notes: Vec<String>,
     /// The last segment that such an entry is about.
-    noted: u64,
+    reported: u64,
     /// Failed attempts to read the segment after `done`.
     unread: u32,
     /// Elapses when reads may ship again.
-    rest: Option<Pin<Box<Sleep>>>,
+    next_shipment: Option<Pin<Box<Sleep>>>,
 }
 
 impl Shipper {
@@ -68,9 +68,9 @@ impl Shipper {
             done,
             completed: 0,
             notes: Vec::new(),
-            noted: 0,
+            reported: 0,
             unread: 0,
-            rest: None,
+            next_shipment: None,
         }
     }
 
@@ -92,29 +92,29 @@ impl Shipper {
     /// [`ShipError`]; unshipped segments stay.
     pub async fn ship(&mut self, state: &State, shipment: u64) -> Result<(), ShipError> {
         let shipped = self.ship_all(state).await;
-        self.rest = Some(Box::pin(tokio::time::sleep(limits::AUDIT_SHIP_INTERVAL)));
+        self.next_shipment = Some(Box::pin(tokio::time::sleep(limits::AUDIT_SHIP_INTERVAL)));
         shipped?;
         self.completed = shipment;
         Ok(())
     }
 
     /// Waits until [`limits::AUDIT_SHIP_INTERVAL`] after the last shipment.
-    pub async fn rest(&mut self) {
-        if let Some(rest) = &mut self.rest {
-            rest.await;
+    pub async fn until_next_shipment(&mut self) {
+        if let Some(pause) = &mut self.next_shipment {
+            pause.await;
         }
     }
 
     async fn ship_all(&mut self, state: &State) -> Result<(), ShipError> {
         while let Some(notes) = self.notes.last() {
             let notes = notes.clone();
-            self.ask(|done| Job::Note(notes, done)).await?;
+            self.request(|done| Job::Note(notes, done)).await?;
             self.notes.pop();
         }
         if self.backlog.is_empty() {
             return Ok(());
         }
-        let sealed = self.ask(Job::Seal).await?;
+        let sealed = self.request(Job::Seal).await?;
         while self.done < sealed {
             let shipped = self.ship_one(state, self.done.saturating_add(1)).await;
             self.metrics.audit_block(if shipped.is_ok() { "shipped" } else { "failed" });
@@ -123,7 +123,7 @@ impl Shipper {
         Ok(())
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(super::writer::Done<T>) -> Job) -> Result<T, ShipError> {
+    async fn request<T>(&self, job: impl FnOnce(super::writer::Done<T>) -> Job) -> Result<T, ShipError> {
         let (done, answer) = oneshot::channel();
         self.queue.send(job(done)).await.map_err(|_| ShipError::Stopping)?;
         answer.await.map_err(|_| ShipError::Stopping)?.map_err(ShipError::Unsealed)
@@ -132,8 +132,8 @@ impl Shipper {
     async fn ship_one(&mut self, state: &State, segment: u64) -> Result<(), ShipError> {
         let last = state.last_audit_block()?;
         // Otherwise the blocks were applied before, but the reply was lost.
-        let is_kept = last.segment >= segment || self.append(state, segment, last).await?;
-        if is_kept { self.directory.remove(segment) } else { self.directory.set_aside(segment) }?;
+        let is_in_log = last.segment >= segment || self.append(state, segment, last).await?;
+        if is_in_log { self.directory.remove(segment) } else { self.directory.set_aside(segment) }?;
         self.backlog.remove(segment);
         (self.done, self.unread) = (segment, 0);
         // If this fails, heads are retained a little longer.
@@ -141,13 +141,13 @@ impl Shipper {
         Ok(())
     }
 
-    /// Appends the blocks of a segment; returns whether they have its entries. An unreadable segment has none.
+    /// Appends the blocks of a segment; returns whether the segment could be read. An unreadable one has no blocks.
     async fn append(&mut self, state: &State, segment: u64, last: LastAuditBlock) -> Result<bool, ShipError> {
         let contents = self.read(segment)?;
-        let is_kept = contents.is_some();
+        let is_readable = contents.is_some();
         let contents = contents.unwrap_or_default();
         let lost = match contents.corrupt_bytes {
-            _ if !is_kept => {
+            _ if !is_readable => {
                 format!(
                     "audit journal segment {segment} of this node cannot be read; it was set aside; its entries are missing"
                 )
@@ -160,14 +160,14 @@ impl Shipper {
             }
         };
         // The note is in the journal before the segment is removed.
-        if !lost.is_empty() && self.noted < segment {
+        if !lost.is_empty() && self.reported < segment {
             tracing::error!(notes = lost, "audit entries lost");
-            self.ask(|done| Job::Note(lost, done)).await?;
-            self.noted = segment;
+            self.request(|done| Job::Note(lost, done)).await?;
+            self.reported = segment;
         }
         let blocks = blocks(contents.records, state.cluster().node_id(), last).await?;
         state.append_audit_blocks(segment, blocks).await?;
-        Ok(is_kept)
+        Ok(is_readable)
     }
 
     /// Reads the next segment; `None` after [`limits::AUDIT_READ_ATTEMPTS_MAX`] failures, so that it does not hold up the

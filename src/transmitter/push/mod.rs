@@ -119,10 +119,10 @@ impl PushWorkers {
         let shared = self.shared();
         let cluster = shared.state.cluster();
         loop {
-            cluster.until_leads(true).await;
+            cluster.until_this_node_leads().await;
             // Dropping the dispatcher aborts everything that it started.
             tokio::select! {
-                () = cluster.until_leads(false) => {}
+                () = cluster.until_this_node_does_not_lead() => {}
                 () = Dispatcher::new(Arc::clone(&shared), seed).run() => {}
             }
             shared.metrics.set_stream_backlog(0, 0);

@@ -337,7 +337,7 @@ impl Worker {
         };
         match response {
             PushResponse::Delivered { as_specified } => {
-                self.note_conformance(as_specified);
+                self.warn_if_nonconforming(as_specified);
                 self.succeeded();
                 self.uncommitted.delivered(id);
                 self.window.accepted(id);
@@ -462,7 +462,7 @@ impl Worker {
     }
 
     /// Logs once that a receiver deviates from RFC 8935 §2.2.
-    fn note_conformance(&mut self, as_specified: bool) {
+    fn warn_if_nonconforming(&mut self, as_specified: bool) {
         if !as_specified && !self.is_nonconforming {
             tracing::warn!(
                 stream_id = self.stream_id(),

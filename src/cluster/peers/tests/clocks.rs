@@ -117,7 +117,9 @@ async fn revocation_under_a_slow_leader_covers_all_tokens() {
     assert!(off < limits::CLOCK_AGREEMENT_OFFSET_MAX, "log time follows the two that agree: {off:?}");
     three.until_is(slow, FarApart).await;
     three.until_is(followers[0], Good).await;
-    timeout(LONG, three.handle(slow).until_leads(false)).await.expect("a node with a correct clock leads");
+    timeout(LONG, three.handle(slow).until_this_node_does_not_lead())
+        .await
+        .expect("a node with a correct clock leads");
     three.shift(&[slow], HOUR + HOUR + 10_000);
     three.until_is(slow, Good).await;
     three.stop().await;

@@ -23,7 +23,7 @@ async fn diverge(wrong: &Checked, leader: &Node<Checked>, nodes: &Nodes) -> (u64
     for (node, _) in nodes {
         timeout(LONG, node.handle.until_applied(last)).await.expect("applied");
     }
-    leader.handle.hash_checkpoints().borrow().expect("a checkpoint")
+    leader.handle.comparable_hashes().borrow().expect("a checkpoint")
 }
 
 /// Proposes the leader's hash. It may never be answered.
@@ -375,13 +375,13 @@ async fn snapshot_is_refused_during_a_dispute() {
 
 /// The third is lost, so no vote decides. The follower's log has the leader's hash, and its state another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tie_is_ended_by_founding_from_the_chosen_node() {
+async fn tie_is_ended_by_a_new_cluster_of_the_chosen_node() {
     let site = Site::new(3);
     let (leader, (chosen, flag), _) = two_of_three(&site).await;
     let index = dispute(&leader, &chosen, &flag).await;
     let id = chosen.handle.node_id();
     stop_all(vec![leader, chosen]).await;
-    let found = async |accept_dispute: bool| {
+    let create = async |accept_dispute: bool| {
         let new = NewCluster {
             cluster_id: rand(),
             address: None,
@@ -391,15 +391,15 @@ async fn tie_is_ended_by_founding_from_the_chosen_node() {
             drawn_proposer_id: ProposerId::from_bytes(rand()),
         };
         let stopped = StoppedNode::open(&site.data(id), id, rand()).expect("opens");
-        stopped.found(&Arc::new(Checked::default()), new, &Clock::system(), false, || Ok(())).await
+        stopped.create(&Arc::new(Checked::default()), new, &Clock::system(), false, || Ok(())).await
     };
-    let refused = found(false).await.expect_err("in dispute").to_string();
+    let refused = create(false).await.expect_err("in dispute").to_string();
     assert!(refused.contains(&format!("log index {index}")), "{refused}");
     // As if the dispute had not been stored: the entry with the hash opens it.
     write_dispute(&site, id, &[]);
-    let refused = found(false).await.expect_err("in dispute").to_string();
+    let refused = create(false).await.expect_err("in dispute").to_string();
     assert!(refused.contains(&format!("log index {index}")), "{refused}");
-    found(true).await.expect("founded");
+    create(true).await.expect("created");
     let alone = site.node_with(id, &site.members, Checked::default()).await;
     alone.recovered().await;
     timeout(LONG, alone.handle.fresh()).await.expect("decided").expect("a lease");

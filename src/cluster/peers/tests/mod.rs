@@ -103,7 +103,7 @@ impl Site {
             ca,
             members: InitialMembers::new(),
             freshness: FreshnessMode::Lease,
-            log_bytes_max: limits::LOG_BYTES_MAX,
+            log_bytes_max: limits::LOG_BYTES_MAX_DEFAULT,
             identities: NodeIdentities::new(TRUST_DOMAIN.parse().expect("trust domain")),
             listeners: BTreeMap::new(),
         };

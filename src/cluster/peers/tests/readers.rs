@@ -9,7 +9,7 @@ use crate::id::Digest128;
 const READER: Digest128 = Digest128::from_bytes([7; 16]);
 /// Longer than every lease.
 const LONGEST: Duration = Duration::from_secs(320);
-const SHORT: ReaderCall = ReaderCall { reader: READER, lease: Some(limits::PEER_LEASE), enforced: 0 };
+const SHORT: ReaderCall = ReaderCall { reader: READER, lease: Some(limits::PEER_FABRIC_LEASE), enforced: 0 };
 
 async fn three(clock: &Clock) -> (Site, Vec<Node>) {
     let (site, nodes) = three_by(clock).await;
@@ -92,7 +92,7 @@ async fn new_leader_waits_until_the_reader_repeats_itself() {
     assert_eq!(old.reader_barrier(index).await, Ok(ReaderState::Enforced));
     assert!(old.handle.transfer_leadership().await);
     for node in &nodes {
-        let led_by_another = node.handle.until_not_led_by(old.handle.node_id());
+        let led_by_another = node.handle.until_another_leader_than(old.handle.node_id());
         timeout(LONG, led_by_another).await.expect("another leads");
     }
     let new = leader(&nodes);

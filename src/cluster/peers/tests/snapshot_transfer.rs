@@ -425,7 +425,7 @@ async fn snapshot_without_space_for_it_is_refused() {
     let caller = site.caller(&format!("node/{from}"), (from, disk), cluster_id);
     let client = site.client_of(&caller, away, Some(back.disk_id()));
     // The reserve, which the log needs while the snapshot arrives.
-    back.pretend(limits::DISK_LOW_BYTES_MAX / limits::DISK_RESERVE_PART);
+    back.pretend(limits::DISK_LOW_BYTES_MAX / limits::DISK_RESERVE_DIVISOR);
     let refused =
         send(&client, &vote, &sent.meta, directory, || ()).await.expect("read").expect_err("no space");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");

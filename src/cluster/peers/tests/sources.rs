@@ -73,7 +73,7 @@ async fn new_leader_names_no_lease_before_it_calls() {
     let late = old.handle.begin_source_call().expect("it leads");
     assert!(old.handle.transfer_leadership().await);
     for node in &nodes {
-        let led_by_another = node.handle.until_not_led_by(old.handle.node_id());
+        let led_by_another = node.handle.until_another_leader_than(old.handle.node_id());
         timeout(LONG, led_by_another).await.expect("another leads");
         node.source_lease().await.expect("the lease goes on");
     }

@@ -125,7 +125,7 @@ async fn leader_with_a_hanging_disk_is_replaced() {
     drop(held);
     hung.watch_until(disk_watch::DiskState::Answers).await;
     timeout(LONG, hung.handle.until_applied(written)).await.expect("it catches up");
-    timeout(LONG, hung.handle.until_leads(false)).await.expect("it follows");
+    timeout(LONG, hung.handle.until_this_node_does_not_lead()).await.expect("it follows");
     hung.handle.fresh().await.expect("a lease again");
 
     let held = disk.hold.lock().await;

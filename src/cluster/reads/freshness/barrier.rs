@@ -31,8 +31,8 @@ pub struct Acknowledgements {
 pub struct BarrierTimeout;
 
 impl Freshness {
-    /// When this node was first observed as leader of `term`.
-    pub(crate) fn leads_since(&self, term: u64) -> Duration {
+    /// When this node was first observed as leader of `term`; the first call records it.
+    pub(crate) fn observe_leading(&self, term: u64) -> Duration {
         let now = self.clock.boot();
         let mut leads = self.leads.lock();
         match *leads {
@@ -157,7 +157,7 @@ impl<M: Machine> Handle<M> {
     /// Progress of the other nodes that may hold a lease; `None` unless this node leads.
     fn others(&self) -> Option<OtherMembers> {
         let term = self.led_term()?;
-        let led_since = self.freshness.leads_since(term);
+        let led_since = self.freshness.observe_leading(term);
         let known = self.known_members();
         let led_since = (!known.was_always_alone(self.node_id)).then_some(led_since);
         let mut ids: BTreeSet<u64> = known.all().into_keys().collect();

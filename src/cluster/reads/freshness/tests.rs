@@ -425,8 +425,8 @@ async fn unapplied_entry_is_not_acknowledged() {
 #[test]
 fn leader_leads_since_its_term_was_first_observed() {
     let (freshness, clock) = freshness();
-    let first = freshness.leads_since(3);
+    let first = freshness.observe_leading(3);
     clock.advance(MILLISECOND);
-    assert_eq!(freshness.leads_since(3), first);
-    assert_eq!(freshness.leads_since(5), first + MILLISECOND);
+    assert_eq!(freshness.observe_leading(3), first);
+    assert_eq!(freshness.observe_leading(5), first + MILLISECOND);
 }

@@ -211,7 +211,7 @@ impl SimNode {
     async fn answer_index(&self) -> Option<u64> {
         let confirmed = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
         if let Some(term) = self.led_term() {
-            self.freshness.leads_since(term);
+            self.freshness.observe_leading(term);
         }
         Some(confirmed.read_log_id().index())
     }
@@ -250,7 +250,7 @@ impl SimNode {
 
     /// `Handle::others`.
     fn others(&self) -> Option<OtherMembers> {
-        let led_since = Some(self.freshness.leads_since(self.led_term()?));
+        let led_since = Some(self.freshness.observe_leading(self.led_term()?));
         let mut ids = self.voters.clone();
         ids.extend(self.progress.lease_holders(self.clock.boot()));
         ids.remove(&self.life.node);

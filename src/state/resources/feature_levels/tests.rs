@@ -118,12 +118,12 @@ fn raise_beyond_this_program_stops_the_node() {
         assert!(stopped.contains(&expected) && stopped.contains("this version is too old"), "{stopped}");
         let id = Bytes::from_static(&[7; 16]);
         let bootstrap = Bootstrap { cluster_id: id.clone(), incarnation: id, feature_level: level };
-        let founded = crate::state::testing::batch(
+        let created = crate::state::testing::batch(
             crate::cluster::Stamp::default(),
             vec![encode(Command::Bootstrap(bootstrap))],
         );
         let empty = StateHarness::default();
-        assert!(empty.machine.apply(&empty.rows, &founded, 1).is_err());
+        assert!(empty.machine.apply(&empty.rows, &created, 1).is_err());
     }
 }
 

@@ -79,8 +79,8 @@ fn token_from_before_a_deletion_never_counts_again() {
     assert_eq!(relying.token(9, &[]), PeerVerdict::Revoked);
     // Another incarnation has indexes of its own, and replaces the deleted one.
     assert_eq!(relying.set(PeerAct::Forget), DONE);
-    let founded = ImportLedger { incarnation: Bytes::from_static(&[2; 16]), ..again(11) };
-    assert_eq!(relying.import(founded), DONE);
+    let created = ImportLedger { incarnation: Bytes::from_static(&[2; 16]), ..again(11) };
+    assert_eq!(relying.import(created), DONE);
     assert_eq!(
         (relying.token_of(2, 1, &[]), relying.token(99, &[])),
         (PeerVerdict::Clear, PeerVerdict::Revoked)

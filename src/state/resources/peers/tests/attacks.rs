@@ -265,18 +265,18 @@ fn peer_over_its_quota_changes_nothing_until_there_is_room() {
 #[test]
 fn entries_of_deleted_copies_count_towards_the_quota() {
     let mut relying = Relying::new();
-    let founded = |number: u8| {
+    let created = |number: u8| {
         let generation = u64::from(number) - 1;
         of(number, ImportLedger { generation, entries_max: 3, ..first(10, vec![revoked(5, 1)]) })
     };
     for number in 1..=3 {
-        assert_eq!(relying.import(founded(number)), DONE);
+        assert_eq!(relying.import(created(number)), DONE);
     }
-    relying.refuses(founded(4), Refusal::PeerOverQuota);
+    relying.refuses(created(4), Refusal::PeerOverQuota);
     assert_eq!((relying.copy().entries, relying.federated()), (1, 3));
     relying.wait(limits::FEDERATED_RETENTION.saturating_add(Duration::from_secs(1)));
     assert_eq!((relying.row().expiring, relying.federated()), (0, 0));
-    assert_eq!(relying.import(founded(4)), DONE);
+    assert_eq!(relying.import(created(4)), DONE);
 }
 
 #[test]

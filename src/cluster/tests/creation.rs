@@ -27,18 +27,18 @@ fn new_cluster() -> NewCluster {
     }
 }
 
-async fn found(data: &Path, may_be_ahead: bool) -> Result<u64, Corrupt> {
-    found_with(data, new_cluster(), may_be_ahead, || Ok(())).await
+async fn create(data: &Path, may_be_ahead: bool) -> Result<u64, Corrupt> {
+    create_with(data, new_cluster(), may_be_ahead, || Ok(())).await
 }
 
-async fn found_with(
+async fn create_with(
     data: &Path,
     new: NewCluster,
     may_be_ahead: bool,
     begin: impl FnOnce() -> io::Result<()>,
 ) -> Result<u64, Corrupt> {
     let stopped = StoppedNode::open(data, 1, [7; 16])?;
-    stopped.found(&Arc::new(Rows), new, &Clock::system(), may_be_ahead, begin).await
+    stopped.create(&Arc::new(Rows), new, &Clock::system(), may_be_ahead, begin).await
 }
 
 /// A stopped node that has applied some entries, of which some are purged. Returns the last index.
@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Starts the node and writes: it leads the new cluster alone, after every earlier entry.
-async fn assert_founded(data: &Path, last: u64) {
+async fn assert_created(data: &Path, last: u64) {
     let node = start_in(data).await.expect("starts");
     assert_eq!(node.handle.cluster_id(), Some(OTHER_CLUSTER));
     let members = node.handle.known_members();
@@ -96,19 +96,19 @@ async fn assert_founded(data: &Path, last: u64) {
 
 /// An entry that no quorum is known to have may have been acknowledged by a leader that is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_entry_of_the_log_is_applied_before_the_founding() {
+async fn every_entry_of_the_log_is_applied_before_the_creation() {
     let data = tempfile::tempdir().expect("directory");
     let last = stopped_node(data.path()).await;
     append(data.path(), 1, last + 1);
     append(data.path(), 1, last + 2);
-    assert_eq!(found(data.path(), false).await.expect("founded"), last + 4);
+    assert_eq!(create(data.path(), false).await.expect("created"), last + 4);
     let node = start_in(data.path()).await.expect("starts");
     assert!(has_row(&node, last + 1, 100) && has_row(&node, last + 2, 100));
     node.stop().await;
-    assert_founded(data.path(), last + 4).await;
+    assert_created(data.path(), last + 4).await;
     // The new cluster may be lost too.
-    let again = found(data.path(), false).await.expect("founded again");
-    assert_founded(data.path(), again).await;
+    let again = create(data.path(), false).await.expect("created again");
+    assert_created(data.path(), again).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,10 +116,10 @@ async fn failure_before_the_mark_leaves_the_old_cluster() {
     let data = tempfile::tempdir().expect("directory");
     let last = stopped_node(data.path()).await;
     let refused = NewCluster { reply: Bytes::from_static(b"x"), ..new_cluster() };
-    let failed = found_with(data.path(), refused, false, || Ok(())).await.expect_err("refused").to_string();
+    let failed = create_with(data.path(), refused, false, || Ok(())).await.expect_err("refused").to_string();
     assert!(failed.contains("the new incarnation was refused"), "{failed}");
     let full = || Err(io::Error::other("disk full"));
-    found_with(data.path(), new_cluster(), false, full).await.expect_err("no mark");
+    create_with(data.path(), new_cluster(), false, full).await.expect_err("no mark");
     let node = start_in(data.path()).await.expect("starts");
     assert_eq!(node.handle.cluster_id(), Some(CLUSTER));
     assert!(!has_row(&node, last + 2, 200));
@@ -128,25 +128,25 @@ async fn failure_before_the_mark_leaves_the_old_cluster() {
 
 /// The state is switched, and the log is still that of the old cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn founding_is_repeated_after_an_interruption() {
+async fn creation_is_repeated_after_an_interruption() {
     let (data, done) = (tempfile::tempdir().expect("directory"), tempfile::tempdir().expect("directory"));
     let last = stopped_node(data.path()).await;
     copy(data.path(), done.path());
-    assert_eq!(found(done.path(), false).await.expect("founded"), last + 2);
+    assert_eq!(create(done.path(), false).await.expect("created"), last + 2);
     fs::remove_dir_all(data.path().join("state")).expect("removed");
     copy(&done.path().join("state"), &data.path().join("state"));
-    let refused = found(data.path(), false).await.expect_err("not marked").to_string();
+    let refused = create(data.path(), false).await.expect_err("not marked").to_string();
     assert!(refused.contains("the state is ahead of the log"), "{refused}");
     assert!(start_in(data.path()).await.is_err(), "it is no node of either cluster");
     let remains = StoppedNode::open(data.path(), 1, [7; 16]).expect("opens").remains::<Rows>();
     // Regression: the last log id was that of the entries which the interrupted attempt invented.
     assert_eq!(remains.expect("reads").last, Some(format!("T1-N1.{last}")));
-    let again = found(data.path(), true).await.expect("repeated");
+    let again = create(data.path(), true).await.expect("repeated");
     assert_eq!(again, last + 4);
-    assert_founded(data.path(), again).await;
+    assert_created(data.path(), again).await;
     // Both are switched, and only the mark was left.
-    let again = found(done.path(), true).await.expect("repeated");
-    assert_founded(done.path(), again).await;
+    let again = create(done.path(), true).await.expect("repeated");
+    assert_created(done.path(), again).await;
 }
 
 /// One against one, and the third is lost: only an operator can tell which state is right.
@@ -162,15 +162,15 @@ async fn state_in_dispute_founds_by_decision_only() {
         stopped.remains::<Rows>().expect("reads").disputed
     };
     assert_eq!(disputed(), Some(10));
-    let refused = found(data.path(), false).await.expect_err("in dispute").to_string();
+    let refused = create(data.path(), false).await.expect_err("in dispute").to_string();
     assert!(refused.contains("log index 10") && refused.contains("--accept-dispute"), "{refused}");
     let decided = || NewCluster { accept_dispute: true, ..new_cluster() };
     let full = || Err(io::Error::other("disk full"));
-    found_with(data.path(), decided(), false, full).await.expect_err("no mark");
-    assert_eq!(disputed(), Some(10), "nothing is decided before the new cluster is founded");
-    let end = found_with(data.path(), decided(), false, || Ok(())).await.expect("founded");
+    create_with(data.path(), decided(), false, full).await.expect_err("no mark");
+    assert_eq!(disputed(), Some(10), "nothing is decided before the new cluster is created");
+    let end = create_with(data.path(), decided(), false, || Ok(())).await.expect("created");
     assert_eq!((end, disputed()), (last + 2, None));
-    assert_founded(data.path(), end).await;
+    assert_created(data.path(), end).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,11 +178,11 @@ async fn state_that_lacks_purged_entries_is_refused() {
     let data = tempfile::tempdir().expect("directory");
     stopped_node(data.path()).await;
     fs::remove_dir_all(data.path().join("state")).expect("lose the state");
-    let refused = found(data.path(), false).await.expect_err("refused").to_string();
+    let refused = create(data.path(), false).await.expect_err("refused").to_string();
     assert!(refused.contains("start the node once"), "{refused}");
     start_in(data.path()).await.expect("installs its snapshot").stop().await;
-    let last = found(data.path(), false).await.expect("founded");
-    assert_founded(data.path(), last).await;
+    let last = create(data.path(), false).await.expect("created");
+    assert_created(data.path(), last).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -214,7 +214,7 @@ async fn remains_name_members_that_had_more() {
     in_the_log(data.path(), |log| log::write_meta(log, log::REFUSED, b"rolled back").expect("written"));
     assert_eq!(remains().expect("reads").rejected.as_deref(), Some("rolled back"));
     // The new cluster knows nothing of them.
-    found(data.path(), false).await.expect("founded");
+    create(data.path(), false).await.expect("created");
     let after = remains().expect("reads");
     assert_eq!((after.ahead, after.rejected), (vec![], None));
 }
