@@ -197,7 +197,8 @@ disk-full: build ## three nodes on small loop-mounted file systems that run full
 # The version of the provider, and its place in a mirror of Terraform's plugins.
 PROVIDER_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' provider/Cargo.toml)
 PROVIDER_MIRROR = $(CARGO_TARGET_DIR)/dist/terraform
-PROVIDER_PLACE = $(PROVIDER_MIRROR)/registry.example/fabric/svc/$(PROVIDER_VERSION)/linux_amd64
+PROVIDER_PLATFORM = linux_$(subst aarch64,arm64,$(subst x86_64,amd64,$(shell uname -m)))
+PROVIDER_PLACE = $(PROVIDER_MIRROR)/registry.example/fabric/svc/$(PROVIDER_VERSION)/$(PROVIDER_PLATFORM)
 
 .PHONY: provider
 provider: build ## lay out the Terraform provider as a mirror from which terraform init installs it
@@ -210,7 +211,7 @@ provider: build ## lay out the Terraform provider as a mirror from which terrafo
 .PHONY: provider-mirror
 provider-mirror: build ## write the Terraform provider as a network mirror, which any web server with HTTPS serves
 	@scripts/provider_mirror.py --program "$$CARGO_TARGET_DIR/release/terraform-provider-svc" \
-		--version "$(PROVIDER_VERSION)" --platform linux_amd64 "$(CARGO_TARGET_DIR)/dist/terraform-network"
+		--version "$(PROVIDER_VERSION)" --platform $(PROVIDER_PLATFORM) "$(CARGO_TARGET_DIR)/dist/terraform-network"
 
 .PHONY: terraform
 terraform: provider provider-mirror ## run the real Terraform, if it is on PATH, with the provider against three nodes (2 minutes)

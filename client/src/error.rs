@@ -127,6 +127,18 @@ impl Error {
         ) || self.status() == Some(503)
     }
 
+    /// This error of a node or the `earlier` one of another, whichever says more about the outcome: a node that responded 503
+    /// may have carried out the request, one that cannot be reached has not.
+    pub(crate) fn or_of_another(self, earlier: Option<Self>) -> Self {
+        let weight = |error: &Self| match error {
+            Self::Refused(_) => 3,
+            Self::Interrupted(_) | Self::TimedOut(_) => 2,
+            Self::Unreachable { .. } => 1,
+            _ => 0,
+        };
+        earlier.filter(|earlier| weight(earlier) > weight(&self)).unwrap_or(self)
+    }
+
     /// Whether the request was certainly not carried out.
     pub(crate) fn is_before_request(&self) -> bool {
         matches!(self, Self::Handshake { .. } | Self::Unreachable { .. })

@@ -100,7 +100,7 @@ impl NodeClient {
     /// Sends a request.
     ///
     /// # Errors
-    /// [`Error::Refused`], or the error of the last endpoint that was tried.
+    /// [`Error::Refused`], or that error among those of the endpoints that says most about the outcome.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, Error> {
         self.with_failover(request.may_be_repeated(), |server| self.send_to(server, request)).await
     }
@@ -112,6 +112,7 @@ impl NodeClient {
     {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut tried = 0;
+        let mut earlier: Option<Error> = None;
         loop {
             let at = (first + tried) % self.endpoints.len();
             let outcome = call(self.endpoints[at].clone()).await;
@@ -120,12 +121,13 @@ impl NodeClient {
                 Err(error)
                     if tried < self.endpoints.len()
                         && error.is_of_node()
-                        && (is_repeatable || error.is_before_request()) => {}
+                        && (is_repeatable || error.is_before_request()) =>
+                {
+                    earlier = Some(error.or_of_another(earlier));
+                }
+                Err(error) if error.is_of_node() => return Err(error.or_of_another(earlier)),
                 outcome => {
-                    let is_lost = outcome.as_ref().is_err_and(Error::is_of_node);
-                    if !is_lost {
-                        self.preferred.store(at, Ordering::Relaxed);
-                    }
+                    self.preferred.store(at, Ordering::Relaxed);
                     return outcome;
                 }
             }

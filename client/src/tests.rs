@@ -439,6 +439,31 @@ async fn a_request_fails_over_and_stays_with_the_node_that_responds() {
 }
 
 #[tokio::test]
+async fn error_that_says_most_about_the_outcome_is_returned() {
+    let closed = || async {
+        let unused = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        format!("http://{}", unused.local_addr().expect("address"))
+    };
+    let page = MockServer::start().await;
+    let html = ResponseTemplate::new(200).set_body_string("<html>");
+    Mock::given(wiremock::matchers::any()).respond_with(html).mount(&page).await;
+    let busy = node(503).await;
+    for urls in [
+        [busy.uri(), closed().await, page.uri()],
+        [closed().await, busy.uri(), page.uri()],
+        [page.uri(), closed().await, busy.uri()],
+    ] {
+        let client = NodeClient::with_certificates(&urls, &Certificates::default()).expect("client");
+        let error = client.get(&["x"]).await.expect_err("503");
+        assert_eq!(error.status(), Some(503), "{urls:?}: {error}");
+    }
+    let urls = [closed().await, page.uri()];
+    let client = NodeClient::with_certificates(&urls, &Certificates::default()).expect("client");
+    let error = client.get(&["x"]).await.expect_err("no node");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_download_and_the_feed_fail_over() {
     let (busy, good) = (node(503).await, node(200).await);
     let client = || {

@@ -28,6 +28,13 @@ impl ServerArguments {
         Ok(with_token(self.connection.client()?, self.token()?.as_deref()))
     }
 
+    /// A client with the certificates and the token that the files hold now, which may have been renewed. `None` if they cannot
+    /// be used, or if the token came from standard input.
+    pub(super) fn renewed_client(&self) -> Option<NodeClient> {
+        let is_read_once = self.token_file(config::environment()).is_some_and(|path| path.as_os_str() == "-");
+        if is_read_once { None } else { self.client().ok() }
+    }
+
     /// A client of each node, which calls no other. Standard input has the token once.
     pub(super) fn client_of_each(&self) -> Result<Vec<NodeClient>, Error> {
         let token = self.token()?;

@@ -35,7 +35,8 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     let Arguments { types, since, json, server } = arguments;
     let client = server.client()?;
-    let mut watch = Watch { client, types, last_id: since, json, out, messages: &mut io::stderr() };
+    let messages = &mut io::stderr();
+    let mut watch = Watch { server, client, types, last_id: since, json, out, messages };
     let interrupted = CancellationToken::new();
     super::wait_for(super::until_signalled(interrupted.clone(), async {
         tokio::select! {
@@ -47,6 +48,7 @@ pub(super) fn run(arguments: Arguments, out: &mut (dyn Write + Send)) -> Result<
 
 /// The feed on the terminal.
 struct Watch<'w> {
+    server: ServerArguments,
     client: NodeClient,
     types: Option<String>,
     last_id: Option<String>,
@@ -66,6 +68,9 @@ impl Watch<'_> {
             let reason = printable(&ended.reason);
             writeln!(self.messages, "{reason}; reconnecting in {:.1} s", pause.as_secs_f64())?;
             tokio::time::sleep(pause).await;
+            if let Some(renewed) = self.server.renewed_client() {
+                self.client = renewed;
+            }
             ended = match self.show().await {
                 Ok(ended) => ended,
                 Err(Error::Answer(error)) if is_passing(&error) => {
@@ -163,11 +168,14 @@ impl Pauses {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
     use wiremock::matchers::{header, header_exists, path, query_param};
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
+    use crate::cli::endpoint::Connection;
 
     #[test]
     fn backoff_doubles_up_to_its_maximum() {
@@ -195,11 +203,25 @@ mod tests {
         ResponseTemplate::new(200).set_body_raw(text, "text/event-stream; charset=utf-8")
     }
 
+    fn arguments(server: &MockServer, token_file: Option<&Path>) -> ServerArguments {
+        let connection = Connection { urls: vec![server.uri()], ca: None, cert: None, key: None };
+        ServerArguments { connection, token_file: token_file.map(Path::to_owned) }
+    }
+
     /// Shows the feed of a node until it fails for good: output, messages and the failure.
     async fn watch(server: &MockServer, since: Option<&str>, json: bool) -> (String, String, String) {
+        watch_with(arguments(server, None), since, json).await
+    }
+
+    async fn watch_with(
+        server: ServerArguments,
+        since: Option<&str>,
+        json: bool,
+    ) -> (String, String, String) {
         let (mut out, mut messages) = (Vec::new(), Vec::new());
         let mut watch = Watch {
-            client: NodeClient::new(&server.uri()).expect("client"),
+            client: server.client().expect("client"),
+            server,
             types: Some("tool".to_owned()),
             last_id: since.map(str::to_owned),
             json,
@@ -237,6 +259,25 @@ mod tests {
         assert_eq!(ended, "the caller is blocked");
         let (out, ..) = watch(&server, Some("a-1-0"), true).await;
         assert_eq!(out, "{\"subject\":\"second\\u009b\",\"type\":\"tool\"}\n");
+    }
+
+    #[tokio::test]
+    async fn renewed_token_is_read_for_the_next_connection() {
+        let server = MockServer::start().await;
+        let directory = tempfile::tempdir().expect("directory");
+        let token = directory.path().join("token");
+        std::fs::write(&token, "first").expect("written");
+        let renewed = token.clone();
+        let renews = move |_: &wiremock::Request| {
+            std::fs::write(&renewed, "second").expect("written");
+            feed("id: a-1-0\n\n")
+        };
+        let gone = ResponseTemplate::new(404).set_body_json(json!({"error_description": "gone"}));
+        let with = |token: &str| Mock::given(header("authorization", format!("Bearer {token}").as_str()));
+        with("first").respond_with(renews).mount(&server).await;
+        with("second").respond_with(gone).mount(&server).await;
+        let (_, _, ended) = watch_with(arguments(&server, Some(&token)), None, false).await;
+        assert_eq!(ended, "gone");
     }
 
     #[tokio::test]

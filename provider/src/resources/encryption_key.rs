@@ -176,6 +176,13 @@ impl Resource for EncryptionKey {
 
     async fn delete(&self, call: &Call<'_>, state: &Object) -> Result<bool, Failure> {
         let (workload_id, kid) = names(state);
+        // A key that differs in `alg` only has the same `kid`: with create_before_destroy it is registered already.
+        match (self.read(call, state).await?, state.text("public_key")) {
+            (Some(live), Some(before)) if live.observed.text("public_key").is_some_and(|live| !is_same(before, live)) => {
+                return Ok(false);
+            }
+            _ => {}
+        }
         let is_own = call.identity(Credential::Token).as_deref() == Some(workload_id);
         let credential = if is_own { Credential::Token } else { CREDENTIAL };
         let query = [("workload_id", workload_id), ("kid", kid)];

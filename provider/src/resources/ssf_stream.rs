@@ -143,7 +143,6 @@ impl Resource for SsfStream {
     fn plan(&self, prior: Option<&Object>, config: &Object, planned: &mut Planned) {
         let is_same = |name: &str| prior.is_some_and(|prior| prior.value(name) == planned.state.value(name));
         let (same_method, same_requested) = (is_same("delivery_method"), is_same("events_requested"));
-        let same_events = same_requested && is_same("events_delivered");
         let poll_url = match (planned.state.text("delivery_method"), prior) {
             (_, Some(prior)) if same_method => prior.value("poll_url").clone(),
             (Some("push"), _) => Value::Null,
@@ -156,9 +155,9 @@ impl Resource for SsfStream {
             if same_requested {
                 planned.state.set("events_delivered", prior.value("events_delivered").clone());
             }
-        } else if !same_events {
-            // The fabric narrows them at the creation only.
-            planned.replaces.push("events_delivered");
+        } else {
+            // The fabric narrows them at the creation only. Terraform ignores an attribute that does not change itself.
+            planned.replaces.extend(["events_requested", "events_delivered"].into_iter().filter(|name| !is_same(name)));
         }
     }
 
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(planned(&prior(), &stated).replaces, Vec::<&str>::new());
         let both = ["https://e.example/1", "https://e.example/2"];
         let wider = stated.with("events_requested", Value::texts(both));
-        assert_eq!(planned(&prior(), &wider).replaces, ["events_delivered"]);
+        assert_eq!(planned(&prior(), &wider).replaces, ["events_requested"]);
     }
 
     #[test]

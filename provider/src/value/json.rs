@@ -72,7 +72,7 @@ fn value(json: &Json, attribute: &'static str, kind: Type) -> Result<Value, Erro
         (Type::Number, Json::Number(number)) => Value::Number(number.as_i64().ok_or_else(mismatch)?),
         (Type::Text, Json::String(text)) => Value::text(text.as_str()),
         (Type::Texts, Json::Array(members)) => Value::List(texts(members)?),
-        (Type::TextSet, Json::Array(members)) => Value::Set(texts(members)?.into_iter().collect()),
+        (Type::TextSet, Json::Array(members)) => Value::set(texts(members)?),
         (Type::TextMap, Json::Object(members)) => {
             let member =
                 |(name, member): (&String, &Json)| Ok((name.clone(), value(member, attribute, Type::Text)?));

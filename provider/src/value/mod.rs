@@ -3,7 +3,7 @@
 pub mod json;
 pub mod msgpack;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::schema::{Attribute, Type};
 
@@ -18,7 +18,8 @@ pub enum Value {
     Number(i64),
     Text(String),
     List(Vec<Value>),
-    Set(BTreeSet<Value>),
+    /// Sorted; the known members are distinct. Made by [`Value::set`].
+    Set(Vec<Value>),
     Map(BTreeMap<String, Value>),
     Object(Object),
 }
@@ -50,9 +51,17 @@ impl Value {
         Self::Text(text.into())
     }
 
+    /// A set. Members that are not known yet stay apart: Terraform counts each of them.
+    #[must_use]
+    pub fn set(mut members: Vec<Self>) -> Self {
+        members.sort_unstable();
+        members.dedup_by(|one, other| one == other && *one != Self::Unknown);
+        Self::Set(members)
+    }
+
     /// A set of texts.
     pub fn texts<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> Self {
-        Self::Set(texts.into_iter().map(Self::text).collect())
+        Self::set(texts.into_iter().map(Self::text).collect())
     }
 
     #[must_use]
@@ -86,11 +95,25 @@ impl Value {
         }
     }
 
-    /// Whether both are the same, or one is null and the other empty: the fabric does not distinguish the
-    /// two.
+    /// Whether both are the same for the fabric, which distinguishes neither null from empty nor a null member from an absent
+    /// one.
     #[must_use]
     pub fn is_equivalent(&self, other: &Self) -> bool {
-        self == other || (self.is_nothing() && other.is_nothing())
+        let (one, other) = (self.without_null_members(), other.without_null_members());
+        one == other || (one.is_nothing() && other.is_nothing())
+    }
+
+    fn without_null_members(&self) -> Self {
+        let is_stated = |member: &&Self| !member.is_null();
+        match self {
+            Self::List(members) => Self::List(members.iter().filter(is_stated).cloned().collect()),
+            Self::Set(members) => Self::Set(members.iter().filter(is_stated).cloned().collect()),
+            Self::Map(members) => {
+                let stated = members.iter().filter(|(_, member)| !member.is_null());
+                Self::Map(stated.map(|(name, member)| (name.clone(), member.clone())).collect())
+            }
+            _ => self.clone(),
+        }
     }
 
     fn is_nothing(&self) -> bool {

@@ -186,7 +186,7 @@ fn value(item: Item, attribute: &'static str, kind: Type) -> Result<Value, Error
         (Type::Texts, Item::Array(members)) => Value::List(
             members.into_iter().map(|item| value(item, attribute, Type::Text)).collect::<Result<_, _>>()?,
         ),
-        (Type::TextSet, Item::Array(members)) => Value::Set(
+        (Type::TextSet, Item::Array(members)) => Value::set(
             members.into_iter().map(|item| value(item, attribute, Type::Text)).collect::<Result<_, _>>()?,
         ),
         (Type::TextMap, Item::Map(members)) => {
@@ -288,6 +288,17 @@ mod tests {
         write_text(&mut bytes, name);
         bytes.extend(value);
         decode(&bytes, ATTRIBUTES).map(Option::unwrap_or_default)
+    }
+
+    #[test]
+    fn unknown_members_of_a_set_stay_apart() {
+        let unknown = [0xd4, 0x00, 0x00];
+        let set = [&[0x94][..], &unknown, &[0xa1, b'a'], &[0xa1, b'a'], &unknown].concat();
+        let object = one("set", &set).expect("a set");
+        let Value::Set(members) = object.value("set") else { panic!("{object:?}") };
+        assert_eq!(members.len(), 3, "{members:?}");
+        let bytes = encode(Some(&object), ATTRIBUTES);
+        assert_eq!(decode(&bytes, ATTRIBUTES).expect("decoded"), Some(object));
     }
 
     #[test]

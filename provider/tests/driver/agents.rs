@@ -76,6 +76,8 @@ async fn agent_is_issued_kept_replaced_and_revoked() {
         json!({ "capabilities": ["unknown", "tools.read", "db.read"] }),
         json!({ "rotate_before": Json::Null }),
         json!({ "rotate_before": "720h", "timeouts": Json::Null }),
+        // A member without a value is not sent.
+        json!({ "metadata": with(&full["metadata"], &json!({ "absent": Json::Null })) }),
     ] {
         let config = with(&full, &changes);
         let plan = workspace.apply(Some(&config)).await.expect("kept");

@@ -128,6 +128,24 @@ async fn key_of_another_algorithm_or_deleted_key_is_drift() {
     assert!(text(&refused).contains("the agent be revoked"), "{refused:?}");
 }
 
+/// With `create_before_destroy`, a key with another `alg` is registered before the one with the same `kid` is destroyed.
+#[tokio::test]
+async fn deletion_leaves_a_key_that_replaced_it() {
+    let (fabric, mut plugin, client) = start().await;
+    let (agent_id, token) = issued(&client).await;
+    let config = json!({ "public_key": key(1), "agent_token": token });
+    let mut workspace = Workspace::new(&mut plugin, TYPE);
+    workspace.apply(Some(&config)).await.expect("registered");
+    let deletion = workspace.plan(None).await.expect("planned");
+    let mut jwk: Json = serde_json::from_str(&key(1)).expect("JSON");
+    jwk["alg"] = json!("ECDH-ES");
+    let body = json!({ "workload_id": agent_id, "key": jwk });
+    fabric.bearer(&token).post(&KEYS, &body).await.expect("registered with another alg");
+    workspace.apply_plan(&deletion, None).await.expect("nothing to delete");
+    assert!(workspace.state.is_none());
+    assert_eq!(kids(&client, &agent_id).await.len(), 1);
+}
+
 #[tokio::test]
 async fn key_of_an_agent_revoked_after_the_plan_is_deleted() {
     let (_fabric, mut plugin, client) = start().await;

@@ -176,6 +176,9 @@ async fn narrowed_events_stay_until_they_are_changed() {
     assert_eq!(plan.replaces, Vec::<String>::new());
     let record = read(&client, &workspace.value("stream_id")).await;
     assert_eq!(record["events_delivered"], json!([CREDENTIAL_CHANGE]));
+    let fewer = with(&narrow, &json!({ "events_requested": [CREDENTIAL_CHANGE] }));
+    let plan = workspace.plan(Some(&fewer)).await.expect("planned");
+    assert_eq!(plan.replaces, ["events_requested"], "Terraform ignores an attribute that does not change");
     let left_out = with(&with(&poll(), &both), &json!({ "description": "d" }));
     let plan = workspace.plan(Some(&left_out)).await.expect("planned");
     assert_eq!(plan.changes, Vec::<&str>::new(), "left out of the configuration: as it is");
