@@ -401,6 +401,17 @@ fn changed_name_or_size_of_an_installed_fabric_is_refused() {
         ),
         (
             "three-nodes",
+            json!({
+                "fabric": {"pki": {
+                    "mode": "spire", "className": "c", "issuerRef": null, "peerIssuerRef": null, "clientCA": null,
+                    "peerCA": null,
+                }},
+                "deploy": {"spiffeHelper": values("spire")["deploy"]["spiffeHelper"]},
+            }),
+            "the names of the nodes in their certificates change",
+        ),
+        (
+            "three-nodes",
             json!({"fabric": {"storage": {"size": "50Gi"}}}),
             "fabric.storage.size is 50Gi and the StatefulSet has 20Gi: Kubernetes does not change it.",
         ),

@@ -155,6 +155,13 @@ Refuses a changed name, size or volume of a fabric that exists:
 {{- fail (printf "fabric.replicas is %d and the installed fabric has %d: nodes join and leave by trust-fabric cluster, not by this number." $replicas $size) }}
 {{- end }}
 {{- end }}
+{{- with (.existing).data }}
+{{- $members := (fromToml (get . "trust-fabric.toml")).cluster.members | default list }}
+{{- $mode := $.root.Values.fabric.pki.mode }}
+{{- if and $members (ne (hasKey (first $members) "identity") (eq $mode "certManagerCsi")) }}
+{{- fail (printf "fabric.pki.mode is %s: between certManagerCsi and another mode the names of the nodes in their certificates change, which the nodes of the installed fabric refuse. It takes a new release, restored from a backup." $mode) }}
+{{- end }}
+{{- end }}
 {{- $storage := .root.Values.fabric.storage }}
 {{- range ((.set).spec).volumeClaimTemplates }}
 {{- $size := .spec.resources.requests.storage }}
