@@ -67,6 +67,10 @@ pub const ACT_DEPTH_MAX: usize = 10;
 /// Maximum digests in `lineage` (contract §3).
 /// Metric: `svc_exchange_total{result="lineage"}`.
 pub const LINEAGE_MAX: usize = 32;
+/// Maximum digests in `lineage` of an agent identity token; beyond it: 403. An exchange adds up to four: those of the token, its
+/// key, its subject and its client.
+/// Metric: `svc_http_requests_total{status="403"}`.
+pub const IDENTITY_LINEAGE_MAX: usize = 28;
 /// Maximum peer fabrics in `via`.
 /// Metric: `svc_exchange_total{result="lineage"}`.
 pub const VIA_MAX: usize = 2;

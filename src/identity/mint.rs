@@ -59,7 +59,7 @@ pub(super) fn claims(
             derives_from.push(digest);
         }
     }
-    if derives_from.len() > limits::LINEAGE_MAX {
+    if derives_from.len() > limits::IDENTITY_LINEAGE_MAX {
         return Err(Error::RenewedTooOften);
     }
     Ok(AccessTokenClaims {

@@ -102,13 +102,6 @@ fn without_content(reply: &Reply) -> Option<Reply> {
     match reply {
         Reply::Refused(_) | Reply::Done { changed: false } => None,
         Reply::Tool(written) if written.how() == How::Unchanged => None,
-        Reply::Agent(issued) => {
-            let agent = issued.row.as_ref()?.agent.as_ref()?;
-            let agent = Agent { agent_id: agent.agent_id.clone(), ..Agent::default() };
-            Some(Reply::Agent(AgentIssued {
-                row: Some(AgentRow { agent: Some(agent), ..AgentRow::default() }),
-            }))
-        }
         Reply::Stream(written) => {
             let row = written.row.as_ref()?;
             let stream_id = row.stream.as_ref()?.stream_id.clone();

@@ -128,7 +128,7 @@ pub fn issue(
     tables.put(AGENT_OF_ISSUER, &of_issuer(&row.issued_by, &id), Vec::new());
     tables.put(AGENT_END, &end(ends_at, &id), Vec::new());
     feed::append(tables, now, feed::NewFeedEvent::of_agent(&id, &row.issued_by, "issued"))?;
-    Ok(Reply::Agent(AgentIssued { row: Some(row) }))
+    Ok(Reply::Agent(AgentIssued { agent_id: id }))
 }
 
 /// Revokes an agent and all that derives from it. Its row is deleted as soon as no token of it can live, so that a caller
@@ -403,9 +403,7 @@ impl OnBehalf<'_> {
     pub async fn issue_agent(self, agent: Agent) -> Result<String, Error> {
         let command = Command::IssueAgent(IssueAgent { agent: Some(agent), issued_by: self.name() });
         match self.propose_once(command).await?.outcome {
-            Reply::Agent(AgentIssued { row: Some(AgentRow { agent: Some(agent), .. }) }) => {
-                Ok(agent.agent_id)
-            }
+            Reply::Agent(AgentIssued { agent_id }) => Ok(agent_id),
             _ => Err(Error::Undecodable),
         }
     }

@@ -39,7 +39,11 @@ pub fn register(
         return Ok(Reply::Refused(refusal));
     }
     delete_expired(tables, time)?;
-    let known = of(tables, subject)?;
+    let (known, ended): (Vec<_>, Vec<_>) =
+        of(tables, subject)?.into_iter().partition(|row| is_alive(row, time.elapsed));
+    for row in &ended {
+        delete(tables, subject, row)?;
+    }
     let same = known.iter().find(|row| row.kid == command.kid);
     let is_first = known.is_empty() && !command.is_agent;
     let trust_domain = trust_domain(subject)?;
@@ -141,6 +145,11 @@ fn delete_named(tables: &mut Tables<'_>, name: &[u8]) -> Result<(), Corrupt> {
     let subject = std::str::from_utf8(&name[..at]).map_err(|_| malformed())?;
     let row = find(tables, subject, &name[at + 1..])?.ok_or_else(malformed)?;
     delete(tables, subject, &row)
+}
+
+/// A key of an agent ends with the agent, another one at its own time.
+fn is_alive(row: &EncryptionKeyRow, elapsed: Timestamp) -> bool {
+    row.ends_at_millis == 0 || row.ends_at_millis > elapsed.millis()
 }
 
 /// All keys of a subject; there are few.
@@ -277,10 +286,8 @@ impl State {
     /// The unexpired keys of a subject, regardless of the status of an agent, in the order of their `kid`s.
     pub fn encryption_keys(&self, subject: &str) -> Result<Vec<EncryptionKeyRecord>, Corrupt> {
         let tables = Tables::new(self.cluster().view());
-        let now = self.index().elapsed.millis();
-        let alive = of(&tables, subject)?
-            .into_iter()
-            .filter(|row| row.ends_at_millis == 0 || row.ends_at_millis > now);
+        let now = self.index().elapsed;
+        let alive = of(&tables, subject)?.into_iter().filter(|row| is_alive(row, now));
         alive.map(TryInto::try_into).collect()
     }
 }
@@ -414,6 +421,40 @@ mod tests {
         let again = rows.register(NOW, AGENT_ID, &kid(0), "{}");
         assert!(matches!(again, Reply::EncryptionKey(EncryptionKeyRegistered { created: false, .. })));
         assert_eq!(rows.keys(), limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX + 2);
+    }
+
+    #[test]
+    fn ended_keys_of_a_subject_do_not_count() {
+        let mut rows = Rows::default();
+        let mut register = |at: Timestamp, subject: &str, kid: &str| {
+            let command = RegisterEncryptionKey {
+                workload_id: subject.into(),
+                kid: kid.into(),
+                jwk: "{}".into(),
+                registrar: Some(RegistrarRow::default()),
+                is_agent: false,
+            };
+            let mut tables = Tables::new(&rows);
+            let reply = register(&mut tables, time(at), command).expect("applies");
+            let writes = tables.into_writes();
+            rows.write(writes);
+            reply
+        };
+        let subject = |number: usize| format!("spiffe://a.example/{number}");
+        // More of other subjects than one registration removes.
+        for number in 1..=2 * limits::ENDED_ENCRYPTION_KEYS_REMOVED_PER_REGISTRATION {
+            register(NOW, &subject(number), "k");
+        }
+        let later = NOW.plus(Duration::from_secs(1));
+        for number in 0..limits::ENCRYPTION_KEYS_PER_SUBJECT_MAX {
+            register(later, &subject(0), &number.to_string());
+        }
+        let ended = later.plus(limits::ENCRYPTION_KEY_LIFETIME);
+        let again = register(ended, &subject(0), "1");
+        let Reply::EncryptionKey(EncryptionKeyRegistered { created: true, row: Some(row) }) = again else {
+            panic!("{again:?}")
+        };
+        assert_eq!(row.registered_at_millis, ended.millis());
     }
 
     #[test]

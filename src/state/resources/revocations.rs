@@ -87,10 +87,11 @@ pub fn revoke(
     // clock was set back in between.
     let covered = known.as_ref().map_or(i64::MIN, |known| known.at_millis);
     let (at_millis, kept_until_millis) = (time.latest.millis().max(covered), retained_until(time).millis());
+    let revoked_at_millis = time.now.millis();
     let row = match (details.fact, known) {
         // A revocation without details keeps those of an earlier one.
         (None, Some(known)) => {
-            RevocationRow { index, at_millis, kept_until_millis, of_signal: false, ..known }
+            RevocationRow { index, at_millis, kept_until_millis, revoked_at_millis, of_signal: false, ..known }
         }
         (fact, _) => RevocationRow {
             index,
@@ -100,6 +101,7 @@ pub fn revoke(
             reason: details.reason,
             by: details.by,
             of_signal: details.of_signal,
+            revoked_at_millis,
         },
     };
     tables.put(REVOCATION, digest.as_bytes(), row.encode_to_vec());
@@ -125,13 +127,16 @@ pub fn delete_expired(tables: &mut Tables<'_>, time: EntryTime, facts: usize) ->
     Ok(())
 }
 
-/// Deletes a revocation after its retention, unless a later one has extended it.
+/// Deletes a revocation after its retention, unless a later one has extended it. The retention must be over in log time too,
+/// by which tokens end: it stands still after clocks that were ahead are corrected.
 fn delete_if_expired(tables: &mut Tables<'_>, time: EntryTime, key: &[u8]) -> Result<(), Corrupt> {
     let Some(row) = tables.message::<RevocationRow>(REVOCATION, key)? else { return Ok(()) };
     if row.kept_until_millis < time.elapsed.millis() {
+        let ends_at = Timestamp::from_millis(row.revoked_at_millis).plus(limits::REVOCATION_RETENTION);
+        let remaining = ends_at.millis().saturating_sub(time.now.millis()).max(0);
         let (digest, below, _) = watermark_of(key, &row)?;
-        if !encryption_keys::remove_registered_with(tables, &digest, below)? {
-            let kept_until_millis = time.elapsed.millis();
+        if remaining > 0 || !encryption_keys::remove_registered_with(tables, &digest, below)? {
+            let kept_until_millis = time.elapsed.millis().saturating_add(remaining);
             tables.put(REVOCATION, key, RevocationRow { kept_until_millis, ..row }.encode_to_vec());
             tables.put(REVOCATION_END, &time_key(kept_until_millis, key), Vec::new());
             return Ok(());
@@ -291,6 +296,22 @@ mod tests {
         harness.one(START.minus(limits::REVOCATION_RETENTION), revocation_of(&fact("alice")));
         idle(&mut harness, START.plus(limits::REVOCATION_RETENTION));
         assert_eq!(harness.revoked().len(), 1);
+    }
+
+    /// Clocks that were ahead are corrected: log time, by which tokens end, stands still while a day passes.
+    #[test]
+    fn retention_lasts_in_log_time_too() {
+        let mut harness = StateHarness::default();
+        harness.one(START, revocation_of(&fact("alice")));
+        let mut idle = |time: Timestamp, elapsed: Timestamp| {
+            let command = Command::AllowRevocations(command::AllowRevocations::default());
+            harness.stamped_as(Stamp { time, latest: time, elapsed }, vec![command::encode(command)]);
+            harness.machine.revocations().watermarks()
+        };
+        let day = limits::REVOCATION_RETENTION.saturating_add(SECOND);
+        assert_eq!(idle(START, START.plus(day)), 1);
+        assert_eq!(idle(START.plus(day).minus(SECOND * 2), START.plus(day * 2)), 1);
+        assert_eq!(idle(START.plus(day), START.plus(day * 2).plus(SECOND * 2)), 0);
     }
 
     #[test]
