@@ -78,7 +78,7 @@ async fn register_through(
     }
     let caller = caller.with_key(&parts, &bytes)?;
     let written = app.registry.register(entry, &caller).await?;
-    answer_write(view, written)
+    answer_write(app, view, written)
 }
 
 /// Registers or replaces a tool.
@@ -99,7 +99,7 @@ pub async fn put(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
-    let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&parts.headers)? };
+    let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&app, &parts.headers)? };
     let mut input: ToolEntry = json::read(&bytes)?;
     // A tool_id is UTF-8.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
@@ -110,7 +110,7 @@ pub async fn put(
     let entry = input.validate()?;
     let caller = caller.with_key(&parts, &bytes)?;
     let written = app.registry.replace(entry, condition, &caller).await?;
-    answer_write(RegistryView::Every, written)
+    answer_write(&app, RegistryView::Every, written)
 }
 
 /// Lists tools, ordered by `tool_id`.
@@ -203,10 +203,10 @@ fn answer_one(
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
     let row = app.registry.tool(current, tool_id, view)?;
-    if !if_match(headers)?.holds_for(&row) {
+    if !if_match(app, headers)?.holds_for(&row) {
         return Err(state::Error::Refused(Refusal::PreconditionFailed).into());
     }
-    let etag = etag_of(&row)?;
+    let etag = etag_of(app, &row)?;
     let is_known = etag::is_known(headers, &etag)?;
     let etag = HeaderValue::try_from(etag).map_err(Error::internal)?;
     let common = [(ETAG, etag), (CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
@@ -283,7 +283,7 @@ async fn deregister_through(
 ) -> Result<StatusCode, Error> {
     let (parts, _) = request.into_parts();
     etag::refuse(&parts.headers, &[IF_NONE_MATCH])?;
-    let condition = if_match(&parts.headers)?;
+    let condition = if_match(app, &parts.headers)?;
     let caller = caller.with_key(&parts, b"")?;
     app.registry.deregister(tool_id, view, condition, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -302,7 +302,7 @@ fn id_of(tool_id: ToolId) -> Result<String, Error> {
 }
 
 /// `If-Match`. A list without any valid version becomes a version that never exists.
-fn if_match(headers: &HeaderMap) -> Result<Precondition, Error> {
+fn if_match(app: &App, headers: &HeaderMap) -> Result<Precondition, Error> {
     const NEVER: ToolVersion = ToolVersion { registration: 0, revision: 0 };
     Ok(match etag::tags(headers, &IF_MATCH)? {
         None => Precondition::default(),
@@ -310,7 +310,7 @@ fn if_match(headers: &HeaderMap) -> Result<Precondition, Error> {
         Some(Tags::These(tags)) => {
             // RFC 9110 §13.1.1: "MUST use the strong comparison function".
             let strong = tags.iter().filter(|tag| !tag.is_weak);
-            let mut expected: Vec<ToolVersion> = strong.filter_map(|tag| version_of(&tag.opaque)).collect();
+            let mut expected: Vec<ToolVersion> = strong.filter_map(|tag| version_of(app, &tag.opaque)).collect();
             if expected.is_empty() {
                 expected.push(NEVER);
             }
@@ -328,8 +328,8 @@ fn must_be_new(headers: &HeaderMap) -> Result<bool, Error> {
     }
 }
 
-fn answer_write(view: RegistryView, written: Written) -> Result<Response, Error> {
-    let etag = HeaderValue::try_from(etag_of(&written.row)?).map_err(Error::internal)?;
+fn answer_write(app: &App, view: RegistryView, written: Written) -> Result<Response, Error> {
+    let etag = HeaderValue::try_from(etag_of(app, &written.row)?).map_err(Error::internal)?;
     let record = ToolRecord::try_from(written.row)?;
     if written.outcome != RegistryChange::Registered {
         return Ok(([(ETAG, etag)], Json(record)).into_response());
@@ -344,17 +344,21 @@ fn answer_write(view: RegistryView, written: Written) -> Result<Response, Error>
 }
 
 /// The strong entity tag of a tool.
-fn etag_of(row: &ToolRow) -> Result<String, Error> {
-    row.version.map(text_of).ok_or_else(|| Error::internal("a tool has no version"))
+fn etag_of(app: &App, row: &ToolRow) -> Result<String, Error> {
+    let version = row.version.ok_or_else(|| Error::internal("a tool has no version"))?;
+    Ok(text_of(app, version))
 }
 
-fn text_of(version: ToolVersion) -> String {
-    format!("\"{}.{}\"", version.registration, version.revision)
+/// Begins with the incarnation of the cluster: one that is restored from a backup counts again.
+fn text_of(app: &App, version: ToolVersion) -> String {
+    let incarnation = app.state.index().incarnation.map(|incarnation| incarnation.to_string()).unwrap_or_default();
+    format!("\"{incarnation:.8}.{}.{}\"", version.registration, version.revision)
 }
 
 /// The version that an entity tag names. Tags are compared character by character, so only one spelling counts.
-fn version_of(etag: &str) -> Option<ToolVersion> {
-    let (registration, revision) = etag.trim_matches('"').split_once('.')?;
+fn version_of(app: &App, etag: &str) -> Option<ToolVersion> {
+    let (_, version) = etag.trim_matches('"').split_once('.')?;
+    let (registration, revision) = version.split_once('.')?;
     let version = ToolVersion { registration: registration.parse().ok()?, revision: revision.parse().ok()? };
-    (text_of(version) == etag).then_some(version)
+    (text_of(app, version) == etag).then_some(version)
 }

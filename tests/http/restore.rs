@@ -249,6 +249,18 @@ async fn feed_of_another_incarnation_begins_anew() {
     assert_eq!(feed.status, 200, "an id of the other log is not waited for");
 }
 
+/// The revisions of tools are counted again from those of the backup.
+#[tokio::test]
+async fn entity_tag_of_a_tool_is_of_one_incarnation() {
+    let mut node = Node::start().await;
+    let tool = json!({"tool_id": "sql", "name": "SQL", "resource_uri": TOOL});
+    let tag = node.post("/v1/tools", &tool).await.header("etag").expect("an entity tag").to_owned();
+    let backup = backup_of(&node);
+    restore(&mut node, &backup).await;
+    let conditional = async |name: &str| node.call("GET", "/v1/tools/sql", &[(name, tag.as_str())], "").await.status;
+    assert_eq!((conditional("if-none-match").await, conditional("if-match").await), (200, 412));
+}
+
 /// Asserts that the command fails with this text and leaves no data.
 #[track_caller]
 fn assert_refused_backup(config: &Path, data: &Path, backup: &Path, reason: &str) {

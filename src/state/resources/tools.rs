@@ -25,7 +25,8 @@ const LAST_REGISTRATION: &[u8] = b"last_tool_registration";
 ///
 /// 1. a different content requires that the command replaces
 /// 2. and that the caller is the owner or an operator
-/// 3. the preconditions of the caller
+/// 3. the preconditions of the caller, which the version before an equal content meets too: the request may repeat the
+///    one that replaced it (RFC 9110 §13.1.1)
 /// 4. an equal content changes nothing, for any caller
 ///
 /// RFC 9110 §13.2.1: "A server MUST ignore all received preconditions if its response to the same request
@@ -45,7 +46,8 @@ pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: PutTool) -> Result<
     if !is_same && !may_change(&there, &command.caller, command.is_operator) {
         return Ok(Reply::Refused(Refusal::NotTheOwner));
     }
-    if command.must_be_new || !is_expected(&command.expected, &there) {
+    let may_repeat = is_same && is_expected(&command.expected, previous(&there));
+    if command.must_be_new || !(is_expected(&command.expected, there.version) || may_repeat) {
         return Ok(Reply::Refused(Refusal::PreconditionFailed));
     }
     if is_same { Ok(written(How::Unchanged, there)) } else { replace(tables, now, tool, there) }
@@ -67,7 +69,7 @@ pub fn deregister(
     if !may_change(&there, &command.caller, command.is_operator) {
         return Ok(Reply::Refused(Refusal::NotTheOwner));
     }
-    if !is_expected(&command.expected, &there) {
+    if !is_expected(&command.expected, there.version) {
         return Ok(Reply::Refused(Refusal::PreconditionFailed));
     }
     for protocol in protocols {
@@ -144,8 +146,14 @@ fn row_of(tables: &Tables<'_>, tool_id: &str) -> Result<Option<ToolRow>, Corrupt
     tables.message(TOOL, tool_id.as_bytes())
 }
 
-fn is_expected(expected: &[ToolVersion], there: &ToolRow) -> bool {
-    expected.is_empty() || there.version.is_some_and(|version| expected.contains(&version))
+fn is_expected(expected: &[ToolVersion], version: Option<ToolVersion>) -> bool {
+    expected.is_empty() || version.is_some_and(|version| expected.contains(&version))
+}
+
+/// The version that this one replaced.
+fn previous(there: &ToolRow) -> Option<ToolVersion> {
+    let ToolVersion { registration, revision } = there.version?;
+    Some(ToolVersion { registration, revision: revision.checked_sub(1).filter(|revision| *revision > 0)? })
 }
 
 /// A tool without an owner, registered by an anonymous caller in development mode, can be changed by operators only.
@@ -191,14 +199,15 @@ fn page(view: &dyn View, query: ToolQuery<'_>) -> Result<ToolPage, Corrupt> {
     let after = query.after.map_or_else(Vec::new, |after| [after.as_bytes(), &[0]].concat());
     let mut page = PageBuilder { page: ToolPage::default(), last: None, bytes: 0, query };
     let seen_max = query.protocol.map(|_| query.limit.saturating_mul(SEEN_FOR_EACH));
-    let mut seen = 0;
+    let (mut seen, mut bytes) = (0, 0);
     let mut rest = None;
     try_scan(view, TOOL, &after, |tool_id, row| {
-        if seen_max == Some(seen) {
+        if seen_max.is_some_and(|most| seen >= most || bytes >= limits::TOOL_PAGE_BYTES_FULL) {
             rest = Some(tool_id.to_vec());
             return Ok(false);
         }
         seen += 1;
+        bytes += row.len();
         page.take(row)
     })?;
     if let (Some(protocol), Some(rest)) = (query.protocol, rest) {
@@ -442,10 +451,14 @@ mod tests {
         assert_eq!(version_of(harness.put_tool(must_exist)), (How::Unchanged, version(1, 1)));
         let either = expects(&[version(9, 9), version(1, 1)], "two");
         assert_eq!(version_of(harness.put_tool(either.clone())), (How::Replaced, version(1, 2)));
-        refused(&harness.put_tool(either), Refusal::PreconditionFailed);
+        // It may be repeated: its acknowledgement may have been lost.
+        assert_eq!(version_of(harness.put_tool(either)), (How::Unchanged, version(1, 2)));
+        assert_eq!(version_of(harness.put_tool(put("t", "three"))), (How::Replaced, version(1, 3)));
+        assert_eq!(version_of(harness.put_tool(put("t", "two"))), (How::Replaced, version(1, 4)));
+        refused(&harness.put_tool(expects(&[version(1, 1), version(1, 2)], "two")), Refusal::PreconditionFailed);
         let stale = DeregisterTool { expected: vec![version(1, 1)], ..deregistration("t") };
         refused(&harness.deregister(stale), Refusal::PreconditionFailed);
-        let fresh = DeregisterTool { expected: vec![version(1, 2)], ..deregistration("t") };
+        let fresh = DeregisterTool { expected: vec![version(1, 4)], ..deregistration("t") };
         assert_eq!(harness.deregister(fresh), Reply::Done { changed: true });
     }
 
