@@ -4,6 +4,7 @@
 //! may use the remaining space. If it is almost gone, the node should not lead either: its next write of the
 //! log may fail, which stops the node.
 
+use std::fs;
 use std::path::Path;
 
 use tokio::sync::watch;
@@ -49,6 +50,19 @@ impl Space {
         let space = rustix::fs::statvfs(path).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         Some(Self { free: bytes(space.f_bavail), total: bytes(space.f_blocks) })
+    }
+
+    /// Bytes that opening or copying a database in `directory`, or in a directory below it, may write: the rows of its
+    /// write-ahead logs, of which no more than the write buffers hold are not in tables.
+    pub(crate) fn unflushed(directory: &Path) -> u64 {
+        let items = fs::read_dir(directory).into_iter().flatten().flatten();
+        let bytes = items.map(|item| match item.metadata() {
+            Ok(metadata) if metadata.is_dir() => Self::unflushed(&item.path()),
+            Ok(metadata) if item.path().extension().is_some_and(|end| end == "log") => metadata.len(),
+            _ => 0,
+        });
+        let buffers = limits::STATE_WRITE_BUFFERS_BYTES.max(limits::LOG_WRITE_BUFFERS_BYTES) as u64;
+        bytes.fold(0, u64::saturating_add).min(buffers)
     }
 
     /// Below it, the space is low.

@@ -63,8 +63,13 @@ fn damage(bytes: &[u8]) -> Option<usize> {
             match payload.split_at_checked(length) {
                 Some((payload, next)) if masked_checksum(kind, payload) == stored => rest = next,
                 Some(_) => return Some(at),
-                // A torn tail, unless the checksum matches a shorter payload.
-                None => return holds_a_record(kind, payload, stored).then_some(at),
+                // No record goes on in the next block. A torn tail, unless the checksum matches a shorter payload, or a whole
+                // record follows: then this header is corrupt.
+                None => {
+                    let is_last = bytes[(number * BLOCK_BYTES + block.len())..].iter().all(|byte| *byte == 0);
+                    let is_torn = is_last && !holds_a_record(kind, payload, stored) && !precedes_a_record(payload);
+                    return (!is_torn).then_some(at);
+                }
             }
         }
     }
@@ -77,6 +82,18 @@ fn holds_a_record(kind: u8, payload: &[u8], stored: u32) -> bool {
     payload.iter().any(|byte| {
         checksum = crc32c::crc32c_append(checksum, &[*byte]);
         mask(checksum) == stored
+    })
+}
+
+/// Whether a whole record begins anywhere in these bytes.
+fn precedes_a_record(bytes: &[u8]) -> bool {
+    bytes.windows(HEADER_BYTES).enumerate().any(|(at, header)| {
+        let &[a, b, c, d, low, high, kind] = header else { return false };
+        let end = at + HEADER_BYTES + usize::from(u16::from_le_bytes([low, high]));
+        let payload = bytes.get(at + HEADER_BYTES..end);
+        // Type 0 is unused space.
+        kind != 0
+            && payload.is_some_and(|payload| masked_checksum(kind, payload) == u32::from_le_bytes([a, b, c, d]))
     })
 }
 
@@ -107,6 +124,17 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(damage(&flipped).is_some(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn overwritten_header_is_detected() {
+        let (first, second, last) = (record(b"first"), record(b"the second"), record(b"last"));
+        let overwritten = [&first[..], &[0xff; HEADER_BYTES], &second[HEADER_BYTES..], &last].concat();
+        assert_eq!(damage(&overwritten), Some(first.len()));
+        // At the end of its block, with a record in the next.
+        let filler = record(&vec![7; BLOCK_BYTES - 2 * HEADER_BYTES - 10]);
+        let crossing = [&filler[..], &[0xff; HEADER_BYTES], &[9; 10], &last].concat();
+        assert_eq!(damage(&crossing), Some(filler.len()));
     }
 
     #[test]

@@ -98,13 +98,14 @@ impl Replica {
     }
 }
 
-/// Waits while the disk is so full that opening the databases may fail. A supervisor would give up a process that exits
-/// for that reason again and again.
+/// Waits while the disk is so full that opening the databases may fail, which writes the rows of their write-ahead logs to
+/// tables. A supervisor would give up a process that exits for that reason again and again.
 ///
 /// # Errors
 /// [`Error::NotRecovered`] at the shutdown.
 pub(super) async fn until_disk_has_space(data: &Path, shutdown: &CancellationToken) -> Result<(), Error> {
-    let needed = limits::DISK_START_BYTES_MIN;
+    let unflushed = ["raft", "state"].map(|database| Space::unflushed(&data.join(database)));
+    let needed = unflushed.into_iter().fold(limits::DISK_START_BYTES_MIN, u64::saturating_add);
     let mut is_logged = false;
     while let Some(Space { free, .. }) = Space::of(data).filter(|space| space.free < needed) {
         if !is_logged {

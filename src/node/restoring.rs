@@ -1,4 +1,4 @@
-//! NewCluster a new cluster from the state of a stopped node.
+//! A new cluster from the state of a stopped node.
 
 use std::sync::Arc;
 

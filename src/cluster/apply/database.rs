@@ -16,7 +16,7 @@ use rocksdb::{
 
 use super::directory::Directory;
 use crate::cluster::type_config::{LogId, StoredMembership};
-use crate::cluster::{Corrupt, Row, View, Write, codec, durable_file, record, torn_tail};
+use crate::cluster::{Corrupt, Row, Space, View, Write, codec, durable_file, record, torn_tail};
 use crate::limits;
 
 /// Column family of the rows below.
@@ -179,7 +179,9 @@ fn options() -> Options {
     options.create_if_missing(true);
     options.create_missing_column_families(true);
     options.set_paranoid_checks(true);
-    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    // After a power cut, a write-ahead log may lack its end although a later one has rows: nothing after the gap counts, and
+    // the Raft log applies it again.
+    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_keep_log_file_num(4);
     options.set_max_total_wal_size(256 * 1024 * 1024);
     options.set_db_write_buffer_size(limits::STATE_WRITE_BUFFERS_BYTES);
@@ -398,6 +400,19 @@ impl Database {
         durable_file::sync_name_of(&self.db.path().join(CURRENT))
     }
 
+    /// A checkpoint copies the write-ahead log. It must leave the reserve, which revocations need.
+    pub(crate) fn check_space_of_checkpoint(&self) -> io::Result<()> {
+        let needed = Space::unflushed(self.db.path());
+        match Space::of(self.db.path()) {
+            Some(space) if needed.saturating_add(space.reserve()) > space.free => Err(io::Error::other(format!(
+                "it needs {needed} bytes and a reserve of {}, and the disk has {} bytes free",
+                space.reserve(),
+                space.free
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Creates a checkpoint in the new `directory`, from hard links.
     ///
     /// Without a flush, which would delay every later entry while the memory table is written.
@@ -492,6 +507,7 @@ fn next_hash(previous: StateHash, index: u64, writes: &[Write]) -> StateHash {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::os::unix::fs::MetadataExt as _;
 
     use openraft::alias::CommittedLeaderIdOf;
@@ -604,6 +620,40 @@ mod tests {
         assert_eq!(received.applied().expect("mark"), last, "the received files stay as they are");
         let has = |key: u8| received.get("one", &[key]).expect("reads").is_some();
         assert_eq!([has(1), has(2), has(3)], [true, true, false]);
+    }
+
+    /// After a power cut, a write-ahead log may lack its end although the next one has rows.
+    #[test]
+    fn rows_after_a_gap_between_write_ahead_logs_do_not_count() {
+        let place = tempfile::tempdir().expect("directory");
+        let directory = place.path().join("state");
+        let mut options = options();
+        // Each full buffer begins a write-ahead log, and none is written to a table.
+        options.set_write_buffer_size(64 * 1024);
+        options.set_max_write_buffer_number(16);
+        options.set_min_write_buffer_number_to_merge(15);
+        let families = || TABLES.iter().chain([&CLUSTER]).map(|name| ColumnFamilyDescriptor::new(*name, options.clone()));
+        let db = DB::open_cf_descriptors(&options, &directory, families()).expect("opens");
+        let database = Database { db, tables: TABLES, directory: Directory::new(directory.clone(), true) };
+        let logs = || {
+            let paths = fs::read_dir(&directory).expect("directory").map(|item| item.expect("item").path());
+            let logs = paths.filter(|path| path.extension().is_some_and(|end| end == "log"));
+            logs.filter(|path| fs::metadata(path).expect("file").len() > 0).collect::<BTreeSet<_>>()
+        };
+        let mut last = 0;
+        while logs().len() < 2 {
+            last += 1;
+            commit_rows(&database, last, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        }
+        last += 1;
+        commit_rows(&database, last, &[0]);
+        drop(database);
+        let older = logs().pop_first().expect("a log");
+        let file = fs::OpenOptions::new().write(true).open(&older).expect("opened");
+        file.set_len(file.metadata().expect("file").len() - 3).expect("cut");
+        let opened = Database::open(&directory, TABLES, &[]).expect("opens");
+        let applied = opened.applied().expect("mark").map_or(0, |applied| applied.index);
+        assert!((1..last - 1).contains(&applied), "{applied} of {last}");
     }
 
     #[test]

@@ -300,7 +300,11 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
             return None;
         }
         let (snapshots, database) = (self.snapshots.clone(), self.shared.database.load_full());
-        match super::blocking(move || snapshots.begin(&database)).await {
+        let begun = super::blocking(move || {
+            database.check_space_of_checkpoint()?;
+            snapshots.begin(&database)
+        });
+        match begun.await {
             Ok(builder) => Some(builder),
             Err(error) => {
                 // Only the size of the log depends on it; the next trigger retries.

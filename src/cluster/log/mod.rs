@@ -470,7 +470,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             let mut recent = self.reader.recent.lock();
             recent.keep(|index| index > last.index);
             recent.purged = Some(last);
-            recent.last = recent.last.max(Some(last));
+            // A tail of a later term below the snapshot that replaces it is gone too.
+            if recent.last.is_none_or(|end| end.index <= last.index) {
+                recent.last = Some(last);
+            }
         }
         self.size.purge(last.index);
         let (done, written) = oneshot::channel();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rocksdb::DB;
 use tokio::sync::watch;
 
@@ -70,6 +71,8 @@ pub(crate) struct LocalNode {
     pub(crate) receiving: TransferProgress,
     /// Snapshots that this node sends.
     pub(crate) sent_snapshots: SentSnapshots,
+    /// Held while the cluster id is stored.
+    joining: Mutex<()>,
     cluster_id: OnceLock<ClusterId>,
     database: Arc<DB>,
     /// The reason why this node must stop, if it must.
@@ -145,6 +148,7 @@ impl LocalNode {
             failures: PeerFailures::new(clock),
             receiving: TransferProgress::default(),
             sent_snapshots: SentSnapshots::default(),
+            joining: Mutex::new(()),
             cluster_id,
             database,
             stops,
@@ -161,6 +165,7 @@ impl LocalNode {
 
     /// Stores the cluster id durably, once per disk. Fails for any other id.
     pub(crate) fn join(&self, id: ClusterId) -> io::Result<()> {
+        let _joining = self.joining.lock();
         if let Some(known) = self.cluster_id() {
             return if known == id {
                 Ok(())
@@ -169,11 +174,8 @@ impl LocalNode {
             };
         }
         log::write_meta(&self.database, CLUSTER_ID, &id)?;
-        // Two concurrent calls for the same cluster write the same row.
-        match self.cluster_id.get_or_init(|| id) {
-            known if *known == id => Ok(()),
-            _ => Err(io::Error::other("this node joined another cluster meanwhile")),
-        }
+        self.cluster_id.get_or_init(|| id);
+        Ok(())
     }
 
     /// Space of the file system with the log; `None` if it cannot be read.

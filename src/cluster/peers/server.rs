@@ -83,6 +83,10 @@ fn malformed(error: &wire::Error) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
+fn check_disk<M: Machine>(handle: &Handle<M>) -> Result<(), Status> {
+    if handle.disk_hangs() { Err(Status::unavailable("the disk of this node hangs")) } else { Ok(()) }
+}
+
 fn stopped(error: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("this node is stopping: {error}"))
 }
@@ -150,14 +154,6 @@ impl<M: Machine> Peers<M> {
     }
 
     /// Rejects calls that need a durable write while the disk hangs: the caller would wait, and openraft with it.
-    fn check_disk(&self) -> Result<(), Status> {
-        if self.handle.disk_hangs() {
-            Err(Status::unavailable("the disk of this node hangs"))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Rejects a snapshot that would take the space of the log.
     fn check_snapshot_space(&self, head: &proto::SnapshotHead, held: &Digests) -> Result<(), Status> {
         let needed = snapshot_transfer::bytes_needed(head, held);
@@ -244,7 +240,7 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
         let vote = self.vote_request(request)?;
-        self.check_disk()?;
+        check_disk(&self.handle)?;
         let answer = self.handle.unless_failed(self.handle.raft.vote(vote)).await.map_err(stopped)?;
         let wall_millis = Some(self.wall_millis());
         Ok(Response::new(proto::VoteResponse { wall_millis, ..wire::vote_response_to_proto(&answer) }))
@@ -255,7 +251,7 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<proto::VoteRequest>,
     ) -> Result<Response<proto::VoteResponse>, Status> {
         let vote = self.vote_request(request)?;
-        self.check_disk()?;
+        check_disk(&self.handle)?;
         let answer = self.handle.unless_failed(self.handle.raft.pre_vote(vote)).await.map_err(stopped)?;
         Ok(Response::new(wire::vote_response_to_proto(&answer)))
     }
@@ -274,7 +270,7 @@ impl<M: Machine> Peer for Peers<M> {
         if append.vote.leader_id.term >= own_term {
             self.handle.candidacy.record_heartbeat(self.handle.clock.boot());
         }
-        self.check_disk()?;
+        check_disk(&self.handle)?;
         self.discard_unfinished_snapshot();
         let prev = append.prev_log_id;
         let last = append.entries.last().map(|entry| entry.log_id).or(prev);
@@ -298,13 +294,14 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<Streaming<proto::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let call = self.admit(&request, CallKind::Raft)?;
-        self.check_disk()?;
+        check_disk(&self.handle)?;
         let checks = self.appends(&call);
         // The status that ended the stream, sent after the responses to the requests before it.
         let ended = Arc::new(Mutex::new(None));
         let end = Arc::clone(&ended);
+        let handle = self.handle.clone();
         let appends = request.into_inner().scan((), move |(), message| {
-            let append = message.and_then(|message| checks.check(message));
+            let append = message.and_then(|message| check_disk(&handle).and(checks.check(message)));
             let refuse = |status| *end.lock() = Some(status);
             futures::future::ready(append.map_err(refuse).ok())
         });
@@ -323,7 +320,7 @@ impl<M: Machine> Peer for Peers<M> {
         request: Request<Streaming<proto::SnapshotPart>>,
     ) -> Result<Response<proto::SnapshotResponse>, Status> {
         let call = self.admit(&request, CallKind::Raft)?;
-        self.check_disk()?;
+        check_disk(&self.handle)?;
         self.handle.check_agreement().map_err(Status::unavailable)?;
         let busy = |_| Status::resource_exhausted("this node is receiving a snapshot already");
         let mut receiving = self.receiving.try_lock().map_err(busy)?;
@@ -422,7 +419,7 @@ impl<M: Machine> Peer for Peers<M> {
         let is_successor = request.get_ref().to == self.local.node_id;
         let transfer =
             wire::transfer_request(request.into_inner(), from).map_err(|error| malformed(&error))?;
-        self.check_disk()?;
+        check_disk(&self.handle)?;
         if is_successor && self.handle.space.is_full() {
             return Err(Status::unavailable("the disk of this node is full"));
         }

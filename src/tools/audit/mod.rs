@@ -200,7 +200,7 @@ impl Audit {
         let done = state.last_audit_block()?.segment;
         let Opened { directory, last, missing } = Directory::open(directory, done)?;
         let backlog = Backlog::new(metrics.clone());
-        let heads = heads_of(&directory, done, last, &backlog)?;
+        let heads = heads_of(&directory, done, last, &backlog);
         let journal = journal::Writer::after(directory.clone(), last);
         let of_state = state.clone();
         let failures = Arc::new(FailureLog::new(clock.clone(), "shipping audit entries"));
@@ -296,21 +296,17 @@ impl Audit {
 }
 
 /// Newest entry of each chain in the segments after `done`. Adds their bytes to the backlog.
-fn heads_of(
-    directory: &Directory,
-    done: u64,
-    last: u64,
-    backlog: &Backlog,
-) -> Result<HashMap<Chain, Head>, io::Error> {
+fn heads_of(directory: &Directory, done: u64, last: u64, backlog: &Backlog) -> HashMap<Chain, Head> {
     let mut heads = HashMap::new();
     for segment in done.saturating_add(1)..=last {
-        let contents = directory.read(segment)?;
+        // The shipper sets aside a segment that cannot be read, and records the loss.
+        let contents = directory.read(segment).unwrap_or_default();
         backlog.add(segment, contents.bytes);
         for parts in contents.records.iter().filter_map(shipper::parts) {
             heads.insert((parts.tool, parts.bucket), Head { hash: parts.hash, segment });
         }
     }
-    Ok(heads)
+    heads
 }
 
 /// Bytes of the journal that are not shipped.
@@ -350,7 +346,7 @@ impl Backlog {
     }
 
     fn is_empty(&self) -> bool {
-        self.bytes.load(Ordering::Acquire) == 0
+        self.segments.lock().is_empty()
     }
 
     fn is_full(&self) -> bool {

@@ -62,6 +62,24 @@ async fn unreadable_segment_does_not_hold_up_others() {
     harness.end().await;
 }
 
+/// Regression: the node did not start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_starts_with_an_unreadable_segment() {
+    let harness = start().await;
+    harness.record("a", "lost").await;
+    let segment = journal_of(&harness.node.directory).join("1");
+    std::fs::remove_file(&segment).expect("removed");
+    std::fs::create_dir(&segment).expect("directory");
+    let harness = harness.kill().await;
+    while harness.audit.ship().await.is_err() {}
+    harness.record("a", "next").await;
+    assert_eq!(notes(&harness.trail("a").await), ["next"]);
+    let about_itself = harness.trail("").await;
+    assert!(about_itself.iter().all(|entry| entry.notes.contains("cannot be read")), "{about_itself:?}");
+    assert_eq!(about_itself.len(), 1);
+    harness.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loss_is_recorded_before_the_segment_is_removed() {
     let harness = start().await;
