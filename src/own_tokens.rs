@@ -82,7 +82,7 @@ impl OwnTokens {
         now: Timestamp,
     ) -> Result<Credential, token::Error> {
         let credential = self.authenticate(fresh, token, certificate, now).await?;
-        if !credential.via().is_empty() {
+        if !credential.via.is_empty() {
             return Err(token::Error::PeerNotAccepted);
         }
         if self.is_revoked(fresh, &credential) { Err(token::Error::Revoked) } else { Ok(credential) }
@@ -124,7 +124,7 @@ impl OwnTokens {
     }
 
     fn is_revoked(&self, fresh: &LeaseProof, credential: &Credential) -> bool {
-        self.0.state.revokes(fresh, credential.lineage(), credential.idx(), credential.iat())
+        self.0.state.revokes(fresh, &credential.lineage, credential.idx, credential.iat)
     }
 
     /// Waits until this node has applied the `idx` of a verified token. Otherwise the holder of a stolen signing key could
@@ -135,7 +135,7 @@ impl OwnTokens {
     /// [`token::Error::IndexAhead`] after [`limits::FRESHNESS_WAIT`].
     pub async fn catch_up(&self, credential: &Credential) -> Result<bool, token::Error> {
         let here = self.0.state.index().incarnation;
-        let idx = credential.idx().filter(|idx| Some(idx.incarnation) == here);
+        let idx = credential.idx.filter(|idx| Some(idx.incarnation) == here);
         let Some(LogPosition { index, .. }) = idx else { return Ok(false) };
         if self.0.state.cluster().applied() >= index {
             return Ok(false);

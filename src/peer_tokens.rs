@@ -151,11 +151,11 @@ impl PeerTokens {
     /// # Errors
     /// [`Refused`]; [`token::Error::PeerNotAccepted`] if one of them is not accepted.
     pub fn judge_through(&self, fresh: &LeaseProof, credential: &Credential) -> Result<(), Refused> {
-        for issuer in credential.via() {
+        for issuer in &credential.via {
             let peer = self.peer(issuer).ok_or(token::Error::PeerNotAccepted)?;
             let lease = self.lease(fresh, peer)?;
-            let idx = credential.idx().ok_or(token::Error::ClaimMissing("idx"))?;
-            self.refused_by(peer, self.0.state.judge_through_token(&lease, idx.index, credential.lineage()))?;
+            let idx = credential.idx.ok_or(token::Error::ClaimMissing("idx"))?;
+            self.refused_by(peer, self.0.state.judge_through_token(&lease, idx.index, &credential.lineage))?;
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl PeerTokens {
     /// # Errors
     /// [`Refused::AboveCeiling`].
     pub fn check_role(&self, role: Role, credential: &Credential) -> Result<(), Refused> {
-        let mut peers = credential.via().iter().filter_map(|issuer| self.peer(issuer));
+        let mut peers = credential.via.iter().filter_map(|issuer| self.peer(issuer));
         match peers.find(|peer| role == Role::Actor && !peer.ceiling.roles.contains(&role)) {
             Some(peer) => Err(Refused::AboveCeiling { peer: peer.name.clone(), broken: AboveCeiling::Role }),
             None => Ok(()),
@@ -176,18 +176,13 @@ impl PeerTokens {
     /// Whether a token is meant for one of the peers, which could use it elsewhere.
     #[must_use]
     pub fn has_peer_as_audience(&self, credential: &Credential) -> bool {
-        credential.aud().iter().any(|aud| self.0.configured.contains(aud))
+        credential.aud.iter().any(|aud| self.0.configured.contains(aud))
     }
 
     /// Labels of the peers through which a credential came, its own issuer among them.
     #[must_use]
     pub fn labels<'p>(&'p self, credential: &Credential) -> Vec<&'p str> {
-        credential
-            .via()
-            .iter()
-            .filter_map(|issuer| self.peer(issuer))
-            .map(|peer| peer.name.as_str())
-            .collect()
+        credential.via.iter().filter_map(|issuer| self.peer(issuer)).map(|peer| peer.name.as_str()).collect()
     }
 
     /// A paused peer is refused for that reason, whether or not it has a lease: it is often paused because it is silent.

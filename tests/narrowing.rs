@@ -267,9 +267,9 @@ fn check(
     requested: &[String],
 ) -> Result<(), TestCaseError> {
     let of_policy: BTreeSet<&str> = policy.capabilities.iter().chain(&policy.scopes).copied().collect();
-    for capability in grant.capabilities() {
+    for capability in &grant.capabilities {
         prop_assert!(policy.capabilities.contains(&capability.as_str()), "{capability} is not the policy's");
-        prop_assert!(grant.scope().contains(capability), "{capability} is not in scope");
+        prop_assert!(grant.scope.contains(capability), "{capability} is not in scope");
         for party in parties {
             let stated = party.capabilities.as_ref();
             prop_assert!(
@@ -278,8 +278,8 @@ fn check(
             );
         }
     }
-    prop_assert!(!grant.scope().is_empty());
-    for word in grant.scope() {
+    prop_assert!(!grant.scope.is_empty());
+    for word in &grant.scope {
         prop_assert!(of_policy.contains(word.as_str()), "{word} is not the policy's");
         prop_assert!(requested.is_empty() || requested.contains(word), "{word} was not asked for");
         for party in parties {
@@ -289,13 +289,13 @@ fn check(
     }
     for limit in parties.iter().map(|party| party.blast_radius).chain([policy.blast_radius]).flatten() {
         let limit: BlastRadius = limit.parse().expect("radius");
-        let radius = grant.blast_radius();
+        let radius = grant.blast_radius.as_ref();
         prop_assert!(
             radius.is_some_and(|radius| ENVIRONMENT.containment.fits(radius, &limit)),
             "{radius:?} in {limit}"
         );
     }
-    let depth = grant.delegation_depth();
+    let depth = grant.delegation_depth;
     prop_assert!(depth <= policy.delegation_depth.unwrap_or(0));
     prop_assert!(parties[0].delegation_depth.is_none_or(|stated| depth <= stated));
     if let Some(actor) = parties.get(1) {
@@ -303,17 +303,16 @@ fn check(
     }
     for party in parties {
         let root = if party.own { party.root_secs } else { party.lifetime_secs.min(3600) };
-        prop_assert!(grant.pair().root_exp().secs() <= NOW_SECS + root, "{party:?}");
+        prop_assert!(grant.pair.root_exp().secs() <= NOW_SECS + root, "{party:?}");
         let begun = if party.own { NOW_SECS - party.root_secs } else { NOW_SECS };
-        prop_assert!(grant.pair().root_iat().secs() <= begun, "{party:?}");
+        prop_assert!(grant.pair.root_iat().secs() <= begun, "{party:?}");
     }
     Ok(())
 }
 
 /// The chain has every party once, the actor first.
 fn check_chain(grant: &Grant, parties: &[StatedClaims]) -> Result<(), TestCaseError> {
-    let actors: Vec<&str> =
-        grant.pair().act().into_iter().flat_map(Act::chain).map(|act| act.sub.as_str()).collect();
+    let actors: Vec<&str> = grant.pair.act.iter().flat_map(Act::chain).map(|act| act.sub.as_str()).collect();
     prop_assert!(actors.len() <= limits::ACT_DEPTH_MAX);
     for party in parties {
         prop_assert!(
@@ -331,7 +330,7 @@ fn check_chain(grant: &Grant, parties: &[StatedClaims]) -> Result<(), TestCaseEr
         );
         prop_assert!(!actors.contains(&id(parties[0].name).as_str()), "the subject acts for itself");
     }
-    prop_assert!(grant.pair().lineage().len() <= limits::LINEAGE_MAX);
+    prop_assert!(grant.pair.lineage.len() <= limits::LINEAGE_MAX);
     Ok(())
 }
 

@@ -201,7 +201,7 @@ fn wrongly_typed_grants_deny() {
     }
     let bundle = Bundle::compile(&[policy(&granting("capabilities", "{\"db.read\", \"db.write\"}"))]);
     let permit = bundle.expect("compiles").decide_exchange(&question()).expect("a set is a list");
-    assert_eq!(permit.capabilities(), &BTreeSet::from(["db.read".to_owned(), "db.write".to_owned()]));
+    assert_eq!(permit.capabilities, BTreeSet::from(["db.read".to_owned(), "db.write".to_owned()]));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn one_thread_evaluates_two_bundles_in_turn() {
     for _ in 0..3 {
         for (bundle, scope) in [(&a, "a"), (&b, "b")] {
             let permit = bundle.decide_exchange(&question()).expect("permitted");
-            assert!(permit.scopes().contains(scope) && permit.policy_digest() == bundle.digest());
+            assert!(permit.scopes.contains(scope) && permit.policy_digest == bundle.digest());
         }
     }
 }
@@ -538,7 +538,7 @@ fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
         trust_domain: "dev.trust-fabric.local",
     };
     match bundle.decide_identity(&question) {
-        Ok(permit) => Ok(permit.capabilities().iter().cloned().collect::<Vec<_>>().join(" ")),
+        Ok(permit) => Ok(permit.capabilities.iter().cloned().collect::<Vec<_>>().join(" ")),
         Err(denial) => Err(denial.kind),
     }
 }

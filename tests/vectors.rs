@@ -175,14 +175,14 @@ impl NodeState {
 
     fn status(&self, credential: &Credential) -> RevocationStatus {
         let this = UsedToken {
-            iss: credential.iss().to_owned(),
-            jti: credential.jti().expect("one of our own").to_owned(),
+            iss: credential.iss.clone(),
+            jti: credential.jti.clone().expect("one of our own"),
         };
         let epoch = Epoch { incarnation: Some(self.position.incarnation), floor: None };
-        let (lineage, idx, iat) = (credential.lineage(), credential.idx(), credential.iat());
+        let (lineage, idx, iat) = (&credential.lineage, credential.idx, credential.iat);
         RevocationStatus {
             is_revoked: self.revocations.covers(epoch, lineage, idx, iat),
-            is_spent: credential.execution().is_some() && self.spent.contains(&this),
+            is_spent: credential.execution.is_some() && self.spent.contains(&this),
         }
     }
 

@@ -62,7 +62,7 @@ pub async fn renew(caller: Caller<OwnToken>, State(app): State<App>) -> Result<R
     app.identity.configured()?;
     let bearer = caller.credential().ok_or_else(|| Error::internal("a bearer without its token"))?;
     let identified = app.identity.renew(bearer).await;
-    let agent_id = Some(bearer.sub().as_str());
+    let agent_id = Some(bearer.sub.as_str());
     let identified = identified.inspect_err(|error| keep_denied(&app, &caller, error, agent_id))?;
     let (request_id, agent_id, jti) = (&caller.request_id, &identified.agent_id, &identified.jti);
     tracing::info!(request_id, agent_id, jti, "agent identity renewed");

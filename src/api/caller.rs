@@ -203,7 +203,7 @@ impl Principal {
         match self {
             Self::Anonymous => None,
             Self::Workload(id) | Self::Peer(id, _) | Self::CallerOfPeer(id) => Some(id),
-            Self::Bearer(credential) => Some(credential.sub()),
+            Self::Bearer(credential) => Some(&credential.sub),
         }
     }
 }
@@ -256,7 +256,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         }
         // A certificate was counted before the handler; the subject of a bearer token is known only now.
         if let Principal::Bearer(credential) = &principal {
-            let permit = app.rate_limits.acquire(Key::Workload(credential.sub().clone())).permit;
+            let permit = app.rate_limits.acquire(Key::Workload(credential.sub.clone())).permit;
             context.hold(permit.inspect_err(|_| app.metrics.request_refused("rate"))?);
         }
         if N::ACCESS != Access::Health {
@@ -270,7 +270,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
             Principal::Peer(_, fabric) => (None, Some(fabric)),
             Principal::Anonymous | Principal::Workload(_) | Principal::CallerOfPeer(_) => (None, None),
         };
-        let actor = credential.as_ref().and_then(|credential| credential.act()).map(|act| act.sub.clone());
+        let actor = credential.as_deref().and_then(|bearer| bearer.act.as_ref()).map(|act| act.sub.clone());
         let request_id = super::request_id::current();
         let context =
             CallContext { request_id, id, actor, is_operator, certificate, facts, idempotency: None };
@@ -329,7 +329,7 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
         Principal::Peer(..) => false,
         Principal::CallerOfPeer(_) => capability == Capability::Exchange,
         Principal::Bearer(credential) => {
-            let granted = credential.capabilities().unwrap_or_default();
+            let granted = credential.capabilities.as_deref().unwrap_or_default();
             granted.iter().any(|granted| granted == capability.into_str())
         }
     }

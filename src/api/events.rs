@@ -19,7 +19,6 @@ use super::middleware;
 use super::paging::RawQuery;
 use crate::clock::{Clock, Timestamp};
 use crate::feed::{FeedId, Kinds, Subscriber};
-use crate::token::foreign::Credential;
 
 const LAST_EVENT_ID: &str = "Last-Event-ID";
 const HEADERS: [(HeaderName, &str); 3] = [
@@ -119,7 +118,7 @@ struct Authority {
 impl Authority {
     fn of(caller: &Caller<ReadEvents>, parts: &Parts) -> Option<Self> {
         let credentials = PresentedCredentials::with(parts)?;
-        let token_ends = caller.credential().map(Credential::exp);
+        let token_ends = caller.credential().map(|credential| credential.exp);
         let ends = token_ends.into_iter().chain(credentials.certificate_ends()).min();
         Some(Self { credentials, ends })
     }

@@ -48,32 +48,32 @@ pub fn claims(
     let MintContext { iss, caller, confirmation, token, position, txn } = context;
     let MintedToken { jti, iat, exp } = token;
     let execution = execution_scope.map(execution).transpose()?;
-    let subject = grant.pair().subject();
-    let scope = grant.scope().iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let subject = &grant.pair.subject;
+    let scope = grant.scope.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     Ok(AccessTokenClaims {
         iss: iss.to_owned(),
-        sub: subject.sub().to_string(),
-        aud: grant.allow().audience().to_owned(),
+        sub: subject.sub.to_string(),
+        aud: grant.allow.audience.clone(),
         iat,
         nbf: iat,
         exp,
         jti,
-        client_id: caller.map_or_else(|| subject.sub().to_string(), str::to_owned),
-        txn: subject.txn().map_or(txn, str::to_owned),
+        client_id: caller.map_or_else(|| subject.sub.to_string(), str::to_owned),
+        txn: subject.txn.clone().unwrap_or(txn),
         scope: Some(scope),
-        capabilities: grant.capabilities().iter().cloned().collect(),
-        blast_radius: grant.blast_radius().map(ToString::to_string),
-        delegation_depth: Some(grant.delegation_depth()),
-        act: grant.pair().act().cloned(),
-        may_act: subject.may_act().map(|may_act| may_act.qualified(subject.iss())),
-        lineage: grant.pair().lineage().iter().map(ToString::to_string).collect(),
-        via: grant.pair().via().to_vec(),
-        root_iat: grant.pair().root_iat().secs().min(iat),
-        root_exp: grant.pair().root_exp().secs(),
+        capabilities: grant.capabilities.iter().cloned().collect(),
+        blast_radius: grant.blast_radius.as_ref().map(ToString::to_string),
+        delegation_depth: Some(grant.delegation_depth),
+        act: grant.pair.act.clone(),
+        may_act: subject.may_act.as_ref().map(|may_act| may_act.qualified(&subject.iss)),
+        lineage: grant.pair.lineage.iter().map(ToString::to_string).collect(),
+        via: grant.pair.via.clone(),
+        root_iat: grant.pair.root_iat().secs().min(iat),
+        root_exp: grant.pair.root_exp().secs(),
         execution,
         agent: None,
         idx: position.to_string(),
-        policy: grant.allow().policy_digest().to_owned(),
+        policy: grant.allow.policy_digest.clone(),
         cnf: confirmation.map(Into::into),
     })
 }

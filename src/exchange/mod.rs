@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-pub use delegation::{DelegationPair, pair};
+pub use delegation::{DelegationPair, Pair, pair};
 pub use error::Error;
 pub(crate) use execution_scope::ExecutionScope;
-pub use narrow::{Grant, narrow};
+pub use narrow::{Grant, GrantContent, narrow};
 pub(crate) use request::{ExchangeInput, ExchangeRequest, GRANT_TYPE, RequestedConfirmation};
 
 use crate::clock::{Clock, Timestamp};
@@ -124,10 +124,10 @@ impl Exchange {
 
         let requested = requested_confirmation(request, caller)?;
         let subject = self.subject(&fresh, request, caller, now).await?;
-        *token_subject = Some(subject.sub().clone());
+        *token_subject = Some(subject.sub.clone());
         let actor = self.actor(&fresh, request, caller, now).await?;
         // A binding survives the exchange: a token derived from a bound token is bound to the same certificate.
-        let is_bound = subject.is_bound() || actor.as_ref().is_some_and(Credential::is_bound);
+        let is_bound = subject.is_bound || actor.as_ref().is_some_and(|actor| actor.is_bound);
         let confirmation = requested.or(caller.certificate.filter(|_| is_bound));
         let pair = pair(subject, actor)?;
         self.check_caller_of_peer(caller, &pair)?;
@@ -216,12 +216,12 @@ impl Exchange {
         let credential = foreign::verify_foreign(&token, issuer, &key, &self.signatures, certificate, now)?;
         // An agent without a record would have no ancestors, no expiry and no revocation. An agent of a peer
         // has its record there, and its credential is a token of the peer.
-        let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
+        let chain = credential.act.iter().flat_map(token::act::Act::chain);
         let actors = chain.filter_map(|act| act.sub.parse::<WorkloadId>().ok());
-        if actors.chain([credential.sub().clone()]).any(|id| self.is_agent(&id)) {
+        if actors.chain([credential.sub.clone()]).any(|id| self.is_agent(&id)) {
             return Err(token::Error::SubjectReserved.into());
         }
-        if self.state.revokes(fresh, credential.lineage(), None, credential.iat()) {
+        if self.state.revokes(fresh, &credential.lineage, None, credential.iat) {
             return Err(token::Error::Revoked.into());
         }
         Ok(credential)
@@ -254,7 +254,7 @@ impl Exchange {
         let id: Option<WorkloadId> = caller.id().and_then(|id| id.parse().ok());
         let peer = id.and_then(|id| self.peer_tokens.of_domain(id.trust_domain()));
         match peer {
-            Some(peer) if !pair.via().contains(&peer.issuer) => Err(Error::CallerOfPeer(peer.name.clone())),
+            Some(peer) if !pair.via.contains(&peer.issuer) => Err(Error::CallerOfPeer(peer.name.clone())),
             _ => Ok(()),
         }
     }
@@ -267,12 +267,12 @@ impl Exchange {
     ) -> Result<Allow, Error> {
         let policy = self.policy.load();
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
-        let subject_act = actors(pair.subject());
-        let actor_act = pair.actor().map(actors).unwrap_or_default();
+        let subject_act = actors(&pair.subject);
+        let actor_act = pair.actor.as_ref().map(actors).unwrap_or_default();
         let execution = request.execution_scope.as_ref();
         let decision = policy.decide_exchange(&PolicyInput {
-            subject: self.party(pair.subject(), &subject_act),
-            actor: pair.actor().map(|actor| self.party(actor, &actor_act)),
+            subject: self.party(&pair.subject, &subject_act),
+            actor: pair.actor.as_ref().map(|actor| self.party(actor, &actor_act)),
             request: RequestedGrant {
                 audience: request.audience.as_deref(),
                 scope: &request.scope,
@@ -290,26 +290,26 @@ impl Exchange {
     }
 
     fn party<'a>(&'a self, credential: &'a Credential, act: &'a [String]) -> Party<'a> {
-        let kubernetes = credential.kubernetes();
+        let kubernetes = credential.kubernetes.as_ref();
         Party {
-            id: credential.sub().as_str(),
-            trust_domain: credential.sub().trust_domain().as_str(),
-            issuer: credential.iss(),
-            fabric: self.peer_tokens.peer(credential.iss()).map(|peer| peer.name.as_str()),
+            id: credential.sub.as_str(),
+            trust_domain: credential.sub.trust_domain().as_str(),
+            issuer: &credential.iss,
+            fabric: self.peer_tokens.peer(&credential.iss).map(|peer| peer.name.as_str()),
             via: self.peer_tokens.labels(credential),
-            kind: match credential.kind() {
+            kind: match credential.kind {
                 Kind::Jwt => "jwt",
                 Kind::SpiffeSvid => "spiffe-svid",
                 Kind::AgentA2a => "agent-a2a",
             },
-            original_sub: credential.original_sub(),
-            email: credential.email(),
+            original_sub: &credential.original_sub,
+            email: credential.email.as_deref(),
             namespace: kubernetes.map(|kubernetes| kubernetes.namespace.as_str()),
             service_account: kubernetes.map(|kubernetes| kubernetes.service_account.as_str()),
-            capabilities: credential.capabilities(),
-            scope: credential.scope(),
-            blast_radius: credential.blast_radius(),
-            delegation_depth: credential.delegation_depth(),
+            capabilities: credential.capabilities.as_deref(),
+            scope: credential.scope.as_deref(),
+            blast_radius: credential.blast_radius.as_deref(),
+            delegation_depth: credential.delegation_depth,
             act,
         }
     }
@@ -326,7 +326,7 @@ impl Exchange {
         token: MintedToken,
     ) -> Result<MintedToken, Error> {
         let Some(scope) = &request.execution_scope else { return Ok(token) };
-        let subject = grant.pair().subject().sub().as_str();
+        let subject = grant.pair.subject.sub.as_str();
         let caller_id = caller.id().unwrap_or(subject);
         let owner = state::owner(caller_id);
         let idempotency = retry.map(|RetryKey { key, body }| Idempotency {
@@ -433,6 +433,6 @@ impl Unverified {
 }
 
 fn actors(credential: &Credential) -> Vec<String> {
-    let chain = credential.act().into_iter().flat_map(token::act::Act::chain);
+    let chain = credential.act.iter().flat_map(token::act::Act::chain);
     chain.map(|act| act.sub.clone()).take(limits::ACT_DEPTH_MAX).collect()
 }

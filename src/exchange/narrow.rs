@@ -3,6 +3,7 @@
 //! A party that does not state a claim does not restrict it. Nothing here widens.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 use super::Error;
 use super::delegation::DelegationPair;
@@ -10,50 +11,30 @@ use crate::policy::blast_radius::{BlastRadius, Containment};
 use crate::policy::exchange::Allow;
 use crate::token::foreign::Credential;
 
-/// Content of the new token. Only [`narrow`] creates one, from an [`Allow`] and a [`DelegationPair`].
+/// Content of a [`Grant`].
 #[derive(Debug)]
-pub struct Grant {
-    allow: Allow,
-    pair: DelegationPair,
-    capabilities: BTreeSet<String>,
-    scope: BTreeSet<String>,
-    blast_radius: Option<BlastRadius>,
-    delegation_depth: u32,
+pub struct GrantContent {
+    /// Decision of the policy.
+    pub allow: Allow,
+    /// Subject and actor.
+    pub pair: DelegationPair,
+    pub capabilities: BTreeSet<String>,
+    /// Words of `scope`: the capabilities and the plain scopes.
+    pub scope: BTreeSet<String>,
+    pub blast_radius: Option<BlastRadius>,
+    /// Remaining depth.
+    pub delegation_depth: u32,
 }
 
-impl Grant {
-    /// Decision of the policy.
-    #[must_use]
-    pub fn allow(&self) -> &Allow {
-        &self.allow
-    }
+/// Content of the new token. Only [`narrow`] creates one, from an [`Allow`] and a [`DelegationPair`].
+#[derive(Debug)]
+pub struct Grant(GrantContent);
 
-    /// Subject and actor.
-    #[must_use]
-    pub fn pair(&self) -> &DelegationPair {
-        &self.pair
-    }
+impl Deref for Grant {
+    type Target = GrantContent;
 
-    #[must_use]
-    pub fn capabilities(&self) -> &BTreeSet<String> {
-        &self.capabilities
-    }
-
-    /// Words of `scope`: the capabilities and the plain scopes.
-    #[must_use]
-    pub fn scope(&self) -> &BTreeSet<String> {
-        &self.scope
-    }
-
-    #[must_use]
-    pub fn blast_radius(&self) -> Option<&BlastRadius> {
-        self.blast_radius.as_ref()
-    }
-
-    /// Remaining depth.
-    #[must_use]
-    pub fn delegation_depth(&self) -> u32 {
-        self.delegation_depth
+    fn deref(&self) -> &GrantContent {
+        &self.0
     }
 }
 
@@ -67,18 +48,18 @@ pub fn narrow(
     requested: &[String],
     containment: &Containment,
 ) -> Result<Grant, Error> {
-    let parties = || std::iter::once(pair.subject()).chain(pair.actor());
+    let parties = || std::iter::once(&pair.subject).chain(&pair.actor);
     // "No `scope` asks for all that is granted."
     let is_requested = |word: &String| requested.is_empty() || requested.contains(word);
     let capabilities: BTreeSet<String> = allow
-        .capabilities()
+        .capabilities
         .iter()
         .filter(|capability| is_requested(capability))
         .filter(|capability| parties().all(|party| has_capability(party, capability)))
         .cloned()
         .collect();
     let mut scope: BTreeSet<String> = allow
-        .scopes()
+        .scopes
         .iter()
         .filter(|word| is_requested(word))
         .filter(|word| parties().all(|party| has_scope(party, word)))
@@ -87,39 +68,40 @@ pub fn narrow(
     scope.extend(capabilities.iter().cloned());
     // "Nothing left: 403."
     if scope.is_empty() {
-        let permitted: Vec<_> = allow.capabilities().union(allow.scopes()).map(String::as_str).collect();
+        let permitted: Vec<_> = allow.capabilities.union(&allow.scopes).map(String::as_str).collect();
         let words = |stated: Option<&[String]>| stated.map(|words| words.join(" "));
-        let (subject, actor) = (pair.subject(), pair.actor());
+        let (subject, actor) = (&pair.subject, pair.actor.as_ref());
         let detail = compared([
             ("requested", words(Some(requested).filter(|words| !words.is_empty()))),
             ("policy", Some(permitted.join(" "))),
-            ("scope of the subject", words(subject.scope())),
-            ("capabilities of the subject", words(subject.capabilities())),
-            ("scope of the actor", words(actor.and_then(Credential::scope))),
-            ("capabilities of the actor", words(actor.and_then(Credential::capabilities))),
+            ("scope of the subject", words(subject.scope.as_deref())),
+            ("capabilities of the subject", words(subject.capabilities.as_deref())),
+            ("scope of the actor", words(actor.and_then(|actor| actor.scope.as_deref()))),
+            ("capabilities of the actor", words(actor.and_then(|actor| actor.capabilities.as_deref()))),
         ]);
         return Err(Error::NothingGranted { detail });
     }
     let blast_radius =
         smallest(&allow, parties(), containment).map_err(|_: Incomparable| Error::BlastRadius {
             detail: compared([
-                ("policy", allow.blast_radius().map(ToString::to_string)),
-                ("subject", pair.subject().blast_radius().map(str::to_owned)),
-                ("actor", pair.actor().and_then(Credential::blast_radius).map(str::to_owned)),
+                ("policy", allow.blast_radius.as_ref().map(ToString::to_string)),
+                ("subject", pair.subject.blast_radius.clone()),
+                ("actor", pair.actor.as_ref().and_then(|actor| actor.blast_radius.clone())),
             ]),
         })?;
     let delegation_depth =
-        pair.depth_max().map_or(allow.delegation_depth(), |depth| depth.min(allow.delegation_depth()));
-    Ok(Grant { allow, pair, capabilities, scope, blast_radius, delegation_depth })
+        pair.depth_max.map_or(allow.delegation_depth, |depth| depth.min(allow.delegation_depth));
+    Ok(Grant(GrantContent { allow, pair, capabilities, scope, blast_radius, delegation_depth }))
 }
 
 /// "A scope word names a capability": each of both claims restricts, if present.
 fn has_capability(party: &Credential, capability: &String) -> bool {
-    party.capabilities().is_none_or(|stated| stated.contains(capability)) && has_scope(party, capability)
+    party.capabilities.as_ref().is_none_or(|stated| stated.contains(capability))
+        && has_scope(party, capability)
 }
 
 fn has_scope(party: &Credential, word: &String) -> bool {
-    party.scope().is_none_or(|stated| stated.contains(word))
+    party.scope.as_ref().is_none_or(|stated| stated.contains(word))
 }
 
 /// The statements of the parties, for an operator. One that states nothing restricts nothing and is left out.
@@ -137,8 +119,8 @@ fn smallest<'p>(
     parties: impl Iterator<Item = &'p Credential>,
     containment: &Containment,
 ) -> Result<Option<BlastRadius>, Incomparable> {
-    let mut smallest = allow.blast_radius().cloned();
-    for stated in parties.filter_map(Credential::blast_radius) {
+    let mut smallest = allow.blast_radius.clone();
+    for stated in parties.filter_map(|party| party.blast_radius.as_deref()) {
         let stated: BlastRadius = stated.parse().map_err(|_| Incomparable)?;
         smallest = Some(match smallest {
             None => stated,

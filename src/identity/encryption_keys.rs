@@ -106,13 +106,12 @@ impl AgentIdentities {
         drop(self.configured()?);
         let workload_id: WorkloadId = request.workload_id.parse()?;
         let bearer = bearer.filter(|bearer| bearer.is_first_hand()).ok_or(Error::NotItsOwn)?;
-        if *bearer.sub() != workload_id {
+        if bearer.sub != workload_id {
             return Err(Error::AnotherSubject);
         }
         let key = EncryptionKey::from_jwk(&request.key)?;
         let (kid, jwk) = (key.kid().to_owned(), Value::Object(key.jwk().clone()).to_string());
-        let registrar =
-            Registrar { lineage: bearer.lineage().to_vec(), idx: bearer.idx(), iat: bearer.iat() };
+        let registrar = Registrar { lineage: bearer.lineage.clone(), idx: bearer.idx, iat: bearer.iat };
         let is_agent = workload_id.is_agent_of(&self.trust_domain);
         let state = self.state.on_behalf_of(caller);
         let registering = state.register_encryption_key(&workload_id, is_agent, (kid, jwk), &registrar);
@@ -141,8 +140,8 @@ impl AgentIdentities {
     ) -> Result<(), Error> {
         let workload_id: WorkloadId = workload_id.parse()?;
         match bearer {
-            Some(bearer) if *bearer.sub() == workload_id && bearer.is_first_hand() => {}
-            Some(bearer) if *bearer.sub() == workload_id => return Err(Error::NotItsOwn),
+            Some(bearer) if bearer.sub == workload_id && bearer.is_first_hand() => {}
+            Some(bearer) if bearer.sub == workload_id => return Err(Error::NotItsOwn),
             _ if !workload_id.is_agent_of(&self.trust_domain) => return Err(Error::NotItsIssuer),
             _ => {
                 let agent = find_agent(&self.state, workload_id.as_str()).await?.ok_or(Error::NoAgent)?;

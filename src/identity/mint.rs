@@ -73,10 +73,10 @@ pub(super) fn claims(
         jti,
         client_id: agent.agent_id.clone(),
         txn,
-        scope: Some(grant.capabilities().iter().map(String::as_str).collect::<Vec<_>>().join(" ")),
-        capabilities: grant.capabilities().iter().cloned().collect(),
-        blast_radius: grant.blast_radius().map(ToString::to_string),
-        delegation_depth: Some(grant.delegation_depth()),
+        scope: Some(grant.capabilities.iter().map(String::as_str).collect::<Vec<_>>().join(" ")),
+        capabilities: grant.capabilities.iter().cloned().collect(),
+        blast_radius: grant.blast_radius.as_ref().map(ToString::to_string),
+        delegation_depth: Some(grant.delegation_depth),
         act: None,
         may_act: None,
         lineage: derives_from.iter().map(ToString::to_string).collect(),
@@ -92,7 +92,7 @@ pub(super) fn claims(
             on_behalf_of: agent.on_behalf_of.clone(),
         }),
         idx: position.to_string(),
-        policy: grant.policy_digest().to_owned(),
+        policy: grant.policy_digest.clone(),
         cnf: None,
     })
 }

@@ -165,14 +165,14 @@ impl AgentIdentities {
         self.state.check_clock(&fresh)?;
         let mint_time = self.mint_time()?;
         // An access token may be narrower than the identity token that it was exchanged from; renewal would widen it.
-        if !bearer.is_agent_identity() {
+        if !bearer.is_agent_identity {
             return Err(Error::NotAnIdentityToken);
         }
         // The edge verified the token before `mint_time`: a revocation applied between would not cover the new token.
-        if self.state.revokes(&fresh, bearer.lineage(), bearer.idx(), bearer.iat()) {
+        if self.state.revokes(&fresh, &bearer.lineage, bearer.idx, bearer.iat) {
             return Err(Error::Revoked);
         }
-        let issued = self.acting(&fresh, bearer.sub().as_str(), mint_time.log_now).await?;
+        let issued = self.acting(&fresh, bearer.sub.as_str(), mint_time.log_now).await?;
         let family = family(bearer).ok_or(Error::NotAnIdentityToken)?;
         self.mint_of_record(&issued, (family, renewed_lineage(bearer)), &mint_time)
     }
@@ -347,9 +347,9 @@ impl AgentIdentities {
             agent_id: agent_id.as_str().to_owned(),
             agent_name: request.agent_name.clone(),
             platform: request.platform.to_owned(),
-            capabilities: grant.capabilities().iter().cloned().collect(),
-            blast_radius: grant.blast_radius().map(ToString::to_string),
-            delegation_depth: grant.delegation_depth(),
+            capabilities: grant.capabilities.iter().cloned().collect(),
+            blast_radius: grant.blast_radius.as_ref().map(ToString::to_string),
+            delegation_depth: grant.delegation_depth,
             on_behalf_of: request.on_behalf_of.clone(),
             // `apply` sets them from the parent's record.
             ancestors: Vec::new(),
@@ -431,15 +431,15 @@ fn new_family() -> String {
 
 /// Family of an identity token, from its `jti`.
 fn family(bearer: &Credential) -> Option<String> {
-    let (family, _) = bearer.jti()?.split_once(lineage::FAMILY_END)?;
+    let (family, _) = bearer.jti.as_deref()?.split_once(lineage::FAMILY_END)?;
     Some(family.to_owned())
 }
 
 /// Lineage of a renewed token: that of the presented one, including its family, without its `jti` and without the
 /// agent, which the new token adds.
 fn renewed_lineage(bearer: &Credential) -> Vec<Digest128> {
-    let mut own = vec![lineage::workload(bearer.sub())];
-    own.extend(bearer.jti().map(|jti| lineage::token(bearer.iss(), jti)));
-    own.extend(bearer.client_id().map(|client_id| lineage::client(bearer.iss(), client_id)));
-    bearer.lineage().iter().filter(|digest| !own.contains(digest)).copied().collect()
+    let mut own = vec![lineage::workload(&bearer.sub)];
+    own.extend(bearer.jti.as_deref().map(|jti| lineage::token(&bearer.iss, jti)));
+    own.extend(bearer.client_id.as_deref().map(|client_id| lineage::client(&bearer.iss, client_id)));
+    bearer.lineage.iter().filter(|digest| !own.contains(digest)).copied().collect()
 }

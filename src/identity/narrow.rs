@@ -1,10 +1,11 @@
 //! Narrowing: the requested agent ∩ policy. Nothing here widens.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 use super::{AgentRequest, Error};
 use crate::policy::blast_radius::{BlastRadius, Containment};
-use crate::policy::identity::Allow;
+use crate::policy::identity::{Allow, Rights};
 use crate::state::Agent;
 
 /// Requested rights of an agent: from a request within the limits of its parent, or from its record.
@@ -34,37 +35,15 @@ impl RequestedRights {
     }
 }
 
-/// Rights of an agent's record or token. Only [`narrow`] creates one, from an [`Allow`].
+/// Rights of an agent's record or token, with at least one capability. Only [`narrow`] creates one, from an [`Allow`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    capabilities: BTreeSet<String>,
-    blast_radius: Option<BlastRadius>,
-    delegation_depth: u32,
-    policy_digest: String,
-}
+pub struct Grant(Rights);
 
-impl Grant {
-    /// Granted capabilities: at least one.
-    #[must_use]
-    pub fn capabilities(&self) -> &BTreeSet<String> {
-        &self.capabilities
-    }
+impl Deref for Grant {
+    type Target = Rights;
 
-    #[must_use]
-    pub fn blast_radius(&self) -> Option<&BlastRadius> {
-        self.blast_radius.as_ref()
-    }
-
-    /// Remaining depth.
-    #[must_use]
-    pub fn delegation_depth(&self) -> u32 {
-        self.delegation_depth
-    }
-
-    /// Digest of the deciding policy bundle.
-    #[must_use]
-    pub fn policy_digest(&self) -> &str {
-        &self.policy_digest
+    fn deref(&self) -> &Rights {
+        &self.0
     }
 }
 
@@ -78,24 +57,24 @@ pub(super) fn narrow(
     containment: &Containment,
 ) -> Result<Grant, Error> {
     let capabilities: BTreeSet<_> =
-        requested.capabilities.intersection(allow.capabilities()).cloned().collect();
+        requested.capabilities.intersection(&allow.capabilities).cloned().collect();
     // "Nothing left: 403."
     if capabilities.is_empty() {
         let words = |words: &BTreeSet<String>| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-        let (requested, permitted) = (words(&requested.capabilities), words(allow.capabilities()));
+        let (requested, permitted) = (words(&requested.capabilities), words(&allow.capabilities));
         return Err(Error::NothingGranted { detail: format!("requested: {requested}; policy: {permitted}") });
     }
     // "Blast radius = the smaller; not comparable: 403."
-    let blast_radius = match (&requested.blast_radius, allow.blast_radius()) {
+    let blast_radius = match (&requested.blast_radius, &allow.blast_radius) {
         (Some(requested), Some(most)) => {
             Some(containment.smaller(requested, most).map_err(|_| Error::BlastRadius)?)
         }
-        (one, other) => one.as_ref().or(other).cloned(),
+        (one, other) => one.as_ref().or(other.as_ref()).cloned(),
     };
-    Ok(Grant {
+    Ok(Grant(Rights {
         capabilities,
         blast_radius,
-        delegation_depth: requested.delegation_depth.min(allow.delegation_depth()),
-        policy_digest: allow.policy_digest().to_owned(),
-    })
+        delegation_depth: requested.delegation_depth.min(allow.delegation_depth),
+        policy_digest: allow.policy_digest.clone(),
+    }))
 }

@@ -204,7 +204,7 @@ async fn token_of_a_peer_is_accepted_under_a_lease_only() {
     relying.import(0, FIRST, Vec::new()).await;
     relying.until_leased().await;
     let credential = relying.verify(&json!({})).await.expect("accepted");
-    assert_eq!((credential.sub().as_str(), credential.via()), (AGENT, &[PEER.to_owned()][..]));
+    assert_eq!((credential.sub.as_str(), credential.via.as_slice()), (AGENT, &[PEER.to_owned()][..]));
     assert_eq!(relying.through(&[PEER]).await, Ok(()));
     // A node that allows less than the leader.
     let short = AcceptedPeer { stale_after: STALE_AFTER / 3, ..accepted() };
@@ -354,7 +354,7 @@ async fn token_beyond_the_ceiling_is_refused() {
     let broken = AboveCeiling::BlastRadiusUnmapped;
     assert_eq!(refused, Some(Refused::AboveCeiling { peer: "eu".to_owned(), broken }));
     let all = relying.verify(&json!({"capabilities": ["db.read", "db.write"]})).await.expect("accepted");
-    assert_eq!(all.capabilities(), Some(&["db.read".to_owned()][..]));
+    assert_eq!(all.capabilities.as_deref(), Some(&["db.read".to_owned()][..]));
     relying.end().await;
 }
 

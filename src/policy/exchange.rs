@@ -5,6 +5,7 @@
 //! grants are narrowed to subject, actor and request by the use-case.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -98,54 +99,34 @@ pub struct RequestedGrant<'a> {
     pub target: Option<&'a str>,
 }
 
+/// Maximum grant of an exchange that the policy allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaximumGrant {
+    /// The audience: the requested one, or the policy's default. 1 to [`limits::URI_BYTES_MAX`] bytes of printable
+    /// ASCII.
+    pub audience: String,
+    /// Maximum capabilities; each is a scope word too (RFC 6749 §3.3).
+    pub capabilities: BTreeSet<String>,
+    /// Maximum scope words that are not capabilities.
+    pub scopes: BTreeSet<String>,
+    /// Maximum blast radius; `None`: the policy states none.
+    pub blast_radius: Option<BlastRadius>,
+    /// Maximum delegation depth; 0 if the policy states none (contract §3 "Delegation").
+    pub delegation_depth: u32,
+    /// Digest of the deciding bundle (claim `policy`).
+    pub policy_digest: String,
+}
+
 /// Proof that the policy allows an exchange, with the maximum grant. Only
 /// [`Bundle::decide_exchange`](super::Bundle::decide_exchange) creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allow {
-    audience: String,
-    capabilities: BTreeSet<String>,
-    scopes: BTreeSet<String>,
-    blast_radius: Option<BlastRadius>,
-    delegation_depth: u32,
-    policy_digest: String,
-}
+pub struct Allow(MaximumGrant);
 
-impl Allow {
-    /// The audience: the requested one, or the policy's default. 1 to [`limits::URI_BYTES_MAX`] bytes of printable
-    /// ASCII.
-    #[must_use]
-    pub fn audience(&self) -> &str {
-        &self.audience
-    }
+impl Deref for Allow {
+    type Target = MaximumGrant;
 
-    /// Maximum capabilities; each is a scope word too (RFC 6749 §3.3).
-    #[must_use]
-    pub fn capabilities(&self) -> &BTreeSet<String> {
-        &self.capabilities
-    }
-
-    /// Maximum scope words that are not capabilities.
-    #[must_use]
-    pub fn scopes(&self) -> &BTreeSet<String> {
-        &self.scopes
-    }
-
-    /// Maximum blast radius; `None`: the policy states none.
-    #[must_use]
-    pub fn blast_radius(&self) -> Option<&BlastRadius> {
-        self.blast_radius.as_ref()
-    }
-
-    /// Maximum delegation depth; 0 if the policy states none (contract §3 "Delegation").
-    #[must_use]
-    pub fn delegation_depth(&self) -> u32 {
-        self.delegation_depth
-    }
-
-    /// Digest of the deciding bundle (claim `policy`).
-    #[must_use]
-    pub fn policy_digest(&self) -> &str {
-        &self.policy_digest
+    fn deref(&self) -> &MaximumGrant {
+        &self.0
     }
 }
 
@@ -224,14 +205,14 @@ fn read(output: Json, requested_audience: Option<&str>, policy_digest: &str) -> 
     if !text::is_printable(&grants.audience, limits::URI_BYTES_MAX) {
         return Err(malformed("grants.audience: must be printable ASCII without spaces".to_owned()));
     }
-    Ok(Allow {
+    Ok(Allow(MaximumGrant {
         capabilities: words("capabilities", grants.capabilities).map_err(malformed)?,
         scopes: words("scopes", grants.scopes).map_err(malformed)?,
         blast_radius: blast_radius(grants.blast_radius).map_err(malformed)?,
         delegation_depth: delegation_depth(grants.delegation_depth).map_err(malformed)?,
         audience: grants.audience,
         policy_digest: policy_digest.to_owned(),
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -254,10 +235,10 @@ mod tests {
     #[test]
     fn well_formed_output_allows() {
         let allow = read(granted(), Some("https://a.example"), "digest").expect("permitted");
-        assert_eq!(allow.audience(), "https://a.example");
-        assert!(allow.capabilities().contains("db.read") && allow.scopes().contains("openid"));
-        assert_eq!(allow.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
-        assert_eq!((allow.delegation_depth(), allow.policy_digest()), (2, "digest"));
+        assert_eq!(allow.audience, "https://a.example");
+        assert!(allow.capabilities.contains("db.read") && allow.scopes.contains("openid"));
+        assert_eq!(allow.blast_radius.as_ref().map(ToString::to_string).as_deref(), Some("namespace:pay"));
+        assert_eq!((allow.delegation_depth, allow.policy_digest.as_str()), (2, "digest"));
     }
 
     #[test]

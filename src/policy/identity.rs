@@ -5,6 +5,7 @@
 //! agent gets an identity. The grants are narrowed to request and parent by the use-case.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -70,39 +71,29 @@ pub struct Parent<'a> {
     pub issued_by: Option<&'a str>,
 }
 
-/// Proof that the policy allows an identity, with the maximum grant. Only
-/// [`Bundle::decide_identity`](super::Bundle::decide_identity) creates one.
+/// Rights of an agent: the maximum that the policy allows, or those granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allow {
-    capabilities: BTreeSet<String>,
-    blast_radius: Option<BlastRadius>,
-    delegation_depth: u32,
-    policy_digest: String,
+pub struct Rights {
+    /// Each is a scope word too (RFC 6749 §3.3).
+    pub capabilities: BTreeSet<String>,
+    /// `None`: not limited.
+    pub blast_radius: Option<BlastRadius>,
+    /// Remaining depth; 0 if the policy states none.
+    pub delegation_depth: u32,
+    /// Digest of the deciding bundle (claim `policy`).
+    pub policy_digest: String,
 }
 
-impl Allow {
-    /// Maximum capabilities; each is a scope word too (RFC 6749 §3.3).
-    #[must_use]
-    pub fn capabilities(&self) -> &BTreeSet<String> {
-        &self.capabilities
-    }
+/// Proof that the policy allows an identity, with the maximum rights. Only
+/// [`Bundle::decide_identity`](super::Bundle::decide_identity) creates one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allow(Rights);
 
-    /// Maximum blast radius; `None`: the policy states none.
-    #[must_use]
-    pub fn blast_radius(&self) -> Option<&BlastRadius> {
-        self.blast_radius.as_ref()
-    }
+impl Deref for Allow {
+    type Target = Rights;
 
-    /// Maximum delegation depth; 0 if the policy states none.
-    #[must_use]
-    pub fn delegation_depth(&self) -> u32 {
-        self.delegation_depth
-    }
-
-    /// Digest of the deciding bundle (claim `policy`).
-    #[must_use]
-    pub fn policy_digest(&self) -> &str {
-        &self.policy_digest
+    fn deref(&self) -> &Rights {
+        &self.0
     }
 }
 
@@ -133,12 +124,12 @@ fn read(output: Json, policy_digest: &str) -> Result<Allow, Denial> {
         return Err(Denial::new(DenialKind::Policy, &output.reason, None, policy_digest));
     }
     let grants = output.grants.ok_or_else(|| malformed("allow without grants".to_owned()))?;
-    Ok(Allow {
+    Ok(Allow(Rights {
         capabilities: words("capabilities", grants.capabilities).map_err(malformed)?,
         blast_radius: blast_radius(grants.blast_radius).map_err(malformed)?,
         delegation_depth: delegation_depth(grants.delegation_depth).map_err(malformed)?,
         policy_digest: policy_digest.to_owned(),
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -159,11 +150,11 @@ mod tests {
     #[test]
     fn well_formed_output_allows() {
         let allow = read(granted(), "digest").expect("permitted");
-        assert!(allow.capabilities().contains("db.read"));
-        assert_eq!(allow.blast_radius().map(ToString::to_string).as_deref(), Some("namespace:pay"));
-        assert_eq!((allow.delegation_depth(), allow.policy_digest()), (2, "digest"));
+        assert!(allow.capabilities.contains("db.read"));
+        assert_eq!(allow.blast_radius.as_ref().map(ToString::to_string).as_deref(), Some("namespace:pay"));
+        assert_eq!((allow.delegation_depth, allow.policy_digest.as_str()), (2, "digest"));
         let least = json!({"allow": true, "reason": "", "grants": {"capabilities": []}});
-        assert_eq!(read(least, "digest").expect("permitted").delegation_depth(), 0);
+        assert_eq!(read(least, "digest").expect("permitted").delegation_depth, 0);
     }
 
     #[test]

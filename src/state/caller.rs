@@ -52,8 +52,8 @@ impl CallerFacts {
     /// Facts of a bearer token.
     #[must_use]
     pub fn of_bearer(credential: &Credential) -> Self {
-        let issued = Issued { idx: credential.idx(), iat: credential.iat() };
-        Self { digests: credential.lineage().to_vec(), issued: Some(issued) }
+        let issued = Issued { idx: credential.idx, iat: credential.iat };
+        Self { digests: credential.lineage.clone(), issued: Some(issued) }
     }
 
     /// Whether a block of the fact with this digest would block the caller.

@@ -1,6 +1,7 @@
 //! A verified credential. Only [`super::foreign`] (foreign issuers), [`super::issued`] (this fabric) and
 //! [`super::federated`] (peer fabrics) create one.
 
+use std::ops::Deref;
 use std::str::FromStr;
 
 use super::Error;
@@ -38,201 +39,78 @@ impl FromStr for Kind {
     }
 }
 
+/// Content of a [`Credential`].
 #[derive(Clone, Debug)]
-pub struct Credential {
-    pub(super) kind: Kind,
-    pub(super) iss: String,
-    pub(super) sub: WorkloadId,
-    pub(super) original_sub: String,
-    pub(super) email: Option<String>,
-    pub(super) jti: Option<String>,
-    pub(super) kid: String,
-    pub(super) aud: Vec<String>,
-    pub(super) iat: Timestamp,
-    pub(super) exp: Timestamp,
-    pub(super) root_iat: Timestamp,
-    pub(super) root_exp: Timestamp,
-    pub(super) capabilities: Option<Vec<String>>,
-    pub(super) scope: Option<Vec<String>>,
-    pub(super) blast_radius: Option<String>,
-    pub(super) delegation_depth: Option<u32>,
-    pub(super) act: Option<Act>,
-    pub(super) may_act: Option<MayAct>,
-    pub(super) txn: Option<String>,
-    pub(super) client_id: Option<String>,
-    pub(super) lineage: Vec<Digest128>,
-    pub(super) idx: Option<LogPosition>,
-    pub(super) is_bound: bool,
-    pub(super) is_agent_identity: bool,
-    pub(super) via: Vec<String>,
-    pub(super) execution: Option<Execution>,
-    pub(super) kubernetes: Option<Kubernetes>,
+pub struct CredentialClaims {
+    /// The kind it was presented as.
+    pub kind: Kind,
+    /// Its issuer. For a JWT-SVID without `iss`: the configured name of the issuer.
+    pub iss: String,
+    /// The subject as a workload identifier, mapped by its issuer's rule.
+    pub sub: WorkloadId,
+    /// `sub` as in the credential.
+    pub original_sub: String,
+    /// `email`, if `email_verified` is `true` and the issuer's `verified_email` is set.
+    pub email: Option<String>,
+    pub jti: Option<String>,
+    /// `kid` of the key that signed it; the key's thumbprint if the key has none.
+    pub kid: String,
+    /// `aud`, at least one.
+    pub aud: Vec<String>,
+    pub iat: Timestamp,
+    pub exp: Timestamp,
+    /// Time of issue of the oldest credential of the chain that this credential starts or continues.
+    pub root_iat: Timestamp,
+    /// End of the chain that this credential starts or continues (contract §3, `root_exp`).
+    pub root_exp: Timestamp,
+    /// `None` does not restrict (contract §3, Narrowing).
+    pub capabilities: Option<Vec<String>>,
+    /// The words of `scope`; `None` does not restrict.
+    pub scope: Option<Vec<String>>,
+    /// `blast_radius`, not parsed.
+    pub blast_radius: Option<String>,
+    /// Up to `DELEGATION_DEPTH_MAX`.
+    pub delegation_depth: Option<u32>,
+    pub act: Option<Act>,
+    pub may_act: Option<MayAct>,
+    pub txn: Option<String>,
+    pub client_id: Option<String>,
+    /// The lineage it carried, then its own facts, without repetition. It may be longer than `LINEAGE_MAX`, which limits
+    /// minted tokens.
+    pub lineage: Vec<Digest128>,
+    /// `idx`, which only our own tokens have.
+    pub idx: Option<LogPosition>,
+    /// Whether it is bound to the certificate of its connection.
+    pub is_bound: bool,
+    /// Whether it is the identity token of an agent, not a token exchanged from one.
+    pub is_agent_identity: bool,
+    /// Issuers of the peer fabrics through which it came, at most [`limits::VIA_MAX`].
+    pub via: Vec<String>,
+    /// Its execution scope. Only a token of ours that is presented to a tool can have one.
+    pub execution: Option<Execution>,
+    /// The workload attributes of a Kubernetes service-account token.
+    pub kubernetes: Option<Kubernetes>,
+}
+
+/// A verified credential. Its claims can be read, but not changed.
+#[derive(Clone, Debug)]
+pub struct Credential(pub(super) CredentialClaims);
+
+impl Deref for Credential {
+    type Target = CredentialClaims;
+
+    fn deref(&self) -> &CredentialClaims {
+        &self.0
+    }
 }
 
 impl Credential {
-    /// The kind it was presented as.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// Its issuer. For a JWT-SVID without `iss`: the configured name of the issuer.
-    #[must_use]
-    pub fn iss(&self) -> &str {
-        &self.iss
-    }
-
-    /// The subject as a workload identifier, mapped by its issuer's rule.
-    #[must_use]
-    pub fn sub(&self) -> &WorkloadId {
-        &self.sub
-    }
-
-    /// `sub` as in the credential.
-    #[must_use]
-    pub fn original_sub(&self) -> &str {
-        &self.original_sub
-    }
-
-    /// `email`, if `email_verified` is `true` and the issuer's `verified_email` is set.
-    #[must_use]
-    pub fn email(&self) -> Option<&str> {
-        self.email.as_deref()
-    }
-
-    #[must_use]
-    pub fn jti(&self) -> Option<&str> {
-        self.jti.as_deref()
-    }
-
-    /// `kid` of the key that signed it; the key's thumbprint if the key has none.
-    #[must_use]
-    pub fn kid(&self) -> &str {
-        &self.kid
-    }
-
-    /// `aud`, at least one.
-    #[must_use]
-    pub fn aud(&self) -> &[String] {
-        &self.aud
-    }
-
-    #[must_use]
-    pub fn iat(&self) -> Timestamp {
-        self.iat
-    }
-
-    #[must_use]
-    pub fn exp(&self) -> Timestamp {
-        self.exp
-    }
-
-    /// Time of issue of the oldest credential of the chain that this credential starts or continues
-    /// (`root_iat`).
-    #[must_use]
-    pub fn root_iat(&self) -> Timestamp {
-        self.root_iat
-    }
-
-    /// End of the chain that this credential starts or continues (contract §3, `root_exp`).
-    #[must_use]
-    pub fn root_exp(&self) -> Timestamp {
-        self.root_exp
-    }
-
-    /// `capabilities`; `None` does not restrict (contract §3, Narrowing).
-    #[must_use]
-    pub fn capabilities(&self) -> Option<&[String]> {
-        self.capabilities.as_deref()
-    }
-
-    /// The words of `scope`; `None` does not restrict.
-    #[must_use]
-    pub fn scope(&self) -> Option<&[String]> {
-        self.scope.as_deref()
-    }
-
-    /// `blast_radius`, not parsed.
-    #[must_use]
-    pub fn blast_radius(&self) -> Option<&str> {
-        self.blast_radius.as_deref()
-    }
-
-    /// `delegation_depth`, up to `DELEGATION_DEPTH_MAX`.
-    #[must_use]
-    pub fn delegation_depth(&self) -> Option<u32> {
-        self.delegation_depth
-    }
-
-    #[must_use]
-    pub fn act(&self) -> Option<&Act> {
-        self.act.as_ref()
-    }
-
-    #[must_use]
-    pub fn may_act(&self) -> Option<&MayAct> {
-        self.may_act.as_ref()
-    }
-
-    #[must_use]
-    pub fn txn(&self) -> Option<&str> {
-        self.txn.as_deref()
-    }
-
-    #[must_use]
-    pub fn client_id(&self) -> Option<&str> {
-        self.client_id.as_deref()
-    }
-
-    /// The lineage it carried, then its own facts, without repetition. It may be longer than `LINEAGE_MAX`, which limits
-    /// minted tokens.
-    #[must_use]
-    pub fn lineage(&self) -> &[Digest128] {
-        &self.lineage
-    }
-
-    /// `idx`, which only our own tokens have.
-    #[must_use]
-    pub fn idx(&self) -> Option<LogPosition> {
-        self.idx
-    }
-
-    /// Whether it is bound to the certificate of its connection.
-    #[must_use]
-    pub fn is_bound(&self) -> bool {
-        self.is_bound
-    }
-
-    /// Whether it is the identity token of an agent, not a token exchanged from one.
-    #[must_use]
-    pub fn is_agent_identity(&self) -> bool {
-        self.is_agent_identity
-    }
-
     /// Whether the subject itself presents it: the subject obtained it, it has no actor, it came through no federation
     /// peer and has no execution scope. True for every identity token of an agent.
     #[must_use]
     pub fn is_first_hand(&self) -> bool {
         let is_first_hand = self.is_agent_identity || self.client_id.as_deref() == Some(self.sub.as_str());
         is_first_hand && self.act.is_none() && self.via.is_empty() && self.execution.is_none()
-    }
-
-    /// Issuers of the peer fabrics through which it came, at most [`limits::VIA_MAX`].
-    #[must_use]
-    pub fn via(&self) -> &[String] {
-        &self.via
-    }
-
-    /// Its execution scope. Only a token of ours that is presented to a tool can have one.
-    #[must_use]
-    pub fn execution(&self) -> Option<&Execution> {
-        self.execution.as_ref()
-    }
-
-    /// The workload attributes of a Kubernetes service-account token.
-    #[must_use]
-    pub fn kubernetes(&self) -> Option<&Kubernetes> {
-        self.kubernetes.as_ref()
     }
 }
 
@@ -244,8 +122,8 @@ pub(super) fn read(
     (root_iat, root_exp): (Timestamp, Timestamp),
     key: &VerifyingKey,
     claims: &Claims,
-) -> Result<Credential, Error> {
-    Ok(Credential {
+) -> Result<CredentialClaims, Error> {
+    Ok(CredentialClaims {
         kind,
         iss: iss.to_owned(),
         sub,
@@ -276,9 +154,9 @@ pub(super) fn read(
     })
 }
 
-impl Credential {
-    /// Adds the digests of its own facts, each once (contract §3, `lineage`).
-    pub(super) fn with_own_lineage(mut self) -> Self {
+impl CredentialClaims {
+    /// The credential, with the digests of its own facts, each once (contract §3, `lineage`).
+    pub(super) fn with_own_lineage(mut self) -> Credential {
         let mut own = vec![lineage::workload(&self.sub), lineage::signing_key(&self.iss, &self.kid)];
         for actor in self.act.iter().flat_map(Act::chain) {
             own.push(lineage::subject(&actor.iss, &actor.sub));
@@ -295,6 +173,6 @@ impl Credential {
                 self.lineage.push(digest);
             }
         }
-        self
+        Credential(self)
     }
 }

@@ -65,7 +65,7 @@ impl Ceiling {
         if !self.roles.contains(&role) {
             return Err(AboveCeiling::Role);
         }
-        let mut credential = token.credential;
+        let mut credential = token.credential.0;
         credential.capabilities = Some(self.common(credential.capabilities));
         credential.scope = Some(self.common(credential.scope));
         let blast_radius = self.smallest(credential.blast_radius.as_deref(), containment)?;
@@ -73,7 +73,7 @@ impl Ceiling {
         let depth = credential.delegation_depth.unwrap_or(0).min(self.max_delegation_depth);
         credential.delegation_depth = Some(depth);
         credential.root_exp = credential.root_exp.min(now.plus(self.max_chain));
-        Ok(credential)
+        Ok(Credential(credential))
     }
 
     /// The stated words that are accepted here; all accepted ones if the claim is absent.

@@ -33,19 +33,19 @@ impl PeerToken {
     /// Digests of everything from which it derives, the peer itself included.
     #[must_use]
     pub fn lineage(&self) -> &[Digest128] {
-        self.credential.lineage()
+        &self.credential.lineage
     }
 
     /// Its subject.
     #[must_use]
     pub fn sub(&self) -> &WorkloadId {
-        self.credential.sub()
+        &self.credential.sub
     }
 
     /// Time of issue of the oldest credential of its chain, by its issuer's clock.
     #[must_use]
     pub fn root_iat(&self) -> Timestamp {
-        self.credential.root_iat()
+        self.credential.root_iat
     }
 }
 
@@ -95,7 +95,7 @@ pub fn verify_of_peer(
     if claims.others.contains_key(issued::VIA) {
         return Err(Error::ThroughAnotherFabric);
     }
-    let mut credential = issued::read(&claims, peer, key, presented)?;
+    let mut credential = issued::read(&claims, peer, key, presented)?.0;
     let at = credential.idx.take().ok_or(Error::ClaimMissing("idx"))?;
     if !credential.act.iter().flat_map(Act::chain).all(|actor| is_of(peer, actor)) {
         return Err(Error::ActorNotOfIssuer);
@@ -106,7 +106,7 @@ pub fn verify_of_peer(
         }
     }
     credential.via = vec![peer.iss.to_owned()];
-    Ok(PeerToken { credential, at })
+    Ok(PeerToken { credential: Credential(credential), at })
 }
 
 /// Whether the peer may name this actor: no fabric vouches for an actor of another one.

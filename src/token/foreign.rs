@@ -13,7 +13,7 @@ use super::{Error, credential, issued, lineage, mint};
 use crate::clock::Timestamp;
 use crate::limits;
 
-pub use super::credential::{Credential, Kind};
+pub use super::credential::{Credential, CredentialClaims, Kind};
 
 /// Verifies a credential of a foreign issuer, in this order:
 ///
@@ -238,20 +238,20 @@ mod tests {
             "jti": "j", "client_id": "c", "email": "a@b.example", "email_verified": true, "scope": "x y"
         }))
         .expect("good");
-        assert_eq!((credential.kind(), credential.iss(), credential.sub().as_str()), (Kind::Jwt, ISS, ID));
-        assert_eq!(credential.scope(), Some(&["x".to_owned(), "y".to_owned()][..]));
-        assert_eq!(credential.capabilities(), None);
+        assert_eq!((credential.kind, credential.iss.as_str(), credential.sub.as_str()), (Kind::Jwt, ISS, ID));
+        assert_eq!(credential.scope.as_deref(), Some(&["x".to_owned(), "y".to_owned()][..]));
+        assert_eq!(credential.capabilities, None);
         for digest in [
-            lineage::workload(credential.sub()),
+            lineage::workload(&credential.sub),
             lineage::subject(ISS, ID),
             lineage::email(ISS, "a@b.example"),
             lineage::token(ISS, "j"),
             lineage::client(ISS, "c"),
             lineage::signing_key(ISS, "k"),
         ] {
-            assert!(credential.lineage().contains(&digest));
+            assert!(credential.lineage.contains(&digest));
         }
-        assert_eq!(credential.lineage().len(), 6);
+        assert_eq!(credential.lineage.len(), 6);
     }
 
     #[test]
@@ -324,9 +324,9 @@ mod tests {
         let year = NOW_SECS + 365 * day;
         assert_eq!(refusal(&json!({"iat": NOW_SECS - day, "exp": year})), Error::TooOld);
         let credential = changed(&json!({"iat": NOW_SECS - day + 1, "exp": year})).expect("young enough");
-        assert_eq!(credential.root_exp(), Timestamp::from_secs(NOW_SECS + 1));
+        assert_eq!(credential.root_exp, Timestamp::from_secs(NOW_SECS + 1));
         let short = changed(&json!({})).expect("good");
-        assert_eq!(short.root_exp(), short.exp());
+        assert_eq!(short.root_exp, short.exp);
     }
 
     #[test]
@@ -400,11 +400,11 @@ mod tests {
             "namespace": "shop", "serviceaccount": {"name": "cart", "uid": "u"}, "pod": {"name": "cart-0", "uid": "v"}
         });
         let credential = map("system:serviceaccount:shop:cart", bound.clone()).expect("good");
-        assert_eq!(credential.sub().as_str(), ID);
-        assert_eq!(credential.original_sub(), "system:serviceaccount:shop:cart");
+        assert_eq!(credential.sub.as_str(), ID);
+        assert_eq!(credential.original_sub, "system:serviceaccount:shop:cart");
         let pod = Some("cart-0".to_owned());
         let expected = Kubernetes { namespace: "shop".to_owned(), service_account: "cart".to_owned(), pod };
-        assert_eq!(credential.kubernetes(), Some(&expected));
+        assert_eq!(credential.kubernetes.as_ref(), Some(&expected));
         for sub in [
             ID,
             "system:serviceaccount:shop",
@@ -446,7 +446,7 @@ mod tests {
         let issuer = issuer(SubjectMapping::Opaque);
         let map = |sub: &str| {
             let credential = foreign(&issuer, &header(), &with(&claims(), &json!({ "sub": sub })), now());
-            credential.expect("good").sub().as_str().to_owned()
+            credential.expect("good").sub.as_str().to_owned()
         };
         let subjects =
             ["alice", "Alice", "auth0|alice", "..", ".", "a/b", "sub64", "YXV0aDB8YWxpY2U", "a b", "ä"];
@@ -463,9 +463,9 @@ mod tests {
         let claims = with(&claims(), &json!({"iss": null, "sub": "spiffe://trust.example/a"}));
         let svid = |header: &Value, claims: &Value| foreign(&spiffe(), header, claims, now());
         let credential = svid(&header(), &claims).expect("good");
-        assert_eq!(credential.kind(), Kind::SpiffeSvid);
-        assert_eq!(credential.sub().as_str(), "spiffe://trust.example/a");
-        assert_eq!(credential.iss(), "spiffe://trust.example");
+        assert_eq!(credential.kind, Kind::SpiffeSvid);
+        assert_eq!(credential.sub.as_str(), "spiffe://trust.example/a");
+        assert_eq!(credential.iss, "spiffe://trust.example");
         for typ in ["JWT", "JOSE"] {
             assert!(svid(&with(&header(), &json!({ "typ": typ })), &claims).is_ok(), "{typ}");
         }
@@ -483,7 +483,7 @@ mod tests {
     fn email_counts_only_if_verified_by_a_trusted_issuer() {
         for verified in [json!(false), json!("true"), json!(1), Value::Null] {
             let credential = changed(&json!({"email": "a@b.example", "email_verified": verified}));
-            assert_eq!(credential.expect("good").email(), None);
+            assert_eq!(credential.expect("good").email, None);
         }
         let of = |bytes: usize| json!({"email": "a".repeat(bytes), "email_verified": true});
         assert!(changed(&of(limits::EMAIL_BYTES_MAX)).is_ok());
@@ -491,8 +491,8 @@ mod tests {
         let doubted = Issuer { verified_email: false, ..issuer(SubjectMapping::Identifier) };
         let claims = with(&claims(), &json!({"email": "a@b.example", "email_verified": true}));
         let credential = foreign(&doubted, &header(), &claims, now()).expect("good");
-        assert_eq!(credential.email(), None);
-        assert!(!credential.lineage().contains(&lineage::email(ISS, "a@b.example")));
+        assert_eq!(credential.email, None);
+        assert!(!credential.lineage.contains(&lineage::email(ISS, "a@b.example")));
     }
 
     #[test]
@@ -532,20 +532,20 @@ mod tests {
     #[test]
     fn own_token_is_accepted_with_its_lineage() {
         let credential = own(&own_header(), &own_claims()).expect("good");
-        assert_eq!(credential.kind(), Kind::AgentA2a);
-        assert_eq!(credential.root_exp(), Timestamp::from_secs(NOW_SECS + 5000));
-        assert_eq!(credential.idx().map(|idx| idx.index), Some(42));
-        assert_eq!(credential.delegation_depth(), Some(2));
+        assert_eq!(credential.kind, Kind::AgentA2a);
+        assert_eq!(credential.root_exp, Timestamp::from_secs(NOW_SECS + 5000));
+        assert_eq!(credential.idx.map(|idx| idx.index), Some(42));
+        assert_eq!(credential.delegation_depth, Some(2));
         for digest in [
             lineage::subject(ISS, "origin"),
-            lineage::workload(credential.sub()),
+            lineage::workload(&credential.sub),
             lineage::token(FABRIC, "t-1"),
             lineage::signing_key(FABRIC, "k"),
             lineage::client(FABRIC, ID),
         ] {
-            assert!(credential.lineage().contains(&digest));
+            assert!(credential.lineage.contains(&digest));
         }
-        assert_eq!(credential.lineage().len(), 5);
+        assert_eq!(credential.lineage.len(), 5);
     }
 
     #[test]
@@ -604,7 +604,7 @@ mod tests {
     fn malformed_via_is_refused() {
         let peers = ["https://a.example", "https://b.example", "https://c.example"];
         assert_eq!(
-            own(&own_header(), &with(&own_claims(), &json!({"via": peers[..2]}))).expect("good").via(),
+            own(&own_header(), &with(&own_claims(), &json!({"via": peers[..2]}))).expect("good").via,
             &peers[..2]
         );
         let long = "x".repeat(limits::URI_BYTES_MAX + 1);
@@ -639,7 +639,7 @@ mod tests {
         };
         let first = verify(&text).expect("good");
         if let Ok(second) = verify(&twin) {
-            assert_eq!(first.lineage(), second.lineage());
+            assert_eq!(first.lineage, second.lineage);
         }
     }
 
@@ -729,9 +729,9 @@ mod tests {
         let at = now().plus(Duration::from_secs(1));
         let credential = verify_own(&Compact::parse(&text).expect("compact"), fabric, &key, &cache, None, at)
             .expect("good");
-        assert_eq!(credential.act(), claims.act.as_ref());
-        assert_eq!(credential.blast_radius(), claims.blast_radius.as_deref());
-        assert_eq!(credential.via(), claims.via);
+        assert_eq!(credential.act, claims.act);
+        assert_eq!(credential.blast_radius, claims.blast_radius);
+        assert_eq!(credential.via, claims.via);
         let execution = mint::ExecutionClaims {
             htm: "POST".to_owned(),
             htu: "https://tool/x".to_owned(),

@@ -226,7 +226,7 @@ fn protocol(protocol: &str, tool: &Tool) -> CheckResult {
 /// "`aud` = `resource_uri`, byte for byte"; skipped if the tool has none. A token for the fabric itself passes no tool:
 /// the tool server could use it here in the name of its subject.
 fn audience(credential: &Credential, tool: &Tool) -> CheckResult {
-    let (iss, aud) = (credential.iss(), credential.aud());
+    let (iss, aud) = (&credential.iss, credential.aud.as_slice());
     if aud.iter().any(|aud| aud == iss) {
         return Err("token is meant for the fabric itself".to_owned());
     }
@@ -240,7 +240,7 @@ fn audience(credential: &Credential, tool: &Tool) -> CheckResult {
 /// "`required_capabilities` ⊆ token's", whole words; skipped if the list is empty. The reason names the first missing
 /// one and none of the token's.
 fn capabilities(credential: &Credential, tool: &Tool) -> CheckResult {
-    let granted = credential.capabilities().unwrap_or_default();
+    let granted = credential.capabilities.as_deref().unwrap_or_default();
     match tool.required_capabilities.iter().find(|required| !granted.contains(required)) {
         Some(missing) => Err(format!("missing capability {missing}")),
         None if tool.required_capabilities.is_empty() => SKIP,
@@ -252,7 +252,7 @@ fn capabilities(credential: &Credential, tool: &Tool) -> CheckResult {
 /// malformed one fails too.
 fn blast_radius(credential: &Credential, tool: &Tool, containment: &Containment) -> CheckResult {
     let Some(limit) = tool.max_blast_radius.as_deref() else { return SKIP };
-    let Some(value) = credential.blast_radius() else {
+    let Some(value) = credential.blast_radius.as_deref() else {
         return Err("token has no blast radius".to_owned());
     };
     let Ok(value) = value.parse::<BlastRadius>() else {
@@ -267,7 +267,7 @@ fn exec_act(credential: &Credential, tool: &Tool) -> CheckResult {
     if !tool.requires_execution || tool.allowed_operations.is_empty() {
         return SKIP;
     }
-    match credential.execution().and_then(|execution| execution.exec_act.as_ref()) {
+    match credential.execution.as_ref().and_then(|execution| execution.exec_act.as_ref()) {
         None => Err("exec_act missing".to_owned()),
         Some(exec_act) if tool.allowed_operations.contains(exec_act) => PASS,
         Some(exec_act) => Err(format!("operation {exec_act} not allowed")),
@@ -277,7 +277,7 @@ fn exec_act(credential: &Credential, tool: &Tool) -> CheckResult {
 /// "Token has it, `request_body_hash` given, the 32 bytes equal"; skipped if not `requires_execution` and the token has
 /// none. A token bound to a body is never accepted for another one, whatever the tool requires.
 fn inp_hash(credential: &Credential, body: Option<&BodyHash>, tool: &Tool) -> CheckResult {
-    let claim = credential.execution().and_then(|execution| execution.inp_hash);
+    let claim = credential.execution.as_ref().and_then(|execution| execution.inp_hash);
     match (claim, body) {
         (None, _) if !tool.requires_execution => SKIP,
         (None, _) => Err("inp_hash missing".to_owned()),
@@ -293,7 +293,7 @@ fn target(credential: &Credential, tool: &Tool) -> CheckResult {
     if !tool.requires_execution || tool.allowed_targets.is_empty() {
         return SKIP;
     }
-    match credential.execution().and_then(|execution| execution.target.as_ref()) {
+    match credential.execution.as_ref().and_then(|execution| execution.target.as_ref()) {
         None => Err("target missing".to_owned()),
         Some(target) if tool.allowed_targets.contains(target) => PASS,
         Some(_) => Err("target not allowed".to_owned()),

@@ -209,7 +209,7 @@ impl ToolCallVerifier {
         let mut draft = draft(&request, caller, now);
         if let Ok(authentic) = &authentic {
             record_subject(&mut draft, authentic.credential());
-            *token_subject = Some(authentic.credential().sub().clone());
+            *token_subject = Some(authentic.credential().sub.clone());
         }
         // Begun before the token is spent: nothing is done that cannot be audited.
         let open = self.audit.begin(draft)?;
@@ -262,7 +262,7 @@ impl ToolCallVerifier {
         let Some(execution) = execution else { return Ok(verified) };
         let owner = state::owner(caller.id.as_deref().unwrap_or_default());
         let state = self.state.on_behalf_of(caller);
-        match state.spend_token(execution, verified.credential().exp(), owner).await {
+        match state.spend_token(execution, verified.credential().exp, owner).await {
             Ok(()) => Ok(verified),
             Err(state::Error::Refused(Refusal::TokenSpent)) => {
                 Err(Error::Failed(verified.into_already_used()))
@@ -309,9 +309,9 @@ impl ToolCallVerifier {
 
 /// Digest of a single-use token, by `iss` and `jti`.
 fn execution(credential: &Credential) -> Option<Digest128> {
-    credential.execution()?;
-    let jti = credential.jti()?;
-    Some(Digest128::of(DigestKind::Execution, credential.iss().as_bytes(), jti.as_bytes()))
+    credential.execution.as_ref()?;
+    let jti = credential.jti.as_deref()?;
+    Some(Digest128::of(DigestKind::Execution, credential.iss.as_bytes(), jti.as_bytes()))
 }
 
 fn draft(request: &VerifyRequest, caller: &CallContext, now: Timestamp) -> Draft {
@@ -321,10 +321,10 @@ fn draft(request: &VerifyRequest, caller: &CallContext, now: Timestamp) -> Draft
 
 /// Only after the signature is verified: an entry names no subject that an attacker could have written.
 fn record_subject(draft: &mut Draft, credential: &Credential) {
-    draft.subject = credential.sub().to_string();
-    draft.actor = credential.act().map(|act| act.sub.clone());
-    draft.jti = credential.jti().map(str::to_owned);
-    draft.txn = credential.txn().map(str::to_owned);
+    draft.subject = credential.sub.to_string();
+    draft.actor = credential.act.as_ref().map(|act| act.sub.clone());
+    draft.jti.clone_from(&credential.jti);
+    draft.txn.clone_from(&credential.txn);
 }
 
 fn record_outcome(draft: &mut Draft, outcome: &Result<Verified, Error>) {

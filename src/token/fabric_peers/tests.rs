@@ -57,7 +57,7 @@ fn limited(changes: &Value) -> Credential {
 }
 
 fn words(credential: &Credential) -> [Vec<&str>; 2] {
-    [credential.capabilities(), credential.scope()]
+    [credential.capabilities.as_deref(), credential.scope.as_deref()]
         .map(|words| words.expect("stated").iter().map(String::as_str).collect())
 }
 
@@ -87,7 +87,7 @@ fn role_that_is_not_accepted_is_refused() {
 
 #[test]
 fn blast_radius_counts_by_its_counterpart_only() {
-    let of = |credential: &Credential| credential.blast_radius().map(str::to_owned);
+    let of = |credential: &Credential| credential.blast_radius.clone();
     assert_eq!(of(&limited(&json!({}))).as_deref(), Some("workspace:shared/eu"));
     let unlimited = Ceiling { max_blast_radius: None, ..ceiling() };
     assert_eq!(
@@ -116,29 +116,29 @@ fn blast_radius_counts_by_its_counterpart_only() {
 #[test]
 fn token_never_reaches_beyond_the_largest_blast_radius() {
     let wide = limited(&json!({"blast_radius": "namespace:all"}));
-    assert_eq!(wide.blast_radius(), Some("namespace:shared"));
+    assert_eq!(wide.blast_radius.as_deref(), Some("namespace:shared"));
     let unstated = limited(&json!({"blast_radius": null}));
-    assert_eq!(unstated.blast_radius(), Some("namespace:shared"));
+    assert_eq!(unstated.blast_radius.as_deref(), Some("namespace:shared"));
 }
 
 #[test]
 fn delegation_depth_is_limited() {
     for (stated, expected) in [(json!(3), 1), (json!(1), 1), (json!(0), 0), (Value::Null, 0)] {
         let credential = limited(&json!({ "delegation_depth": stated }));
-        assert_eq!(credential.delegation_depth(), Some(expected), "{stated}");
+        assert_eq!(credential.delegation_depth, Some(expected), "{stated}");
     }
 }
 
 #[test]
 fn chain_ends_with_the_ceiling_or_before() {
-    assert_eq!(limited(&json!({})).root_exp(), Timestamp::from_secs(NOW_SECS + 900));
+    assert_eq!(limited(&json!({})).root_exp, Timestamp::from_secs(NOW_SECS + 900));
     let short = limited(&json!({"root_exp": NOW_SECS + 60}));
-    assert_eq!(short.root_exp(), Timestamp::from_secs(NOW_SECS + 60));
+    assert_eq!(short.root_exp, Timestamp::from_secs(NOW_SECS + 60));
 }
 
 #[test]
 fn limited_credential_keeps_its_origin() {
     let credential = limited(&json!({}));
-    assert_eq!(credential.via(), [PEER]);
-    assert!(credential.lineage().contains(&crate::token::lineage::fabric(PEER)));
+    assert_eq!(credential.via, [PEER]);
+    assert!(credential.lineage.contains(&crate::token::lineage::fabric(PEER)));
 }

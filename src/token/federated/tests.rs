@@ -78,11 +78,11 @@ fn token_of_a_peer_derives_from_the_peer() {
     assert_eq!(token.lineage().len(), 9);
     let credential = &token.credential;
     assert_eq!(
-        (credential.kind(), credential.iss(), credential.via()),
+        (credential.kind, credential.iss.as_str(), credential.via.as_slice()),
         (Kind::AgentA2a, PEER, &[PEER.to_owned()][..])
     );
-    assert_eq!(credential.idx(), None, "its index is not one of our log");
-    assert!(!credential.is_first_hand() && !credential.is_agent_identity());
+    assert_eq!(credential.idx, None, "its index is not one of our log");
+    assert!(!credential.is_first_hand() && !credential.is_agent_identity);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn bound_token_without_its_certificate_is_refused() {
         verify_of_peer(&token, OURS, peer, &key, &SignatureCache::default(), Some(presented), now())
     };
     assert_eq!(by(&CertificateDigest::from_bytes([8; 32])).err(), Some(Error::NotItsHolder));
-    assert!(by(&digest).expect("its holder").credential.is_bound());
+    assert!(by(&digest).expect("its holder").credential.is_bound);
     assert_eq!(refusal(&json!({"cnf": {"jkt": "x"}})), Error::NotItsHolder);
     assert_eq!(refusal(&json!({"cnf": {}})), Error::ClaimMalformed("cnf"));
 }
