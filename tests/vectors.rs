@@ -174,10 +174,8 @@ impl NodeState {
     }
 
     fn status(&self, credential: &Credential) -> RevocationStatus {
-        let this = UsedToken {
-            iss: credential.iss.clone(),
-            jti: credential.jti.clone().expect("one of our own"),
-        };
+        let this =
+            UsedToken { iss: credential.iss.clone(), jti: credential.jti.clone().expect("one of our own") };
         let epoch = Epoch { incarnation: Some(self.position.incarnation), floor: None };
         let (lineage, idx, iat) = (&credential.lineage, credential.idx, credential.iat);
         RevocationStatus {

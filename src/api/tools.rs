@@ -99,7 +99,8 @@ pub async fn put(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, bytes) = read(request).await?;
-    let condition = Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&app, &parts.headers)? };
+    let condition =
+        Precondition { must_be_new: must_be_new(&parts.headers)?, ..if_match(&app, &parts.headers)? };
     let mut input: ToolEntry = json::read(&bytes)?;
     // A tool_id is UTF-8.
     let tool_id = tool_id.map_or_else(|_| String::new(), |Path(tool_id)| tool_id);
@@ -310,7 +311,8 @@ fn if_match(app: &App, headers: &HeaderMap) -> Result<Precondition, Error> {
         Some(Tags::These(tags)) => {
             // RFC 9110 §13.1.1: "MUST use the strong comparison function".
             let strong = tags.iter().filter(|tag| !tag.is_weak);
-            let mut expected: Vec<ToolVersion> = strong.filter_map(|tag| version_of(app, &tag.opaque)).collect();
+            let mut expected: Vec<ToolVersion> =
+                strong.filter_map(|tag| version_of(app, &tag.opaque)).collect();
             if expected.is_empty() {
                 expected.push(NEVER);
             }
@@ -351,7 +353,8 @@ fn etag_of(app: &App, row: &ToolRow) -> Result<String, Error> {
 
 /// Begins with the incarnation of the cluster: one that is restored from a backup counts again.
 fn text_of(app: &App, version: ToolVersion) -> String {
-    let incarnation = app.state.index().incarnation.map(|incarnation| incarnation.to_string()).unwrap_or_default();
+    let incarnation =
+        app.state.index().incarnation.map(|incarnation| incarnation.to_string()).unwrap_or_default();
     format!("\"{incarnation:.8}.{}.{}\"", version.registration, version.revision)
 }
 

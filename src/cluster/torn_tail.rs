@@ -67,7 +67,8 @@ fn damage(bytes: &[u8]) -> Option<usize> {
                 // record follows: then this header is corrupt.
                 None => {
                     let is_last = bytes[(number * BLOCK_BYTES + block.len())..].iter().all(|byte| *byte == 0);
-                    let is_torn = is_last && !holds_a_record(kind, payload, stored) && !precedes_a_record(payload);
+                    let is_torn =
+                        is_last && !holds_a_record(kind, payload, stored) && !precedes_a_record(payload);
                     return (!is_torn).then_some(at);
                 }
             }
@@ -93,7 +94,8 @@ fn precedes_a_record(bytes: &[u8]) -> bool {
         let payload = bytes.get(at + HEADER_BYTES..end);
         // Type 0 is unused space.
         kind != 0
-            && payload.is_some_and(|payload| masked_checksum(kind, payload) == u32::from_le_bytes([a, b, c, d]))
+            && payload
+                .is_some_and(|payload| masked_checksum(kind, payload) == u32::from_le_bytes([a, b, c, d]))
     })
 }
 

@@ -257,7 +257,8 @@ async fn entity_tag_of_a_tool_is_of_one_incarnation() {
     let tag = node.post("/v1/tools", &tool).await.header("etag").expect("an entity tag").to_owned();
     let backup = backup_of(&node);
     restore(&mut node, &backup).await;
-    let conditional = async |name: &str| node.call("GET", "/v1/tools/sql", &[(name, tag.as_str())], "").await.status;
+    let conditional =
+        async |name: &str| node.call("GET", "/v1/tools/sql", &[(name, tag.as_str())], "").await.status;
     assert_eq!((conditional("if-none-match").await, conditional("if-match").await), (200, 412));
 }
 

@@ -178,7 +178,9 @@ impl Resource for EncryptionKey {
         let (workload_id, kid) = names(state);
         // A key that differs in `alg` only has the same `kid`: with create_before_destroy it is registered already.
         match (self.read(call, state).await?, state.text("public_key")) {
-            (Some(live), Some(before)) if live.observed.text("public_key").is_some_and(|live| !is_same(before, live)) => {
+            (Some(live), Some(before))
+                if live.observed.text("public_key").is_some_and(|live| !is_same(before, live)) =>
+            {
                 return Ok(false);
             }
             _ => {}

@@ -142,7 +142,9 @@ impl Resource for SsfStream {
 
     fn plan(&self, prior: Option<&Object>, config: &Object, planned: &mut Planned) {
         let is_same = |name: &str| prior.is_some_and(|prior| prior.value(name) == planned.state.value(name));
-        let (same_method, same_requested) = (is_same("delivery_method"), is_same("events_requested"));
+        let same_method = is_same("delivery_method");
+        let changed: Vec<_> =
+            ["events_requested", "events_delivered"].into_iter().filter(|name| !is_same(name)).collect();
         let poll_url = match (planned.state.text("delivery_method"), prior) {
             (_, Some(prior)) if same_method => prior.value("poll_url").clone(),
             (Some("push"), _) => Value::Null,
@@ -152,12 +154,12 @@ impl Resource for SsfStream {
         let Some(prior) = prior else { return };
         if config.value("events_delivered").is_null() {
             // The fabric computes them anew only if others are requested.
-            if same_requested {
+            if !changed.contains(&"events_requested") {
                 planned.state.set("events_delivered", prior.value("events_delivered").clone());
             }
         } else {
             // The fabric narrows them at the creation only. Terraform ignores an attribute that does not change itself.
-            planned.replaces.extend(["events_requested", "events_delivered"].into_iter().filter(|name| !is_same(name)));
+            planned.replaces.extend(changed);
         }
     }
 

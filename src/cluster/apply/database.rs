@@ -404,11 +404,13 @@ impl Database {
     pub(crate) fn check_space_of_checkpoint(&self) -> io::Result<()> {
         let needed = Space::unflushed(self.db.path());
         match Space::of(self.db.path()) {
-            Some(space) if needed.saturating_add(space.reserve()) > space.free => Err(io::Error::other(format!(
-                "it needs {needed} bytes and a reserve of {}, and the disk has {} bytes free",
-                space.reserve(),
-                space.free
-            ))),
+            Some(space) if needed.saturating_add(space.reserve()) > space.free => {
+                Err(io::Error::other(format!(
+                    "it needs {needed} bytes and a reserve of {}, and the disk has {} bytes free",
+                    space.reserve(),
+                    space.free
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -632,7 +634,9 @@ mod tests {
         options.set_write_buffer_size(64 * 1024);
         options.set_max_write_buffer_number(16);
         options.set_min_write_buffer_number_to_merge(15);
-        let families = || TABLES.iter().chain([&CLUSTER]).map(|name| ColumnFamilyDescriptor::new(*name, options.clone()));
+        let families = || {
+            TABLES.iter().chain([&CLUSTER]).map(|name| ColumnFamilyDescriptor::new(*name, options.clone()))
+        };
         let db = DB::open_cf_descriptors(&options, &directory, families()).expect("opens");
         let database = Database { db, tables: TABLES, directory: Directory::new(directory.clone(), true) };
         let logs = || {

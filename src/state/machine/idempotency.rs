@@ -14,8 +14,7 @@ use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::state::command;
 use crate::state::command::{
-    Agent, AgentIssued, AgentRow, Command, How, IdempotencyRow, Refusal, Replied, Reply, Stream, StreamRow,
-    StreamWritten,
+    Command, How, IdempotencyRow, Refusal, Replied, Reply, Stream, StreamRow, StreamWritten,
 };
 use crate::state::tables::ttl_buckets::{QuotaLimits, TtlBuckets};
 use crate::state::tables::{IDEMPOTENCY, Tables, decode};
@@ -112,6 +111,7 @@ fn without_content(reply: &Reply) -> Option<Reply> {
         Reply::Node(written) if !written.changed => None,
         Reply::Done { .. }
         | Reply::Tool(_)
+        | Reply::Agent(_)
         | Reply::EncryptionKey(_)
         | Reply::Revoked(_)
         | Reply::Minted(_)

@@ -466,11 +466,17 @@ mod tests {
     }
 
     #[track_caller]
-    fn issued(reply: Reply) -> IssuedAgent {
+    fn issued(reply: Reply) -> String {
         match reply {
-            Reply::Agent(AgentIssued { row: Some(row) }) => row.try_into().expect("an agent"),
+            Reply::Agent(AgentIssued { agent_id }) => agent_id,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[track_caller]
+    fn row(harness: &StateHarness, agent_id: String) -> IssuedAgent {
+        let row = &harness.rows.0[&(AGENT.to_owned(), agent_id.into_bytes())];
+        AgentRow::decode(&row[..]).expect("a row").try_into().expect("an agent")
     }
 
     fn refused(reply: &Reply) -> Option<Refusal> {
@@ -488,13 +494,17 @@ mod tests {
     fn agent_ends_with_its_parent_and_derives_from_its_ancestors() {
         let mut harness = StateHarness::default();
         let root = issued(harness.one(START, new("root", None)));
+        let root = row(&harness, root);
         assert_eq!(root.ends_at, START.plus(limits::AGENT_LIFETIME_MAX));
         let later = START.plus(SECOND);
         let child = issued(harness.one(later, new("child", Some("root"))));
+        let child = row(&harness, child);
         assert_eq!((child.issued_at, child.ends_at), (later, root.ends_at));
         let grandchild = issued(harness.one(later, new("grandchild", Some("child"))));
+        let grandchild = row(&harness, grandchild);
         assert_eq!(grandchild.agent.ancestors, [id("child"), id("root")]);
         let own = issued(harness.one(later, new("own", None)));
+        let own = row(&harness, own);
         assert_eq!((own.ends_at, own.agent.ancestors.len()), (later.plus(limits::AGENT_LIFETIME_MAX), 0));
     }
 
@@ -550,6 +560,7 @@ mod tests {
             harness.one(START, new_by(name, parent, caller));
         }
         let child = issued(harness.one(START, new_by("again", Some("grandchild"), one)));
+        let child = row(&harness, child);
         assert_eq!(child.issuers, [one, other], "each once");
         let derives = |name: &str, from: &str| {
             let row = find(&Tables::new(&harness.rows), &id(name)).expect("readable").expect("there");
@@ -655,9 +666,7 @@ mod tests {
         // Each request draws another id.
         let reply = harness.replied(START, vec![once("second")]).remove(0);
         assert!(reply.is_repeated);
-        let agent = Agent { agent_id: id("first"), ..Agent::default() };
-        let row = AgentRow { agent: Some(agent), ..AgentRow::default() };
-        assert_eq!(reply.outcome, Reply::Agent(AgentIssued { row: Some(row) }));
+        assert_eq!(reply.outcome, Reply::Agent(AgentIssued { agent_id: id("first") }));
         assert_eq!(rows(&harness, AGENT), 1);
     }
 

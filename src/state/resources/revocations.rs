@@ -90,9 +90,14 @@ pub fn revoke(
     let revoked_at_millis = time.now.millis();
     let row = match (details.fact, known) {
         // A revocation without details keeps those of an earlier one.
-        (None, Some(known)) => {
-            RevocationRow { index, at_millis, kept_until_millis, revoked_at_millis, of_signal: false, ..known }
-        }
+        (None, Some(known)) => RevocationRow {
+            index,
+            at_millis,
+            kept_until_millis,
+            revoked_at_millis,
+            of_signal: false,
+            ..known
+        },
         (fact, _) => RevocationRow {
             index,
             at_millis,

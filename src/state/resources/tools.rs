@@ -455,7 +455,10 @@ mod tests {
         assert_eq!(version_of(harness.put_tool(either)), (How::Unchanged, version(1, 2)));
         assert_eq!(version_of(harness.put_tool(put("t", "three"))), (How::Replaced, version(1, 3)));
         assert_eq!(version_of(harness.put_tool(put("t", "two"))), (How::Replaced, version(1, 4)));
-        refused(&harness.put_tool(expects(&[version(1, 1), version(1, 2)], "two")), Refusal::PreconditionFailed);
+        refused(
+            &harness.put_tool(expects(&[version(1, 1), version(1, 2)], "two")),
+            Refusal::PreconditionFailed,
+        );
         let stale = DeregisterTool { expected: vec![version(1, 1)], ..deregistration("t") };
         refused(&harness.deregister(stale), Refusal::PreconditionFailed);
         let fresh = DeregisterTool { expected: vec![version(1, 4)], ..deregistration("t") };
