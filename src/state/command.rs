@@ -529,7 +529,7 @@ mod tests {
         let event_bytes = [10, 1, b't', 18, 2, b'{', b'}', 26, 2, b'{', b'}'];
         let id = |index, number| Some(EventId { index, number });
         let s = || "s".to_owned();
-        let stream = || Some(Stream { stream_id: s(), endpoint_url: "u".into(), ..Stream::default() });
+        let stream = || Some(Stream { stream_id: s(), endpoint_url: Some("u".into()), ..Stream::default() });
         let cursor = StreamCursorRow {
             next: id(1, 2),
             done: id(3, 0).into_iter().collect(),

@@ -195,7 +195,7 @@ impl Generator {
         match (self.below(9), known) {
             (0, _) => delete_stream(&stream_id),
             (1, Some(known)) => {
-                let mut stream = command::Stream::from(known.config.clone());
+                let mut stream = known.config.clone();
                 stream.events_delivered = vec![self.name("urn:", 3)];
                 Command::UpdateStream(UpdateStream { stream: Some(stream), revision: known.revision })
             }

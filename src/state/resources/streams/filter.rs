@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{cursor, find, put, written};
+use super::{StreamConfig, cursor, find, put, written};
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command::{self, ChangeStreamSubject, Refusal, Reply, Since, StreamRow};
+use crate::state::command::{ChangeStreamSubject, Refusal, Reply, Since, StreamRow};
 use crate::state::resources::events::{EventId, object};
 use crate::state::tables::Tables;
 use crate::token::subject_id::SubjectId;
@@ -51,8 +51,8 @@ pub(super) fn with_another(row: StreamRow) -> StreamRow {
 /// Events from which the types count that were not delivered from the creation on.
 pub(super) fn added_types(
     added: &[Since],
-    before: &command::Stream,
-    stream: &command::Stream,
+    before: &StreamConfig,
+    stream: &StreamConfig,
     here: EventId,
 ) -> Vec<Since> {
     let since = |what: &String| {

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 pub use self::cursor::{DeadLetter, NewDeadLetter, StreamCursor, advance};
 pub use self::filter::{Added, change_subject};
 pub use self::status::{StreamStatus, set_status};
+pub use crate::state::command::Stream as StreamConfig;
 
 use super::events::{SecurityEvent, VERIFICATION};
 use super::feed::{self, FeedKind, NewFeedEvent};
@@ -23,7 +24,6 @@ use super::outbox;
 use crate::clock::Timestamp;
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command;
 use crate::state::command::{
     ChangeStreamSubject, Command, CreateStream, DeleteStream, Refusal, Reply, StreamRow, StreamWritten,
     UpdateStream, VerifyStream, stated,
@@ -32,25 +32,6 @@ use crate::state::tables::quotas::Quota;
 use crate::state::tables::{EntryTime, STREAM, STREAMS, Tables, decode};
 use crate::state::{Error, OnBehalf, State};
 use crate::token::subject_id::{self, SubjectId};
-
-/// Configuration of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// 32 lower-case hexadecimal digits.
-    pub stream_id: String,
-    /// Caller that created it; empty if anonymous. Ignored in an update.
-    pub owner: String,
-    /// `aud` of its SETs.
-    pub aud: String,
-    /// Event types that the receiver requests.
-    pub events_requested: Vec<String>,
-    /// Event types that are delivered.
-    pub events_delivered: Vec<String>,
-    /// Endpoint of a push stream; `None` for a poll stream.
-    pub endpoint_url: Option<String>,
-    /// The receiver's description.
-    pub description: Option<String>,
-}
 
 /// A stored stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,34 +58,6 @@ pub struct Stream {
     pub filter: u64,
 }
 
-impl From<StreamConfig> for command::Stream {
-    fn from(config: StreamConfig) -> Self {
-        Self {
-            stream_id: config.stream_id,
-            owner: config.owner,
-            aud: config.aud,
-            events_requested: config.events_requested,
-            events_delivered: config.events_delivered,
-            endpoint_url: config.endpoint_url.unwrap_or_default(),
-            description: config.description.unwrap_or_default(),
-        }
-    }
-}
-
-impl From<command::Stream> for StreamConfig {
-    fn from(stream: command::Stream) -> Self {
-        Self {
-            stream_id: stream.stream_id,
-            owner: stream.owner,
-            aud: stream.aud,
-            events_requested: stream.events_requested,
-            events_delivered: stream.events_delivered,
-            endpoint_url: stated(stream.endpoint_url),
-            description: stated(stream.description),
-        }
-    }
-}
-
 impl TryFrom<StreamRow> for Stream {
     type Error = Corrupt;
 
@@ -112,7 +65,7 @@ impl TryFrom<StreamRow> for Stream {
         let status = StreamStatus::read(row.status)?;
         let added = Added::read(&row)?;
         Ok(Self {
-            config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream has no stream"))?.into(),
+            config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream has no stream"))?,
             status,
             reason: stated(row.reason),
             owes_update: row.owes_update,
@@ -204,7 +157,7 @@ pub fn update(tables: &mut Tables<'_>, now: Timestamp, command: UpdateStream) ->
         return Ok(Reply::Refused(Refusal::StreamChanged));
     }
     let known = row.stream.clone().unwrap_or_default();
-    let stream = command::Stream { owner: known.owner.clone(), ..stream };
+    let stream = StreamConfig { owner: known.owner.clone(), ..stream };
     if known == stream {
         return Ok(written(row));
     }
@@ -279,7 +232,7 @@ impl OnBehalf<'_> {
     /// # Errors
     /// `Refusal::TooManyStreams`; `Refusal::StreamChanged` if its id exists; `Refusal::IdempotencyKeyReused`.
     pub async fn create_stream(self, config: StreamConfig) -> Result<Stream, Error> {
-        let command = CreateStream { stream: Some(config.into()) };
+        let command = CreateStream { stream: Some(config) };
         self.write_stream(Command::CreateStream(command)).await
     }
 
@@ -288,7 +241,7 @@ impl OnBehalf<'_> {
     /// # Errors
     /// `Refusal::UnknownStream`, `Refusal::StreamChanged`.
     pub async fn update_stream(self, config: StreamConfig, revision: u64) -> Result<Stream, Error> {
-        let command = UpdateStream { stream: Some(config.into()), revision };
+        let command = UpdateStream { stream: Some(config), revision };
         self.once(None).write_stream(Command::UpdateStream(command)).await
     }
 

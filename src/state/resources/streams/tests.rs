@@ -49,7 +49,7 @@ fn email(address: &str) -> Value {
     json!({"format": "email", "email": address})
 }
 
-fn update(revision: u64, change: impl FnOnce(&mut command::Stream)) -> Command {
+fn update(revision: u64, change: impl FnOnce(&mut StreamConfig)) -> Command {
     let Command::CreateStream(created) = create_stream("s", "mallory") else { panic!("creates") };
     let mut stream = created.stream.expect("a stream");
     change(&mut stream);
@@ -204,14 +204,15 @@ fn update_requires_the_revision_and_keeps_the_owner() {
     let mut harness = StateHarness::with_stream();
     let url = "https://receiver.example/push";
     let later = START.plus(SECOND);
-    let stream = stream_of(harness.one(later, update(1, |stream| url.clone_into(&mut stream.endpoint_url))));
+    let push = |stream: &mut StreamConfig| stream.endpoint_url = Some(url.to_owned());
+    let stream = stream_of(harness.one(later, update(1, push)));
     assert_eq!((stream.config.endpoint_url.as_deref(), stream.config.owner.as_str()), (Some(url), "alice"));
     assert_eq!((stream.revision, stream.created_at, stream.updated_at), (2, START, later));
     assert_eq!(*harness.stream(), stream);
     refused(&harness.one(later, update(1, |_| {})), Refusal::StreamChanged);
     refused(&harness.one(later, update(3, |_| {})), Refusal::StreamChanged);
     let rows = harness.rows.without_events();
-    let again = stream_of(harness.one(later, update(2, |stream| url.clone_into(&mut stream.endpoint_url))));
+    let again = stream_of(harness.one(later, update(2, push)));
     assert_eq!(
         (again, harness.rows.without_events()),
         (stream, rows),
@@ -225,8 +226,7 @@ fn status_changes_keep_the_revision() {
     let mut harness = StateHarness::with_stream();
     harness.one(START, transmitter_pauses("too slow"));
     harness.one(START, subject(&email("a@b.example"), true));
-    let stream =
-        stream_of(harness.one(START, update(1, |stream| "mine".clone_into(&mut stream.description))));
+    let stream = stream_of(harness.one(START, update(1, |stream| stream.description = Some("mine".into()))));
     assert_eq!((stream.status, stream.reason.as_deref()), (StreamStatus::Paused, Some("too slow")));
     assert_eq!((stream.owes_update, stream.removed_subjects.len()), (true, 1));
 }
@@ -434,7 +434,7 @@ fn invalid_row_or_command_is_corrupt() {
         assert!(Replicated::default().rebuild(&rows).is_err(), "{table}");
     }
     let row = |change: &dyn Fn(&mut StreamRow)| {
-        let stream = command::Stream { stream_id: "s".to_owned(), ..command::Stream::default() };
+        let stream = StreamConfig { stream_id: "s".to_owned(), ..StreamConfig::default() };
         let mut row = StreamRow { stream: Some(stream), ..StreamRow::default() };
         change(&mut row);
         Stream::from_row(&row.encode_to_vec())
@@ -468,7 +468,7 @@ fn rows_of_streams_do_not_depend_on_batching() {
         vec![
             create_stream("s", "alice"),
             create_stream("t", "alice"),
-            update(1, |stream| "mine".clone_into(&mut stream.description)),
+            update(1, |stream| stream.description = Some("mine".into())),
             subject(&email("a@b.example"), true),
             transmitter_pauses("too slow"),
             delete_stream("t"),

@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::state::resources::streams::StreamConfig;
 use crate::state::testing::{StateHarness, create_stream, signal};
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -284,6 +283,4 @@ fn cursor_round_trips_through_its_row() {
     let row = StreamCursorRow::from(cursor.clone()).encode_to_vec();
     assert_eq!(StreamCursor::from_row(&row).expect("reads"), cursor);
     assert!(StreamCursor::from_row(&[0xff]).is_err());
-    let config: StreamConfig = command::Stream::default().into();
-    assert_eq!(command::Stream::from(config), command::Stream::default());
 }

@@ -59,9 +59,9 @@ fn scan_with_another_filter_does_not_advance_the_cursor() {
     refused(&harness.apply(START, entry)[1], Refusal::StreamChanged);
     // Description and status do not change the filter.
     let filter = Some(harness.stream().filter);
-    let change = |stream: &mut command::Stream| {
+    let change = |stream: &mut StreamConfig| {
         stream.events_delivered.push(OTHER.to_owned());
-        "mine".clone_into(&mut stream.description);
+        stream.description = Some("mine".to_owned());
     };
     stream_of(harness.one(START, update(2, change)));
     harness.one(START, receiver_sets(StreamStatus::Paused, ""));
@@ -84,9 +84,9 @@ fn added_type_counts_from_its_entry_on() {
         events.iter().map(|event| event.event.subject()).collect::<Vec<_>>()
     };
     assert_eq!(counts(&harness), ["3"]);
-    let change = |stream: &mut command::Stream| {
+    let change = |stream: &mut StreamConfig| {
         stream.events_delivered.push(OTHER.to_owned());
-        "mine".clone_into(&mut stream.description);
+        stream.description = Some("mine".to_owned());
     };
     stream_of(harness.one(START, update(2, change)));
     assert_eq!(harness.stream().added.types, added);
@@ -150,9 +150,8 @@ fn records_of_added_subjects_are_limited() {
 fn pause_by_transmitter_on_a_stale_version_is_refused() {
     let mut harness = StateHarness::with_stream();
     let decided_by = harness.stream().changes;
-    stream_of(
-        harness.one(START, update(1, |stream| "https://b.example/".clone_into(&mut stream.endpoint_url))),
-    );
+    let push = |stream: &mut StreamConfig| stream.endpoint_url = Some("https://b.example/".to_owned());
+    stream_of(harness.one(START, update(1, push)));
     refused(&harness.one(START, transmitter_pauses_at(decided_by, "401")), Refusal::StreamChanged);
     let decided_by = harness.stream().changes;
     harness.one(START, receiver_sets(StreamStatus::Paused, ""));
@@ -195,7 +194,7 @@ fn stream_paused_by_its_receiver_takes_our_reason() {
 #[test]
 fn row_without_counts_is_read_and_counted_from_then_on() {
     let mut harness = StateHarness::with_stream();
-    let stream = command::Stream { stream_id: "s".to_owned(), ..command::Stream::default() };
+    let stream = StreamConfig { stream_id: "s".to_owned(), ..StreamConfig::default() };
     let row = StreamRow { stream: Some(stream), revision: 1, ..StreamRow::default() };
     harness.rows.0.insert((STREAM.to_owned(), b"s".to_vec()), row.encode_to_vec());
     harness.machine = Replicated::default();
