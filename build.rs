@@ -15,6 +15,12 @@ const FIELDS: [(&str, &str); 4] = [
     ("NodeReport.waiting_changes", "#[serde(skip)]"),
 ];
 
+/// Attributes of other types.
+const TYPES: [(&str, &str); 2] = [
+    ("StreamStatus", "#[derive(strum::EnumString, strum::IntoStaticStr)]"),
+    ("StreamStatus", "#[strum(serialize_all = \"snake_case\", const_into_str)]"),
+];
+
 /// Fields, by message, and messages that a build with `--features level-0` does not have.
 const SINCE_LEVEL_1: ([(&str, &str); 4], [&str; 2]) = (
     [
@@ -35,6 +41,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.bytes(["."]).btree_map(["."]);
     derive_answers(&mut config, &on_disk);
+    for (path, attribute) in TYPES {
+        config.type_attribute(path, attribute);
+    }
     config.compile_fds(on_disk)?;
     let between_nodes = protox::compile(["proto/peer.proto"], ["proto"])?;
     let mut messages = Config::new();

@@ -540,7 +540,7 @@ mod tests {
         let signal = AcceptSignal { events: vec![event.clone()], subject: s(), ..AcceptSignal::default() };
         let status = SetStreamStatus {
             stream_id: s(),
-            status: StreamStatus::StreamDisabled.into(),
+            status: StreamStatus::Disabled.into(),
             reason: "r".into(),
             by_transmitter: true,
             changes: None,

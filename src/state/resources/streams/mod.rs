@@ -15,9 +15,10 @@ use serde_json::{Map, Value};
 
 pub use self::cursor::{DeadLetter, NewDeadLetter, StreamCursor, advance};
 pub use self::filter::{Added, change_subject};
-pub use self::status::{StreamStatus, set_status};
-pub use crate::state::command::Stream as StreamConfig;
+pub use self::status::set_status;
+pub use crate::state::command::{Stream as StreamConfig, StreamStatus};
 
+use self::status::status_of;
 use super::events::{SecurityEvent, VERIFICATION};
 use super::feed::{self, FeedKind, NewFeedEvent};
 use super::outbox;
@@ -62,7 +63,7 @@ impl TryFrom<StreamRow> for Stream {
     type Error = Corrupt;
 
     fn try_from(row: StreamRow) -> Result<Self, Corrupt> {
-        let status = StreamStatus::read(row.status)?;
+        let status = status_of(row.status)?;
         let added = Added::read(&row)?;
         Ok(Self {
             config: row.stream.ok_or_else(|| Corrupt::row("a row of a stream has no stream"))?,
@@ -173,7 +174,7 @@ pub fn verify(tables: &mut Tables<'_>, time: EntryTime, command: VerifyStream) -
     let Some(row) = find(tables, &command.stream_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownStream));
     };
-    if StreamStatus::read(row.status)? != StreamStatus::Enabled {
+    if status_of(row.status)? != StreamStatus::Enabled {
         return Ok(Reply::Refused(Refusal::StreamNotEnabled));
     }
     let verified_at = Timestamp::from_millis(row.verified_at_millis);

@@ -6,44 +6,15 @@ use super::cursor::cursor_of;
 use super::{Stream, find, put, written};
 use crate::cluster::Corrupt;
 use crate::limits;
-use crate::state::command::{self, Command, Refusal, Reply, SetStreamStatus, StreamRow};
+use crate::state::command::{self, Command, Refusal, Reply, SetStreamStatus, StreamRow, StreamStatus};
 use crate::state::resources::events::{STREAM_UPDATED, SecurityEvent, truncate};
 use crate::state::resources::outbox;
 use crate::state::tables::{EntryTime, Tables};
 use crate::state::{Error, OnBehalf, State};
 
-/// Status of a stream (SSF 1.0, stream status).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum StreamStatus {
-    /// Events are delivered.
-    Enabled,
-    /// Events are retained, but not delivered.
-    Paused,
-    /// Events are neither delivered nor retained.
-    Disabled,
-}
-
-impl StreamStatus {
-    /// Decodes the status in a row or a command.
-    pub(super) fn read(status: i32) -> Result<Self, Corrupt> {
-        match command::StreamStatus::try_from(status) {
-            Ok(command::StreamStatus::StreamEnabled) => Ok(Self::Enabled),
-            Ok(command::StreamStatus::StreamPaused) => Ok(Self::Paused),
-            Ok(command::StreamStatus::StreamDisabled) => Ok(Self::Disabled),
-            Err(_) => Err(Corrupt::newer("a stream has an unknown status")),
-        }
-    }
-}
-
-impl From<StreamStatus> for command::StreamStatus {
-    fn from(status: StreamStatus) -> Self {
-        match status {
-            StreamStatus::Enabled => Self::StreamEnabled,
-            StreamStatus::Paused => Self::StreamPaused,
-            StreamStatus::Disabled => Self::StreamDisabled,
-        }
-    }
+/// The status in a row or a command.
+pub(super) fn status_of(status: i32) -> Result<StreamStatus, Corrupt> {
+    StreamStatus::try_from(status).map_err(|_| Corrupt::newer("a stream has an unknown status"))
 }
 
 /// Sets the status of a stream. After `disabled`, it begins here: earlier events were not retained. A stream that the
@@ -57,7 +28,7 @@ pub fn set_status(
     let Some(row) = find(tables, &command.stream_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownStream));
     };
-    let (before, status) = (StreamStatus::read(row.status)?, StreamStatus::read(command.status)?);
+    let (before, status) = (status_of(row.status)?, status_of(command.status)?);
     if command.by_transmitter {
         if command.changes.is_some_and(|changes| changes != row.changes) {
             return Ok(Reply::Refused(Refusal::StreamChanged));
@@ -107,7 +78,7 @@ impl State {
     pub async fn pause_stream(&self, stream: &Stream, reason: &str) -> Result<(), Error> {
         let command = SetStreamStatus {
             stream_id: stream.config.stream_id.clone(),
-            status: command::StreamStatus::from(StreamStatus::Paused).into(),
+            status: StreamStatus::Paused.into(),
             reason: truncate(reason, limits::STREAM_REASON_BYTES_MAX).to_owned(),
             by_transmitter: true,
             changes: Some(stream.changes),
@@ -126,7 +97,7 @@ impl OnBehalf<'_> {
     ) -> Result<Stream, Error> {
         let command = SetStreamStatus {
             stream_id: stream_id.to_owned(),
-            status: command::StreamStatus::from(status).into(),
+            status: status.into(),
             reason,
             by_transmitter: false,
             changes: None,

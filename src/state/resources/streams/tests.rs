@@ -21,7 +21,7 @@ const DONE: Reply = Reply::Done { changed: true };
 fn set(status: StreamStatus, reason: &str) -> SetStreamStatus {
     SetStreamStatus {
         stream_id: "s".to_owned(),
-        status: command::StreamStatus::from(status).into(),
+        status: status.into(),
         reason: reason.to_owned(),
         by_transmitter: false,
         changes: None,
@@ -492,7 +492,7 @@ fn rows_of_streams_do_not_depend_on_batching() {
 fn status_is_one_of_three_words() {
     for status in [StreamStatus::Enabled, StreamStatus::Paused, StreamStatus::Disabled] {
         assert_eq!(status.into_str().parse(), Ok(status));
-        assert_eq!(StreamStatus::read(command::StreamStatus::from(status).into()).expect("known"), status);
+        assert_eq!(status_of(status.into()).expect("known"), status);
     }
     for word in ["", "Enabled", "enabled ", "stopped"] {
         assert!(word.parse::<StreamStatus>().is_err());
