@@ -20,6 +20,7 @@ use super::openapi::params::{Page, StreamId};
 use super::paging::{self, RawQuery};
 use super::streams::StreamErrors;
 use super::streams::{named, read_body};
+use crate::clock::Timestamp;
 use crate::json;
 use crate::state::{DeadLetter, EventId, LinearizableRead, Stream, stated};
 use crate::text::values;
@@ -237,16 +238,14 @@ fn of_status(stream: &Stream) -> Response {
     (NO_STORE, Json(answer)).into_response()
 }
 
-fn row_of(letter: DeadLetter) -> DeadLetterAnswer {
-    let DeadLetter { id, at, err, description, event_type, sub_id } = letter;
-    let sub_id = json::parse_object(sub_id.as_bytes());
+fn row_of((id, row): DeadLetter) -> DeadLetterAnswer {
     DeadLetterAnswer {
         id: id.to_string(),
-        at: at.to_rfc3339(),
-        err,
-        description: stated(description),
-        event_type,
-        sub_id: sub_id.unwrap_or_default(),
+        at: Timestamp::from_millis(row.at_millis).to_rfc3339(),
+        sub_id: json::parse_object(row.sub_id.as_bytes()).unwrap_or_default(),
+        err: row.err,
+        description: stated(row.description),
+        event_type: row.event_type,
     }
 }
 

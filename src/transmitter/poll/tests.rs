@@ -186,7 +186,7 @@ async fn refused_event_becomes_one_dead_letter() {
     assert_eq!(jtis(&left), [jtis(&all)[2]]);
     harness.poll(&json!({"setErrs": errors})).await;
     let letters = harness.dead_letters();
-    let [letter] = letters.as_slice() else { panic!("{letters:?}") };
+    let [(_, letter)] = letters.as_slice() else { panic!("{letters:?}") };
     assert_eq!((letter.err.as_str(), letter.description.as_str()), ("invalid_key", "who??"));
     assert_eq!((letter.event_type.as_str(), letter.sub_id.contains("a@b.example")), (WANTED, true));
     let cursor = harness.cursor();

@@ -356,7 +356,7 @@ async fn rejected_event_is_a_dead_letter_and_the_next_continues() {
     assert!(cursor.done.is_empty());
     let letters = harness.dead_letters(&stream_id);
     assert_eq!(letters.len(), 1);
-    let letter = &letters[0];
+    let (_, letter) = &letters[0];
     assert_eq!((letter.err.as_str(), letter.description.as_str()), ("invalid_request", "not mine?"));
     assert_eq!(
         (letter.event_type.as_str(), letter.sub_id.as_str()),

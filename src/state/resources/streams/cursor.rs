@@ -45,19 +45,7 @@ pub struct DeadLetterRange {
 }
 
 /// An event that a receiver rejected permanently.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
-    pub id: EventId,
-    /// Log time of the rejection.
-    pub at: Timestamp,
-    /// The receiver's code (RFC 8935 §2.4).
-    pub err: String,
-    /// The receiver's description.
-    pub description: String,
-    pub event_type: String,
-    /// Subject identifier, as a JSON object; an empty one if it was too long to be stored.
-    pub sub_id: String,
-}
+pub type DeadLetter = (EventId, DeadLetterRow);
 
 /// A dead letter to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,25 +225,13 @@ fn dead_letters(
     try_scan(view, DEAD_LETTER, &from, |key, row| {
         let Some(id) = key.strip_prefix(&prefix[..]) else { return Ok(false) };
         if letters.len() >= limit {
-            next = letters.last().map(|last: &DeadLetter| last.id);
+            next = letters.last().map(|(last, _): &DeadLetter| *last);
             return Ok(false);
         }
-        letters.push(dead_letter(id, row)?);
+        letters.push((EventId::from_key(id)?, decode::<DeadLetterRow>(DEAD_LETTER, row)?));
         Ok(true)
     })?;
     Ok((letters, next))
-}
-
-fn dead_letter(id: &[u8], row: &[u8]) -> Result<DeadLetter, Corrupt> {
-    let row = decode::<DeadLetterRow>(DEAD_LETTER, row)?;
-    Ok(DeadLetter {
-        id: EventId::from_key(id)?,
-        at: Timestamp::from_millis(row.at_millis),
-        err: row.err,
-        description: row.description,
-        event_type: row.event_type,
-        sub_id: row.sub_id,
-    })
 }
 
 impl State {

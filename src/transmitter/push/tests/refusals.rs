@@ -95,7 +95,7 @@ async fn single_refused_event_is_a_dead_letter_after_verification() {
         verification.respond(status, body);
         harness.until_cursor(&stream_id, |cursor| cursor.dead_letters == number).await;
         let letters = harness.dead_letters(&stream_id);
-        assert_eq!(letters.last().map(|letter| letter.err.as_str()), Some(err));
+        assert_eq!(letters.last().map(|(_, letter)| letter.err.as_str()), Some(err));
         harness.append(&["b"]).await;
         assert_eq!(accept(&mut receiver, 1).await, ["b"], "no retry of the first");
         harness.until_cursor(&stream_id, |cursor| cursor.delivered == number).await;
@@ -154,7 +154,7 @@ async fn event_failing_alone_becomes_a_dead_letter() {
         () = receive => {}
     }
     let letters = harness.dead_letters(&stream_id);
-    let letter = &letters[0];
+    let (_, letter) = &letters[0];
     assert_eq!(
         (letter.err.as_str(), letter.description.as_str()),
         ("undeliverable", "the receiver answered 500")
