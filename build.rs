@@ -16,7 +16,8 @@ const FIELDS: [(&str, &str); 4] = [
 ];
 
 /// Attributes of other types.
-const TYPES: [(&str, &str); 2] = [
+const TYPES: [(&str, &str); 3] = [
+    ("EventId", "#[derive(PartialOrd, Ord)]"),
     ("StreamStatus", "#[derive(strum::EnumString, strum::IntoStaticStr)]"),
     ("StreamStatus", "#[strum(serialize_all = \"snake_case\", const_into_str)]"),
 ];

@@ -221,10 +221,8 @@ impl Generator {
             (5, _) => Command::VerifyStream(VerifyStream { stream_id, state: "x".to_owned() }),
             (6 | 7, Some(known)) => {
                 let next = EventId { index: self.below(ENTRIES), number: 0 };
-                let letter =
-                    DeadLetter { id: Some(next.into()), err: "e".to_owned(), ..DeadLetter::default() };
-                let cursor =
-                    Some(StreamCursorRow { next: Some(next.into()), delivered: 1, ..Default::default() });
+                let letter = DeadLetter { id: Some(next), err: "e".to_owned(), ..DeadLetter::default() };
+                let cursor = Some(StreamCursorRow { next: Some(next), delivered: 1, ..Default::default() });
                 let dead_letters = if self.chance(2) { vec![letter] } else { Vec::new() };
                 let filter = Some(known.filter);
                 Command::AdvanceStream(AdvanceStream { stream_id, version, cursor, dead_letters, filter })

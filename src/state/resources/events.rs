@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
+pub use crate::state::command::EventId;
+
 use crate::clock::Timestamp;
 use crate::cluster::{Corrupt, View};
 use crate::json;
@@ -24,15 +26,6 @@ pub const SESSION_REVOKED: &str = "https://schemas.openid.net/secevent/caep/even
 pub const VERIFICATION: &str = "https://schemas.openid.net/secevent/ssf/event-type/verification";
 /// SSF 1.0: the transmitter has changed the status of the stream.
 pub const STREAM_UPDATED: &str = "https://schemas.openid.net/secevent/ssf/event-type/stream-updated";
-
-/// Id of an event: the log index of its entry, and its number within the entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventId {
-    /// Log index of its entry.
-    pub index: u64,
-    /// From 0.
-    pub number: u32,
-}
 
 impl EventId {
     /// The smallest id after this one.
@@ -86,18 +79,6 @@ impl FromStr for EventId {
         };
         // Exactly one spelling: no sign and no leading zeros.
         if id.to_string() == text { Ok(id) } else { Err(InvalidEventId) }
-    }
-}
-
-impl From<EventId> for command::EventId {
-    fn from(id: EventId) -> Self {
-        Self { index: id.index, number: id.number }
-    }
-}
-
-impl From<command::EventId> for EventId {
-    fn from(id: command::EventId) -> Self {
-        Self { index: id.index, number: id.number }
     }
 }
 

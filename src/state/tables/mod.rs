@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 use prost::Message;
 
-use super::resources::events::EventId;
+use super::command::EventId;
 use crate::breaks::{self, Break};
 use crate::clock::{Clock, Timestamp};
 use crate::cluster::{Corrupt, Stamp, View, Write};

@@ -85,15 +85,15 @@ impl StreamCursor {
 impl From<StreamCursorRow> for StreamCursor {
     fn from(row: StreamCursorRow) -> Self {
         Self {
-            next: row.next.unwrap_or_default().into(),
-            done: row.done.into_iter().map(EventId::from).collect(),
+            next: row.next.unwrap_or_default(),
+            done: row.done.into_iter().collect(),
             version: row.version,
             delivered: row.delivered,
             dropped: row.dropped,
             dead_letters: row.dead_letters,
             kept: row.kept.map(|kept| DeadLetterRange {
                 count: kept.count,
-                first: kept.first.unwrap_or_default().into(),
+                first: kept.first.unwrap_or_default(),
             }),
         }
     }
@@ -102,15 +102,13 @@ impl From<StreamCursorRow> for StreamCursor {
 impl From<StreamCursor> for StreamCursorRow {
     fn from(cursor: StreamCursor) -> Self {
         Self {
-            next: Some(cursor.next.into()),
-            done: cursor.done.into_iter().map(command::EventId::from).collect(),
+            next: Some(cursor.next),
+            done: cursor.done.into_iter().collect(),
             version: cursor.version,
             delivered: cursor.delivered,
             dropped: cursor.dropped,
             dead_letters: cursor.dead_letters,
-            kept: cursor
-                .kept
-                .map(|kept| KeptDeadLetters { count: kept.count, first: Some(kept.first.into()) }),
+            kept: cursor.kept.map(|kept| KeptDeadLetters { count: kept.count, first: Some(kept.first) }),
         }
     }
 }
@@ -173,7 +171,7 @@ fn put_dead_letters(
         },
     };
     for letter in dead {
-        let id: EventId = letter.id.ok_or_else(|| Corrupt::row("a dead letter has no id"))?.into();
+        let id = letter.id.ok_or_else(|| Corrupt::row("a dead letter has no id"))?;
         let row = DeadLetterRow {
             at_millis: now.millis(),
             err: letter.err,
@@ -259,7 +257,7 @@ impl OnBehalf<'_> {
         dead: Vec<NewDeadLetter>,
     ) -> Result<(), Error> {
         let letter = |dead: NewDeadLetter| command::DeadLetter {
-            id: Some(dead.id.into()),
+            id: Some(dead.id),
             err: dead.err,
             description: dead.description,
             event_type: dead.event_type,

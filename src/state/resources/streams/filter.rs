@@ -33,7 +33,7 @@ impl Added {
 }
 
 fn since(added: &Since) -> EventId {
-    added.since.unwrap_or_default().into()
+    added.since.unwrap_or_default()
 }
 
 /// Parses a subject in a row.
@@ -60,7 +60,7 @@ pub(super) fn added_types(
         if before.events_delivered.contains(what) {
             known.cloned()
         } else {
-            Some(Since { what: what.clone(), since: Some(here.into()) })
+            Some(Since { what: what.clone(), since: Some(here) })
         }
     };
     stream.events_delivered.iter().filter_map(since).collect()
@@ -101,7 +101,7 @@ pub fn change_subject(
 /// the stream may then get an event too many, but never one too few.
 fn add_subject(added: &mut Vec<Since>, what: String, here: EventId, cursor: EventId) {
     added.retain(|added| since(added) > cursor);
-    added.push(Since { what, since: Some(here.into()) });
+    added.push(Since { what, since: Some(here) });
     let is_too_much = |added: &[Since]| {
         added.len() > limits::EXCLUDED_SUBJECTS_PER_STREAM_MAX
             || added.iter().map(|added| added.what.len()).sum::<usize>() > limits::EXCLUDED_SUBJECTS_BYTES_MAX

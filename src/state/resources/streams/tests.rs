@@ -158,7 +158,7 @@ fn deletion_removes_the_rows_of_that_stream_only() {
     let mut harness = StateHarness::default();
     harness.apply(START, vec![create_stream("s", "alice"), create_stream("s0", "bob")]);
     for stream_id in ["s", "s0"] {
-        let id = Some(EventId { index: 1, number: 0 }.into());
+        let id = Some(EventId { index: 1, number: 0 });
         let letter = command::DeadLetter { id, ..command::DeadLetter::default() };
         let command = AdvanceStream {
             stream_id: stream_id.to_owned(),
@@ -275,7 +275,7 @@ fn paused_stream_retains_and_disabled_stream_skips_events() {
 fn disabling_clears_the_done_events() {
     let mut harness = StateHarness::with_stream();
     harness.one(START, signal("1", &["a", "b"]));
-    let done = vec![EventId { index: 2, number: 2 }.into()];
+    let done = vec![EventId { index: 2, number: 2 }];
     let cursor = Some(command::StreamCursorRow { done, delivered: 1, ..command::StreamCursorRow::default() });
     let advance = AdvanceStream { stream_id: "s".to_owned(), version: 1, cursor, ..AdvanceStream::default() };
     assert_eq!(harness.one(START, Command::AdvanceStream(advance)), DONE);

@@ -14,7 +14,7 @@ fn id(index: u64, number: u32) -> EventId {
 
 fn letter(id: EventId) -> command::DeadLetter {
     command::DeadLetter {
-        id: Some(id.into()),
+        id: Some(id),
         err: "invalid_request".to_owned(),
         description: "no".to_owned(),
         event_type: "urn:event".to_owned(),
