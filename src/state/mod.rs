@@ -29,7 +29,7 @@ pub use machine::idempotency::owner;
 pub(crate) use machine::{Index, Replicated, StateIdentity};
 pub use readers::{Awaited, AwaitedPeers, ReaderCall, ReaderState};
 pub(crate) use resources::agents::{AgentStatus, IssuedAgent};
-pub(crate) use resources::audit_blocks::{AuditBlock, AuditHash, LastAuditBlock};
+pub(crate) use resources::audit_blocks::{AuditBlock, AuditHash};
 pub(crate) use resources::encryption_keys::{EncryptionKeyRecord, Registrar};
 pub use resources::events::{
     EventId, InvalidEventId, SESSION_REVOKED, STREAM_UPDATED, SecurityEvent, VERIFICATION,

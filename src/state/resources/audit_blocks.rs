@@ -53,17 +53,6 @@ pub struct AuditBlock {
     pub appended_at: Timestamp,
 }
 
-/// The last block of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LastAuditBlock {
-    /// The last segment of its journal; 0 if there is none.
-    pub segment: u64,
-    /// Its number among the blocks of the node; 0 if there is none.
-    pub sequence: u64,
-    /// Its hash; empty if there is none.
-    pub hash: Bytes,
-}
-
 impl State {
     /// Appends the blocks of a segment of this node; false if they are stored already. `Refusal::AuditBlockMissing` if
     /// their predecessor is not.
@@ -73,11 +62,10 @@ impl State {
     }
 
     /// The last block of this node.
-    pub fn last_audit_block(&self) -> Result<LastAuditBlock, Corrupt> {
+    pub fn last_audit_block(&self) -> Result<AuditNodeRow, Corrupt> {
         let tables = Tables::new(self.cluster.view());
         let row = tables.message::<AuditNodeRow>(AUDIT_NODE, &self.cluster.node_id().to_be_bytes())?;
-        let AuditNodeRow { sequence, hash, segment } = row.unwrap_or_default();
-        Ok(LastAuditBlock { segment, sequence, hash })
+        Ok(row.unwrap_or_default())
     }
 
     /// Hash of the last entry about a tool in the blocks of this node and a bucket.

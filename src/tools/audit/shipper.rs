@@ -16,8 +16,8 @@ use super::{Backlog, ShipError};
 use crate::clock::Timestamp;
 use crate::id::Digest128;
 use crate::journal::{Contents, Directory};
-use crate::state::command::{AuditContent, AuditHead, AuditHeader, NewAuditBlock};
-use crate::state::{AuditHash, LastAuditBlock, State};
+use crate::state::command::{AuditContent, AuditHead, AuditHeader, AuditNodeRow, NewAuditBlock};
+use crate::state::{AuditHash, State};
 use crate::telemetry::Metrics;
 use crate::{json, limits};
 
@@ -142,7 +142,7 @@ impl Shipper {
     }
 
     /// Appends the blocks of a segment; returns whether the segment could be read. An unreadable one has no blocks.
-    async fn append(&mut self, state: &State, segment: u64, last: LastAuditBlock) -> Result<bool, ShipError> {
+    async fn append(&mut self, state: &State, segment: u64, last: AuditNodeRow) -> Result<bool, ShipError> {
         let contents = self.read(segment)?;
         let is_readable = contents.is_some();
         let contents = contents.unwrap_or_default();
@@ -210,7 +210,7 @@ pub fn parts(record: &Bytes) -> Option<Parts> {
 async fn blocks(
     records: Vec<Bytes>,
     node_id: u64,
-    last: LastAuditBlock,
+    last: AuditNodeRow,
 ) -> Result<Vec<NewAuditBlock>, ShipError> {
     let mut buckets: BTreeMap<u8, Vec<Parts>> = BTreeMap::new();
     // The journal holds entries only; reading the heads reported any other record.
