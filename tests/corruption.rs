@@ -121,7 +121,8 @@ impl History {
                 other => panic!("{name}: nonce {number} was forgotten: {other:?}"),
             }
         }
-        let digests: Vec<_> = state.policy_history().into_iter().map(|change| change.digest).collect();
+        let digests: Vec<_> =
+            state.index().policy_history.values().map(|change| change.digest.clone()).collect();
         assert_eq!(digests.len(), 4, "{name}: {digests:?}");
         for digest in digests {
             assert!(state.policy_sources(&digest).expect("row").is_some(), "{name}: {digest}");

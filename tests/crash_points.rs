@@ -225,7 +225,7 @@ async fn assert_complete(site: &Site, life: &Run) {
     let data = site.data();
     let node = site.start(&data).await.unwrap_or_else(|error| panic!("killed at {at}: {error}"));
     let state = &node.running.state;
-    let history: Vec<_> = state.policy_history().into_iter().map(|change| change.digest).collect();
+    let history: Vec<_> = state.index().policy_history.values().map(|change| change.digest.clone()).collect();
     for what in &life.acknowledged {
         match what.split_once(' ') {
             Some(("nonce", number)) => {

@@ -13,6 +13,7 @@ use super::body;
 use super::caller::{Caller, ClusterAdmin};
 use super::error::Error;
 use super::paging::{QueryParams, RawQuery};
+use crate::clock::Timestamp;
 use crate::limits;
 use crate::policy::Source;
 use crate::policy::compile::Check;
@@ -132,13 +133,14 @@ pub async fn history(
     State(app): State<App>,
     _current: LinearizableRead,
 ) -> Json<Vec<PolicyChange>> {
-    let change = |change: crate::state::PolicyChange| PolicyChange {
-        number: change.number,
-        digest: change.digest,
-        applied_at: change.applied_at.to_rfc3339(),
-        applied_by: change.applied_by,
-    };
-    Json(app.state.policy_history().into_iter().map(change).collect())
+    let index = app.state.index();
+    let changes = index.policy_history.iter().map(|(number, row)| PolicyChange {
+        number: *number,
+        digest: row.digest.clone(),
+        applied_at: Timestamp::from_millis(row.applied_at_millis).to_rfc3339(),
+        applied_by: row.applied_by.clone(),
+    });
+    Json(changes.collect())
 }
 
 /// Applies an earlier policy bundle again; its tests are not run.
@@ -157,8 +159,7 @@ pub async fn rollback(
     let request: Rollback = body::json(&headers, body, limits::BODY_BYTES_MAX).await?;
     // A concurrent change of the policy is not overwritten.
     let expected = app.state.index().policy.clone();
-    let history = app.state.policy_history();
-    let change = history.into_iter().find(|change| change.number == request.number);
+    let change = app.state.index().policy_history.get(&request.number).cloned();
     let change = change.ok_or_else(|| Error::not_found("there is no policy change of this number"))?;
     let sources = app.state.policy_sources(&change.digest)?.unwrap_or_default();
     let sources = sources.into_iter().map(|file| Source { path: file.path, text: file.text }).collect();

@@ -45,7 +45,6 @@ pub(crate) use resources::outbox::OutboxEvent;
 pub use resources::peers::{
     Imported, PEER_INDEX_MAX, PeerAct, PeerCopy, PeerFault, PeerVerdict, Unjudged, import_parts, peer_key,
 };
-pub use resources::policies::PolicyChange;
 pub use resources::restore::restore_command;
 pub use resources::revocation_index::{Epoch, EpochFloor, RevocationIndex};
 pub(crate) use resources::revoked_fact::fact_row;

@@ -13,19 +13,6 @@ use crate::state::{Error, OnBehalf, State};
 /// Row of the meta table: number of the last change.
 const LAST_CHANGE: &[u8] = b"last_policy_change";
 
-/// One change of the policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyChange {
-    /// Its number in the history, from 1.
-    pub number: u64,
-    /// The bundle's digest.
-    pub digest: String,
-    /// Log time of the change.
-    pub applied_at: Timestamp,
-    /// Identifier of the caller; empty for the seed of a bootstrap.
-    pub applied_by: String,
-}
-
 /// Makes a bundle current. The proposing node has compiled it.
 pub fn put(tables: &mut Tables<'_>, now: Timestamp, command: &PutPolicy) -> Result<Reply, Corrupt> {
     let current = tables.row(META, CURRENT_POLICY)?.unwrap_or_default();
@@ -78,19 +65,6 @@ impl State {
     pub async fn seed_policy(&self, digest: String, sources: Vec<PolicySource>) -> Result<(), Error> {
         let command = PutPolicy { digest, sources, is_seed: true, ..Default::default() };
         self.as_node().propose(Command::PutPolicy(command)).await.map(drop)
-    }
-
-    /// The retained changes of the policy, oldest first.
-    #[must_use]
-    pub fn policy_history(&self) -> Vec<PolicyChange> {
-        let index = self.index();
-        let change = |(number, row): (&u64, &PolicyHistoryRow)| PolicyChange {
-            number: *number,
-            digest: row.digest.clone(),
-            applied_at: Timestamp::from_millis(row.applied_at_millis),
-            applied_by: row.applied_by.clone(),
-        };
-        index.policy_history.iter().map(change).collect()
     }
 }
 
