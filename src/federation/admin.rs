@@ -50,7 +50,7 @@ impl PeerStatus {
     #[must_use]
     pub fn position(&self) -> Option<LogPosition> {
         let copy = self.copy.as_ref()?;
-        Some(LogPosition { incarnation: copy.incarnation?, index: copy.position })
+        Some(LogPosition { incarnation: copy.incarnation()?, index: copy.position })
     }
 }
 

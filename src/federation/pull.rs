@@ -229,7 +229,7 @@ impl Puller {
         (endpoint, copied): (usize, &Copied),
     ) {
         let is_current = |copy: &&PeerCopy| {
-            copy.fault.is_none() && copy.is_complete && copy.incarnation == Some(answer.incarnation)
+            copy.fault.is_none() && copy.is_complete && copy.incarnation() == Some(answer.incarnation)
         };
         let Some(copy) = copy.filter(is_current).filter(|_| answer.is_whole()) else { return };
         let source = Source { id: peer_key(&peer.issuer), generation: copy.generation };
@@ -277,7 +277,7 @@ fn audit_of(floor: Option<u32>, copy: Option<&PeerCopy>) -> &'static str {
 fn known_of(copy: &PeerCopy) -> Known {
     Known {
         generation: copy.generation,
-        incarnation: copy.incarnation,
+        incarnation: copy.incarnation(),
         position: copy.position,
         complete_from: copy.complete_from,
         blocks_of: copy.blocks_of,

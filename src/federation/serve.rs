@@ -145,7 +145,7 @@ impl Federation {
             return Err(invalid("epoch", "must be absent with the origin of a peer"));
         }
         let copy = self.parts.state.peer_copy(origin)?.ok_or(Error::UnknownOrigin)?;
-        let incarnation = copy.incarnation.ok_or(Error::UnknownOrigin)?;
+        let incarnation = copy.incarnation().ok_or(Error::UnknownOrigin)?;
         let floor = floor.unwrap_or_default().max(copy.complete_from);
         check_not_ahead("floor", Some(floor), copy.epoch.max(copy.complete_from))?;
         let (hash, count) = self.parts.state.peer_root(origin, floor)?.ok_or(Error::UnknownOrigin)?;

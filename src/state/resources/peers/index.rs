@@ -133,7 +133,7 @@ impl PeerState {
         let keys = before.map(|before| Arc::clone(&before.keys)).unwrap_or_default();
         entries.floor_n.fetch_max(row.floor_n, Ordering::SeqCst);
         entries.floor_m.fetch_max(row.floor_m, Ordering::SeqCst);
-        let incarnation = row.incarnation.as_ref().try_into().map(Incarnation::from_bytes).ok();
+        let incarnation = row.incarnation();
         Self { row: Arc::new(row), incarnation, keys, entries, blocks, is_damaged }
     }
 

@@ -17,6 +17,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 pub use self::judge::{PeerVerdict, Unjudged};
@@ -77,63 +78,33 @@ impl PeerFault {
     }
 }
 
+impl PeerRow {
+    /// Incarnation of the copy; `None` without a copy.
+    #[must_use]
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation.as_ref().try_into().map(Incarnation::from_bytes).ok()
+    }
+}
+
 /// State of a peer and of the copy of its ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCopy {
-    /// `iss` of the peer.
-    pub issuer: String,
-    /// Number of the copy, which an import names.
-    pub generation: u64,
-    /// Incarnation of the copy; `None` without a copy.
-    pub incarnation: Option<Incarnation>,
-    /// Every entry up to this log index of the peer is imported.
-    pub position: u64,
-    /// The newest entry that is not remembered, by its log index in the peer.
-    pub floor_n: u64,
-    /// The same by the log index of its import.
-    pub floor_m: u64,
-    /// Every through-token below it is void.
-    pub void_m: u64,
-    /// Epoch of the peer in its last response.
-    pub epoch: u32,
-    /// The first epoch of which no entry is forgotten here.
-    pub complete_from: u32,
-    /// Tag of the peer's key set; empty without keys.
-    pub keys_etag: String,
-    /// Reason for which the peer is held.
+    row: PeerRow,
+    /// Reason for which the peer is held, on this node or on all.
     pub fault: Option<PeerFault>,
-    /// Whether its credentials are refused.
-    pub is_paused: bool,
-    /// Number of entries.
-    pub entries: u64,
-    /// Number of blocks.
-    pub blocks: u64,
-    /// Log index of the import under which they are stored.
-    pub blocks_of: u64,
-    /// Whether the copy was read to an end of the peer's log since it was begun.
-    pub is_complete: bool,
 }
 
 impl PeerCopy {
     fn from_row(row: PeerRow) -> Self {
-        Self {
-            generation: row.generation,
-            incarnation: row.incarnation.as_ref().try_into().map(Incarnation::from_bytes).ok(),
-            position: row.position,
-            floor_n: row.floor_n,
-            floor_m: row.floor_m,
-            void_m: row.void_m,
-            epoch: row.epoch,
-            complete_from: row.complete_from,
-            fault: PeerFault::from_row(row.fault()),
-            is_paused: row.is_paused,
-            entries: row.entries,
-            blocks: row.blocks,
-            blocks_of: row.blocks_of,
-            is_complete: row.is_complete,
-            keys_etag: row.keys_etag,
-            issuer: row.issuer,
-        }
+        Self { fault: PeerFault::from_row(row.fault()), row }
+    }
+}
+
+impl Deref for PeerCopy {
+    type Target = PeerRow;
+
+    fn deref(&self) -> &PeerRow {
+        &self.row
     }
 }
 
@@ -171,8 +142,7 @@ fn row_of(view: &dyn View, issuer: &str) -> Result<Option<PeerRow>, Corrupt> {
 fn root_of(view: &dyn View, issuer: &str, floor: u32) -> Result<Option<([u8; 32], u64)>, Corrupt> {
     for _ in 0..limits::LEDGER_SCAN_ATTEMPTS_MAX {
         let Some(row) = row_of(view, issuer)? else { return Ok(None) };
-        let incarnation = row.incarnation.as_ref().try_into().map(Incarnation::from_bytes);
-        let Ok(incarnation) = incarnation else { return Ok(None) };
+        let Some(incarnation) = row.incarnation() else { return Ok(None) };
         let sums = sums_of(&Tables::new(view), &copy_key(&peer_key(issuer), row.generation))?;
         // Row and sums are of the same instant.
         if row_of(view, issuer)?.as_ref() == Some(&row) {

@@ -46,7 +46,7 @@ fn forgotten_peer_joins_anew_and_its_past_is_void() {
     let mut relying = Relying::joined(vec![revoked(5, 1), blocked(6, 2)]);
     assert_eq!(relying.set(PeerAct::Forget), DONE);
     let (copy, m) = (relying.copy(), relying.m());
-    assert_eq!((copy.generation, copy.incarnation, copy.void_m), (2, None, m));
+    assert_eq!((copy.generation, copy.incarnation(), copy.void_m), (2, None, m));
     assert_eq!((copy.entries, copy.blocks, relying.root(0)), (0, 0, None));
     assert_eq!(["peer_ledger", "peer_block", "ledger_sum"].map(|table| relying.count(table)), [0; 3]);
     let joining = PeerVerdict::Unjudged(Unjudged::Joining);
@@ -103,7 +103,7 @@ fn forgotten_log_without_its_end_stays_refused() {
     assert_eq!(relying.set(PeerAct::Forget), DONE);
     assert_eq!(relying.import(ImportLedger { generation: 2, ..first(30, vec![]) }), DONE);
     let copy = relying.copy();
-    assert_eq!((copy.incarnation, copy.fault), (None, Some(PeerFault::IncarnationReused)));
+    assert_eq!((copy.incarnation(), copy.fault), (None, Some(PeerFault::IncarnationReused)));
     let restored =
         ImportLedger { incarnation: Bytes::from_static(&[2; 16]), generation: 2, ..first(8, vec![]) };
     assert_eq!(relying.import(restored), DONE);

@@ -90,7 +90,7 @@ fn new_incarnation_waits_for_an_operator_if_configured() {
     assert_eq!(relying.copy().generation, 1);
     assert_eq!(relying.import(restored(3)), DONE);
     let copy = relying.copy();
-    assert_eq!((copy.generation, copy.incarnation, copy.fault), (2, Some(incarnation(3)), None));
+    assert_eq!((copy.generation, copy.incarnation(), copy.fault), (2, Some(incarnation(3)), None));
     // The approval was for one.
     let again = ImportLedger { generation: 2, ..restored(4) };
     assert_eq!(relying.import(again), DONE);

@@ -133,7 +133,7 @@ impl History {
                 LogCommand::Other
             });
             let copy = self.relying.copy();
-            if reply != DONE || copy.incarnation != Some(incarnation(response.incarnation)) {
+            if reply != DONE || copy.incarnation() != Some(incarnation(response.incarnation)) {
                 break;
             }
             generation = copy.generation;
@@ -312,7 +312,7 @@ proptest! {
         }
         history.run(Step::Sync);
         history.run(Step::Sync);
-        let copy = history.relying.copy();
+        let mut copy = history.relying.copy();
         prop_assert_eq!((copy.fault, copy.is_complete), (None, true));
         history.relying.federated();
         for token in history.tokens.iter().filter(|token| !history.is_of_before(token)) {
@@ -333,8 +333,8 @@ proptest! {
         for entry in all.iter().filter(|(_, row)| n(row) > floor) {
             prop_assert!(entries.contains(entry), "{:?}", entry);
         }
-        let floor = copy.complete_from.max(fresh.copy().complete_from);
-        let answer = Ledger::after(&history.events).answer(&PeerCopy { complete_from: floor, ..copy }, 0);
+        copy.row.complete_from = copy.complete_from.max(fresh.copy().complete_from);
+        let answer = Ledger::after(&history.events).answer(&copy, 0);
         let root = history.relying.root(answer.import.floor_epoch).expect("a copy").0;
         prop_assert_eq!(&root[..], &answer.import.root[..]);
     }

@@ -48,7 +48,7 @@ fn first_response_begins_a_copy() {
     assert_eq!(relying.import(with_floor), DONE);
     let copy = relying.copy();
     assert_eq!((copy.generation, copy.position, copy.is_complete), (1, 10, true));
-    assert_eq!((copy.incarnation, copy.floor_n), (Some(incarnation(1)), 6));
+    assert_eq!((copy.incarnation(), copy.floor_n), (Some(incarnation(1)), 6));
     let m = relying.m();
     assert_eq!((copy.void_m, copy.entries), (m, 1));
     assert_eq!([5, 6].map(|idx| relying.token(idx, &[3])), [REVOKED, CLEAR]);

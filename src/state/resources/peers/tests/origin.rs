@@ -155,7 +155,7 @@ impl Ledger {
 
     /// The response to a call for what comes after this copy's position.
     pub fn answer(&self, copy: &PeerCopy, answered: usize) -> Response {
-        let is_same = copy.incarnation == Some(incarnation(self.incarnation));
+        let is_same = copy.incarnation() == Some(incarnation(self.incarnation));
         let since = if is_same { copy.position } else { 0 };
         let is_reset = !is_same || self.floor > since;
         let from = if is_reset { 0 } else { since };

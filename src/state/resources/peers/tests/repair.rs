@@ -77,7 +77,7 @@ fn repair_voids_no_credential_and_adopts_no_shorter_log() {
     let (m, void_m) = (relying.m(), relying.copy().void_m);
     assert_eq!(relying.set(PeerAct::Repair), DONE);
     let copy = relying.copy();
-    assert_eq!((copy.generation, copy.incarnation, copy.position), (2, Some(incarnation(1)), 0));
+    assert_eq!((copy.generation, copy.incarnation(), copy.position), (2, Some(incarnation(1)), 0));
     assert_eq!((copy.entries, copy.blocks, copy.void_m, copy.is_complete), (0, 0, void_m, false));
     assert_eq!((relying.token(9, &[]), relying.through(m, &[])), (JOINING, JOINING));
     relying.refuses(response(10, 12, vec![]), Refusal::PeerGenerationChanged);
