@@ -192,7 +192,7 @@ impl PeerTokens {
         }
         let generation = self.0.state.peer_generation(&peer.issuer);
         let source = Source { id: peer_key(&peer.issuer), generation };
-        let lease = self.0.state.source_lease(fresh, source, peer.stale_after);
+        let lease = self.0.state.cluster().source_lease(fresh, source, peer.stale_after);
         lease.map_err(|error| self.unjudged(peer, error.to_string()))
     }
 

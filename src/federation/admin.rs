@@ -119,7 +119,7 @@ impl Federation {
         let copy = self.parts.state.peer_copy(&peer.issuer)?;
         let id = peer_key(&peer.issuer);
         let source = copy.as_ref().map(|copy| Source { id, generation: copy.generation });
-        let heard_ago = source.and_then(|source| self.parts.state.source_heard(source));
+        let heard_ago = source.and_then(|source| self.parts.state.cluster().source_heard(source));
         let asked = self.calls.last(&peer.issuer);
         let now = self.parts.clock.boot();
         Ok(PeerStatus {

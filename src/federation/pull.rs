@@ -122,7 +122,7 @@ impl Puller {
     async fn call(&self, origin: &Origin, engine: &mut Engine, copied: &Copied) -> Result<Outcome, Failure> {
         let Origin { peer, client } = origin;
         // Before the call is sent.
-        let begun = self.state.begin_source_call();
+        let begun = self.state.cluster().begin_source_call();
         let begun = begun.ok_or_else(|| Failure::NotImported("this node does not lead".to_owned()))?;
         let known = self.state.peer_copy(&peer.issuer).map_err(not_imported)?;
         let mut call = engine.call(known.as_ref().map(known_of).unwrap_or_default());
@@ -233,7 +233,7 @@ impl Puller {
         };
         let Some(copy) = copy.filter(is_current).filter(|_| answer.is_whole()) else { return };
         let source = Source { id: peer_key(&peer.issuer), generation: copy.generation };
-        if !self.state.record_source(begun, source, peer.lease_of(answer.lease)) {
+        if !self.state.cluster().record_source(begun, source, peer.lease_of(answer.lease)) {
             tracing::debug!(peer = peer.name, "a call to a peer fabric is not recorded");
         }
         if peer.honours_lease {

@@ -85,7 +85,7 @@ impl Relying {
     /// Imports a whole ledger up to index 100, and records the call.
     async fn import(&self, generation: u64, incarnation: [u8; 16], entries: Vec<PeerEntry>) {
         let state = &self.node.state;
-        let call = state.begin_source_call().expect("it leads");
+        let call = state.cluster().begin_source_call().expect("it leads");
         let keys = json!({"keys": [self.signer.jwk("k")]}).to_string();
         let import = ImportLedger {
             issuer: PEER.to_owned(),
@@ -103,7 +103,7 @@ impl Relying {
         let imported = state.import_ledger(import).await.expect("imported");
         assert!(imported.changed);
         let source = Source { id: peer_key(PEER), generation: imported.copy.generation };
-        assert!(state.record_source(call, source, STALE_AFTER));
+        assert!(state.cluster().record_source(call, source, STALE_AFTER));
     }
 
     async fn fresh(&self) -> LeaseProof {

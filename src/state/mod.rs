@@ -12,7 +12,6 @@ mod readers;
 mod recorded_log;
 mod refusal;
 mod resources;
-mod sources;
 mod tables;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -55,7 +54,6 @@ pub use resources::streams::{
 };
 pub(crate) use resources::subject_blocks::{BlockId, SubjectBlock};
 pub(crate) use resources::tools::{ToolPage, ToolQuery};
-pub use sources::{NoSourceLease, Source, SourceCall, SourceProof};
 
 use crate::breaks::Break;
 use crate::clock::Timestamp;
@@ -63,6 +61,7 @@ use crate::cluster::{self, BarrierTimeout, Corrupt, StateHash};
 pub(crate) use crate::cluster::{
     ClockReport, ClockVerdict, LeaseError, LeaseProof, LinearizableRead, ReadIndexError,
 };
+pub use crate::cluster::{Source, SourceCall, SourceProof};
 use crate::id::{Digest128, Incarnation, LogPosition};
 use crate::token::signing_key::SigningAlgorithm;
 use command::{Command, Reply};

@@ -67,7 +67,7 @@ const INNER_LAYERS: [(&str, &[&[&str]]); 3] = [
             &["resources/events", "tables"],
             &["machine/idempotency", "resources/revocation_index"],
             &["readers"],
-            &["caller", "sources"],
+            &["caller"],
             &["resources"],
             &["machine"],
         ],

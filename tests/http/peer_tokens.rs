@@ -74,7 +74,7 @@ async fn until_judged(node: &Node) {
 
 /// Imports a response of the peer about the 50 entries after this position, and records that it was heard.
 async fn import(node: &Node, state: &State, (generation, from): (u64, u64), entries: Vec<PeerEntry>) {
-    let call = state.begin_source_call().expect("it leads");
+    let call = state.cluster().begin_source_call().expect("it leads");
     let key_set = json!({"keys": [node.issuers.es256.jwk()]}).to_string().into_bytes().into();
     let import = ImportLedger {
         issuer: PEER.to_owned(),
@@ -92,7 +92,7 @@ async fn import(node: &Node, state: &State, (generation, from): (u64, u64), entr
     };
     let imported = state.import_ledger(import).await.expect("imported");
     let source = Source { id: peer_key(PEER), generation: imported.copy.generation };
-    assert!(imported.changed && state.record_source(call, source, STALE_AFTER));
+    assert!(imported.changed && state.cluster().record_source(call, source, STALE_AFTER));
 }
 
 /// A token of the peer for this fabric.

@@ -262,14 +262,17 @@ pub(in crate::cluster) fn leases_from_proto(messages: Vec<proto::SourceLease>) -
 
 impl<M: Machine> Handle<M> {
     /// Begins a call to an outside source. To be taken before the call is sent; `None` unless this node leads.
-    pub(crate) fn begin_source_call(&self) -> Option<SourceCall> {
+    #[must_use]
+    pub fn begin_source_call(&self) -> Option<SourceCall> {
         Some(SourceCall { term: self.led_term()?, at: self.clock.boot() })
     }
 
-    /// Records that the response to `call` is applied on this node, in this copy of the source. Nodes may decide by that
-    /// copy for `length` from the call on. False if the record has no effect: this node was deposed since, may have been
-    /// suspended since, or has recorded a later call.
-    pub(crate) fn record_source(&self, call: SourceCall, source: Source, length: Duration) -> bool {
+    /// Records that everything in a complete response to `call` is applied on this node, in this copy of the source: that
+    /// into which it was imported or, if there was nothing to import, that for which the call was sent. Nodes may decide by
+    /// that copy for `length` from the call on. False if the record has no effect: this node was deposed since, may have
+    /// been suspended since, or has recorded a later call.
+    #[must_use]
+    pub fn record_source(&self, call: SourceCall, source: Source, length: Duration) -> bool {
         let is_valid = self.led_term() == Some(call.term) && call.at > self.freshness.void_before();
         is_valid && self.freshness.sources.record(call, source, length)
     }
@@ -288,7 +291,8 @@ impl<M: Machine> Handle<M> {
     }
 
     /// The lease on this copy of the source, at once: a lease on the state, `fresh`, was taken after the request had
-    /// arrived. `own` is the longest time since the leader's call that this node allows.
+    /// arrived. A request takes it once, before anything of the copy is read for it. `own` is the longest time since the
+    /// leader's call that the configuration of this node allows.
     pub(crate) fn source_lease(
         &self,
         _fresh: &LeaseProof,

@@ -290,7 +290,7 @@ async fn lease_ends(honours_lease: bool, named: Option<u64>, own: Duration) -> (
     let mut pair = Pair::start().await;
     pair.revoke(1, true).await;
     let peer = Peer { honours_lease, ..peer() };
-    let begun = pair.reader.state.begin_source_call().expect("it leads");
+    let begun = pair.reader.state.cluster().begin_source_call().expect("it leads");
     let (call, mut answer) = pair.ask(5000).await;
     assert!(pair.take(&call, &answer).await);
     answer.lease = named.map(Duration::from_millis);
@@ -302,7 +302,7 @@ async fn lease_ends(honours_lease: bool, named: Option<u64>, own: Duration) -> (
     let source = Source { id: peer_key(ISSUER), generation: copy.generation };
     let holds = async || {
         let fresh = pair.reader.state.fresh().await.expect("a lease of the fabric");
-        pair.reader.state.source_lease(&fresh, source, own).is_ok()
+        pair.reader.state.cluster().source_lease(&fresh, source, own).is_ok()
     };
     while !holds().await {
         tokio::time::sleep(Duration::from_millis(5)).await;

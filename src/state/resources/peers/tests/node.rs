@@ -53,11 +53,11 @@ async fn proof_of(node: &TestNode, generation: u64) -> SourceProof {
     let state = &node.state;
     let source = Source { id: peer_key(PEER), generation };
     let length = Duration::from_secs(60);
-    let call = state.begin_source_call().expect("it leads");
-    assert!(state.record_source(call, source, length));
+    let call = state.cluster().begin_source_call().expect("it leads");
+    assert!(state.cluster().record_source(call, source, length));
     loop {
         let fresh = state.fresh().await.expect("a lease");
-        match state.source_lease(&fresh, source, length) {
+        match state.cluster().source_lease(&fresh, source, length) {
             Ok(proof) => return proof,
             Err(_) => tokio::task::yield_now().await,
         }
