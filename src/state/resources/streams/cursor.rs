@@ -91,10 +91,9 @@ impl From<StreamCursorRow> for StreamCursor {
             delivered: row.delivered,
             dropped: row.dropped,
             dead_letters: row.dead_letters,
-            kept: row.kept.map(|kept| DeadLetterRange {
-                count: kept.count,
-                first: kept.first.unwrap_or_default(),
-            }),
+            kept: row
+                .kept
+                .map(|kept| DeadLetterRange { count: kept.count, first: kept.first.unwrap_or_default() }),
         }
     }
 }
