@@ -219,7 +219,7 @@ impl Default for Log {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the name of the setting")]
 pub(super) struct Issuer {
@@ -234,44 +234,25 @@ pub(super) struct Issuer {
     pub bundle_endpoint: Option<String>,
     pub ca_file: Option<PathBuf>,
     pub bearer_token_file: Option<PathBuf>,
+    #[serde(default = "default_algorithms")]
     pub algorithms: Vec<String>,
     pub audiences: Option<Vec<String>>,
     pub trust_domains: Vec<String>,
+    #[serde(default = "default_credential_age")]
     pub max_credential_age: String,
     #[serde(deserialize_with = "yes_or_no")]
     pub verified_email: bool,
 }
 
-impl Default for Issuer {
-    fn default() -> Self {
-        Self {
-            issuer: None,
-            kind: IssuerKind::Jwt,
-            subject: None,
-            keys_file: None,
-            keys_url: None,
-            discovery: false,
-            bundle_file: None,
-            bundle_endpoint: None,
-            ca_file: None,
-            bearer_token_file: None,
-            algorithms: default_algorithms(),
-            audiences: None,
-            trust_domains: Vec::new(),
-            max_credential_age: format!("{}h", limits::CREDENTIAL_AGE_MAX.as_secs() / 3600),
-            verified_email: false,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum IssuerKind {
+    #[default]
     Jwt,
     Spiffe,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct SignalIssuer {
     pub issuer: Option<String>,
@@ -279,33 +260,16 @@ pub(super) struct SignalIssuer {
     pub keys_url: Option<String>,
     #[serde(deserialize_with = "yes_or_no")]
     pub discovery: bool,
+    #[serde(default = "default_algorithms")]
     pub algorithms: Vec<String>,
     pub audiences: Option<Vec<String>>,
     pub callers: Vec<String>,
     pub trust_domains: Vec<String>,
     pub subject_issuers: Option<Vec<String>>,
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(default = "default_revocations_per_minute", deserialize_with = "whole_number")]
     pub revocations_per_minute: u64,
     #[serde(deserialize_with = "yes_or_no")]
     pub may_block_operators: bool,
-}
-
-impl Default for SignalIssuer {
-    fn default() -> Self {
-        Self {
-            issuer: None,
-            keys_file: None,
-            keys_url: None,
-            discovery: false,
-            algorithms: default_algorithms(),
-            audiences: None,
-            callers: Vec::new(),
-            trust_domains: Vec::new(),
-            subject_issuers: None,
-            revocations_per_minute: limits::REVOCATIONS_PER_MINUTE.into(),
-            may_block_operators: false,
-        }
-    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -326,7 +290,7 @@ pub(super) struct FederationSection {
     pub peers: Vec<PeerFabric>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct PeerFabric {
@@ -342,6 +306,7 @@ pub(super) struct PeerFabric {
     pub accept: bool,
     #[serde(deserialize_with = "yes_or_no")]
     pub serve: bool,
+    #[serde(default = "default_stale_after")]
     pub stale_after: String,
     #[serde(deserialize_with = "yes_or_no")]
     pub honour_lease: bool,
@@ -358,39 +323,10 @@ pub(super) struct PeerFabric {
     pub max_blast_radius: Option<String>,
     #[serde(deserialize_with = "whole_number")]
     pub max_delegation_depth: u64,
+    #[serde(default = "default_chain")]
     pub max_chain: String,
     pub callers: Vec<String>,
     pub blast_radius: BTreeMap<String, String>,
-}
-
-impl Default for PeerFabric {
-    fn default() -> Self {
-        Self {
-            name: None,
-            issuer: None,
-            trust_domains: Vec::new(),
-            endpoints: Vec::new(),
-            ids: Vec::new(),
-            bundle_file: None,
-            bundle_endpoint: None,
-            crl: None,
-            accept: false,
-            serve: false,
-            stale_after: format!("{}s", limits::PEER_FABRIC_STALE_AFTER.as_secs()),
-            honour_lease: false,
-            is_awaited: false,
-            max_entries: None,
-            approve_incarnation: false,
-            disclose: Disclose::Word("own".to_owned()),
-            roles: Vec::new(),
-            capabilities: Vec::new(),
-            max_blast_radius: None,
-            max_delegation_depth: 0,
-            max_chain: format!("{}s", limits::PEER_FABRIC_CHAIN.as_secs()),
-            callers: Vec::new(),
-            blast_radius: BTreeMap::new(),
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -400,8 +336,32 @@ pub(super) enum Disclose {
     Issuers(Vec<String>),
 }
 
+impl Default for Disclose {
+    fn default() -> Self {
+        Self::Word("own".to_owned())
+    }
+}
+
+// Defaults of a row as it is read. `Default` of the row is another: the empty values of the types.
+
 fn default_algorithms() -> Vec<String> {
     crate::token::issuer::ALGORITHMS_DEFAULT.map(|algorithm| algorithm.to_string()).to_vec()
+}
+
+fn default_credential_age() -> String {
+    format!("{}h", limits::CREDENTIAL_AGE_MAX.as_secs() / 3600)
+}
+
+fn default_revocations_per_minute() -> u64 {
+    limits::REVOCATIONS_PER_MINUTE.into()
+}
+
+fn default_stale_after() -> String {
+    format!("{}s", limits::PEER_FABRIC_STALE_AFTER.as_secs())
+}
+
+fn default_chain() -> String {
+    format!("{}s", limits::PEER_FABRIC_CHAIN.as_secs())
 }
 
 /// Environment variables are text. A fraction is refused, where the library would round it.
