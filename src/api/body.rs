@@ -10,24 +10,17 @@ use super::error::{Error, Refusal};
 use crate::{json, limits};
 
 /// Media types of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(const_into_str)]
 pub enum Media {
-    /// `application/json`; also the default without `Content-Type`.
+    /// Also the default without `Content-Type`.
+    #[strum(serialize = "application/json")]
     Json,
-    /// `application/x-www-form-urlencoded`.
+    #[strum(serialize = "application/x-www-form-urlencoded")]
     Form,
-    /// `application/secevent+jwt` (RFC 8417 §2.3, RFC 8935 §2.1).
+    /// RFC 8417 §2.3, RFC 8935 §2.1.
+    #[strum(serialize = "application/secevent+jwt")]
     SecurityEvent,
-}
-
-impl Media {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::Form => "application/x-www-form-urlencoded",
-            Self::SecurityEvent => "application/secevent+jwt",
-        }
-    }
 }
 
 /// Reads a body of at most `bytes_max`. The rest of a larger one is left to [`super::unread_body`].
@@ -72,8 +65,8 @@ pub fn media(headers: &HeaderMap, accepted: &[Media]) -> Result<Media, Error> {
     let text = value.to_str().unwrap_or_default().to_ascii_lowercase();
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next();
-    let Some(&media) = accepted.iter().find(|media| Some(media.name()) == name) else {
-        let names = accepted.iter().map(|media| media.name()).collect::<Vec<_>>().join(" or ");
+    let Some(&media) = accepted.iter().find(|media| Some(media.into_str()) == name) else {
+        let names = accepted.iter().map(Media::into_str).collect::<Vec<_>>().join(" or ");
         return Err(unsupported(&format!("Content-Type: must be {names} here")));
     };
     // RFC 8259 §11 defines no parameter; `charset=utf-8` is common and harmless.

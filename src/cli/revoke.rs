@@ -43,8 +43,9 @@ that was deleted after its rotation needs --kind key and --block.
 Without --block a revocation covers only credentials issued before it: a workload that still has a credential gets new
 tokens, and its client certificates are accepted. The output lists these exceptions as `not covered`.";
 
-/// Kind of a revocation target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// Kind of a revocation target. Its text is the field of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 enum Kind {
     /// A workload identifier; with --issuer, a subject of that issuer.
     Subject,
@@ -55,26 +56,12 @@ enum Kind {
     /// A `client_id`.
     Client,
     /// One token, by its `jti`.
+    #[strum(serialize = "jti")]
     Token,
     /// A signing key, by its `kid`.
     Key,
     /// A peer fabric, by its issuer: everything that came from it.
     Fabric,
-}
-
-impl Kind {
-    /// Field of the request.
-    const fn member(self) -> &'static str {
-        match self {
-            Self::Subject => "subject",
-            Self::Email => "email",
-            Self::Agent => "agent",
-            Self::Client => "client",
-            Self::Token => "jti",
-            Self::Key => "key",
-            Self::Fabric => "fabric",
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -153,7 +140,7 @@ async fn request(arguments: &Revoke, client: &NodeClient) -> Result<Value, Error
             TargetKind::PerhapsKey => return Err(Error::AmbiguousTarget(printable(target))),
         },
     };
-    let mut request = Map::from_iter([(kind.member().to_owned(), json!(target))]);
+    let mut request = Map::from_iter([(kind.into_str().to_owned(), json!(target))]);
     request.extend(issuer.iter().map(|issuer| ("issuer".to_owned(), json!(issuer))));
     request.extend(reason.iter().map(|reason| ("reason".to_owned(), json!(reason))));
     request.extend(arguments.block.then(|| ("block".to_owned(), json!(true))));

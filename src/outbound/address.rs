@@ -20,51 +20,45 @@ pub enum Purpose {
 }
 
 /// Reason why an address is not part of the public Internet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum Kind {
     /// `0.0.0.0/8` and `::`: this host on many systems.
+    #[strum(serialize = "an unspecified address")]
     Unspecified,
+    #[strum(serialize = "a loopback address")]
     Loopback,
     /// RFC 1918.
+    #[strum(serialize = "a private address")]
     Private,
     /// RFC 6598, carrier-grade NAT.
+    #[strum(serialize = "a shared address (carrier-grade NAT)")]
     Shared,
     /// RFC 4193.
+    #[strum(serialize = "a private address")]
     UniqueLocal,
     /// RFC 3927 and RFC 4291 §2.5.6.
+    #[strum(serialize = "a link-local address")]
     LinkLocal,
     /// Metadata services of clouds, which give credentials to processes of the host.
+    #[strum(serialize = "a cloud metadata address")]
     Metadata,
     /// RFC 5737, RFC 3849 and RFC 9637.
+    #[strum(serialize = "a documentation address")]
     Documentation,
     /// RFC 2544.
+    #[strum(serialize = "a benchmarking address")]
     Benchmarking,
+    #[strum(serialize = "a multicast address")]
     Multicast,
     /// An IPv4 address behind a NAT64 translator (RFC 6052).
+    #[strum(serialize = "an address behind NAT64")]
     Translated,
     /// An IPv6 address that embeds an IPv4 address: a second spelling, or a tunnel.
+    #[strum(serialize = "an IPv6 address that embeds an IPv4 address")]
     Embedding,
     /// Assigned to a protocol, withdrawn or unassigned.
+    #[strum(serialize = "a reserved address")]
     Reserved,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unspecified => "an unspecified address",
-            Self::Loopback => "a loopback address",
-            Self::Private | Self::UniqueLocal => "a private address",
-            Self::Shared => "a shared address (carrier-grade NAT)",
-            Self::LinkLocal => "a link-local address",
-            Self::Metadata => "a cloud metadata address",
-            Self::Documentation => "a documentation address",
-            Self::Benchmarking => "a benchmarking address",
-            Self::Multicast => "a multicast address",
-            Self::Translated => "an address behind NAT64",
-            Self::Embedding => "an IPv6 address that embeds an IPv4 address",
-            Self::Reserved => "a reserved address",
-        })
-    }
 }
 
 /// How an operator can allow addresses of a kind.

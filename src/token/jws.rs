@@ -4,7 +4,6 @@
 //! which only a valid signature creates.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -17,7 +16,8 @@ use crate::{json, limits};
 
 /// Supported signature algorithms, in the order of RFC 7518 §3.1, then RFC 8037. `none` and HMAC have no variant (RFC
 /// 8725 §3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "UPPERCASE", parse_err_fn = algorithm_refused, parse_err_ty = Error)]
 pub enum Algorithm {
     Rs256,
     Rs384,
@@ -28,42 +28,12 @@ pub enum Algorithm {
     Ps384,
     Ps512,
     /// Ed25519, spelled `EdDSA` (RFC 8037) or `Ed25519` (RFC 9864).
+    #[strum(serialize = "Ed25519", to_string = "EdDSA")]
     EdDsa,
 }
 
-impl FromStr for Algorithm {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "RS256" => Ok(Self::Rs256),
-            "RS384" => Ok(Self::Rs384),
-            "RS512" => Ok(Self::Rs512),
-            "ES256" => Ok(Self::Es256),
-            "ES384" => Ok(Self::Es384),
-            "PS256" => Ok(Self::Ps256),
-            "PS384" => Ok(Self::Ps384),
-            "PS512" => Ok(Self::Ps512),
-            "EdDSA" | "Ed25519" => Ok(Self::EdDsa),
-            _ => Err(Error::AlgorithmRefused),
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rs256 => "RS256",
-            Self::Rs384 => "RS384",
-            Self::Rs512 => "RS512",
-            Self::Es256 => "ES256",
-            Self::Es384 => "ES384",
-            Self::Ps256 => "PS256",
-            Self::Ps384 => "PS384",
-            Self::Ps512 => "PS512",
-            Self::EdDsa => "EdDSA",
-        })
-    }
+fn algorithm_refused(_: &str) -> Error {
+    Error::AlgorithmRefused
 }
 
 /// The header fields that are used.

@@ -2,8 +2,6 @@
 //!
 //! Two route sets share one registry; [`RegistryView`] names the one of a request.
 
-use std::fmt;
-
 use super::audit::{self, Action, Audit, Decision, Draft, PendingEntry};
 use super::entry::Entry;
 use crate::clock::Clock;
@@ -53,7 +51,8 @@ impl Precondition {
 }
 
 /// Effect of a write. Its text goes into audit notes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum RegistryChange {
     /// The tool is new.
     Registered,
@@ -63,17 +62,6 @@ pub enum RegistryChange {
     Unchanged,
     /// It was removed.
     Deregistered,
-}
-
-impl fmt::Display for RegistryChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Registered => "registered",
-            Self::Replaced => "replaced",
-            Self::Unchanged => "unchanged",
-            Self::Deregistered => "deregistered",
-        })
-    }
 }
 
 /// Reason for which the registry refused a request.
