@@ -74,12 +74,6 @@ impl SignatureCache {
     }
 }
 
-impl std::fmt::Debug for SignatureCache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SignatureCache").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

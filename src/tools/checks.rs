@@ -4,7 +4,6 @@
 //! [`verify`] create them. State, clock and keys are arguments, because some are looked up only once the
 //! token's subject is known.
 
-use std::fmt;
 use std::sync::Arc;
 
 use strum::VariantArray as _;
@@ -80,12 +79,6 @@ pub struct Keys<'k> {
     /// The key with this `kid`, if its signatures are accepted now.
     pub key: &'k dyn Fn(&str) -> Option<Arc<VerifyingKey>>,
     pub signatures: &'k SignatureCache,
-}
-
-impl fmt::Debug for Keys<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keys").field("fabric", &self.fabric).finish_non_exhaustive()
-    }
 }
 
 /// Replicated status of a token.

@@ -42,7 +42,7 @@ use index::read_incarnation;
 pub use state_identity::StateIdentity;
 
 /// The state machine with the rows in memory.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Replicated {
     index: ArcSwap<Index>,
     revocations: RevocationIndex,

@@ -5,7 +5,6 @@
 //! tables.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -130,12 +129,6 @@ pub struct RevocationIndex(Vec<RwLock<Part>>);
 impl Default for RevocationIndex {
     fn default() -> Self {
         Self(std::iter::repeat_with(RwLock::default).take(PARTS).collect())
-    }
-}
-
-impl fmt::Debug for RevocationIndex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RevocationIndex").field("watermarks", &self.watermarks()).finish_non_exhaustive()
     }
 }
 

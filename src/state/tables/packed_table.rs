@@ -8,7 +8,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -92,12 +91,6 @@ pub struct RangeRead {
     pub end: Option<Box<[u8]>>,
 }
 
-impl fmt::Debug for PackedTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackedTable").field("bytes", &self.bytes()).finish_non_exhaustive()
-    }
-}
-
 impl PackedTable {
     /// An empty table of up to `bytes_max` bytes of memory.
     #[must_use]
@@ -105,13 +98,6 @@ impl PackedTable {
         let recent_bytes_max = limits::ROWS_UNPACKED_BYTES_MAX.min(bytes_max / RECENT_DIVISOR);
         let bytes_max = bytes_max - recent_bytes_max;
         Self { packing, bytes_max, recent_bytes_max, spans: RwLock::default(), writer: Mutex::default() }
-    }
-
-    /// Memory in use, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let spans = self.spans.read();
-        spans.bytes + spans.recent_bytes
     }
 
     pub fn get(&self, key: &[u8]) -> Result<Lookup, Corrupt> {
@@ -544,6 +530,12 @@ mod tests {
 
         fn spans(&self) -> usize {
             self.spans.read().by_first.len()
+        }
+
+        /// Memory in use, in bytes.
+        fn bytes(&self) -> usize {
+            let spans = self.spans.read();
+            spans.bytes + spans.recent_bytes
         }
 
         /// Packs every recent row.

@@ -10,7 +10,6 @@ use crate::cluster::{Corrupt, View, Write};
 use crate::limits;
 
 /// Tables in memory, as far as they fit.
-#[derive(Debug)]
 pub struct RowCache {
     tools: PackedTable,
     audit_heads: PackedTable,

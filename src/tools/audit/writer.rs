@@ -84,12 +84,6 @@ const JOBS_PER_TURN: usize = 256;
 /// Name of the journal in log lines.
 pub(super) const JOURNAL: &str = "audit journal";
 
-impl fmt::Debug for Writer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer").field("journal", &self.parts.journal).finish_non_exhaustive()
-    }
-}
-
 /// Lets the tasks run that are ready on this thread. Unlike `tokio::task::yield_now`, another thread may go on with this task.
 async fn behind_ready_tasks() {
     let mut is_behind = false;

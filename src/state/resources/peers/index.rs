@@ -5,7 +5,6 @@
 //! additions are visible before the peer's row, and floors are raised before an entry is removed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -169,12 +168,6 @@ impl PeerState {
 /// Every peer by its key.
 #[derive(Default)]
 pub struct PeerIndex(ArcSwap<BTreeMap<Digest128, PeerState>>);
-
-impl fmt::Debug for PeerIndex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerIndex").field("peers", &self.0.load().len()).finish()
-    }
-}
 
 impl PeerIndex {
     /// The peer with this key.
