@@ -127,8 +127,9 @@ impl ActivePolicy {
         caller: &CallContext,
         expected_current: String,
     ) -> Result<(String, bool), Error> {
-        let bundle =
-            (self.workers.load)(sources, check).await.inspect_err(|_| self.metrics.policy_load("refused"))?;
+        let bundle = (self.workers.load)(sources, check)
+            .await
+            .inspect_err(|_| self.metrics.policy_loads.inc(["refused"]))?;
         let digest = bundle.digest().to_owned();
         let sources = bundle
             .sources()
@@ -190,13 +191,13 @@ impl ActivePolicy {
             sources.into_iter().map(|source| Source { path: source.path, text: source.text }).collect();
         match (self.workers.load)(sources, Check::Compiles).await {
             Ok(bundle) => {
-                self.metrics.policy_load("loaded");
+                self.metrics.policy_loads.inc(["loaded"]);
                 self.compiled.store(Some(Arc::new(bundle)));
                 tracing::info!(digest, "policy is active");
                 self.active.send_replace(digest);
             }
             Err(error) => {
-                self.metrics.policy_load("failed");
+                self.metrics.policy_loads.inc(["failed"]);
                 tracing::error!(%error, digest, "failed to compile the policy; the last good one stays active");
             }
         }

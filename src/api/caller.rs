@@ -257,7 +257,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
         // A certificate was counted before the handler; the subject of a bearer token is known only now.
         if let Principal::Bearer(credential) = &principal {
             let permit = app.rate_limits.acquire(Key::Workload(credential.sub.clone())).permit;
-            context.hold(permit.inspect_err(|_| app.metrics.request_refused("rate"))?);
+            context.hold(permit.inspect_err(|_| app.metrics.requests_refused.inc(["rate"]))?);
         }
         if N::ACCESS != Access::Health {
             let id = principal.id().map(WorkloadId::as_str);

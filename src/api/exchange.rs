@@ -124,7 +124,7 @@ pub async fn post(
         Exchanged { result: &result, subject, caller: caller.id(), audience, duration }.into()
     });
     let label = result.as_ref().map_or_else(exchange::Error::label, |_| "granted");
-    app.metrics.exchange(kind_label(kind.as_deref()), label);
+    app.metrics.exchanges.inc([kind_label(kind.as_deref()), label]);
     let minted = result.map_err(|error| if is_json { error.into() } else { Error::of_form(error) })?;
     tracing::info!(
         request_id = super::request_id::current(),

@@ -39,32 +39,38 @@ fn render_peers(app: &App) {
 /// The current metrics.
 pub fn render(app: &App) -> Result<Response, Error> {
     let core = app.state.cluster();
-    app.metrics.set_raft(core.applied(), core.confirmed_leader() == Some(core.node_id()));
-    app.metrics.set_leadership(core.term(), core.leader_changes());
+    let metrics = &app.metrics;
+    metrics.raft_applied_index.set([], core.applied());
+    metrics.raft_is_leader.set([], core.confirmed_leader() == Some(core.node_id()));
+    metrics.set_leadership(core.term(), core.leader_changes());
     let (space, state) = core.disk_space();
-    app.metrics.set_disk(core.disk_hangs(), space.free, state as u8);
+    metrics.log_disk_hangs.set([], core.disk_hangs());
+    metrics.disk_free_bytes.set([], space.free);
+    metrics.disk_space_state.set([], state as u8);
     let freshness = core.freshness();
-    app.metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
+    metrics.set_freshness(freshness.is_held, freshness.waits, freshness.refused);
     let clocks = core.clocks();
     // Without agreement, the cluster time is the clock of this node.
     let is_known = clocks.is_agreed && clocks.offsets.contains_key(&core.node_id());
     let log_time = app.state.index().time;
     let log_time_ahead = if is_known { log_time.since(app.state.cluster_time()) } else { Duration::ZERO };
-    app.metrics.set_clocks(clocks.is_agreed, log_time_ahead, clocks.offsets.iter());
+    metrics.set_clocks(clocks.is_agreed, log_time_ahead, clocks.offsets.iter());
     let acknowledgements = core.acknowledgements();
-    app.metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);
+    metrics.set_acknowledgements(acknowledgements.confirmed, acknowledgements.unconfirmed);
     let decisions = app.policy.current().map_or(0, |policy| policy.exchange_decisions_cached());
-    app.metrics.set_caches(decisions, app.exchange.signature_cache_bytes());
+    metrics.policy_decisions_cached.set([], decisions);
+    metrics.signature_cache_bytes.set([], app.exchange.signature_cache_bytes());
     let index = app.state.index();
-    app.metrics.set_tools(index.tools);
-    app.metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);
+    metrics.tools.set([], index.tools);
+    metrics.set_audit_blocks_dropped(index.audit_dropped_by_age, index.audit_dropped_by_bytes);
     for status in [StreamStatus::Enabled, StreamStatus::Paused, StreamStatus::Disabled] {
         let streams = index.streams.values().filter(|stream| stream.status == status).count();
-        app.metrics.set_streams(status.into_str(), streams);
+        metrics.streams.set([status.into_str()], streams);
     }
     drop(index);
     render_peers(app);
-    app.metrics.set_revocations(app.state.revocation_count(), app.state.block_count());
+    metrics.revocations.set([], app.state.revocation_count());
+    metrics.blocks.set([], app.state.block_count());
     let now = app.key_time();
     let index = app.state.index();
     for algorithm in SigningAlgorithm::ALL {
@@ -77,11 +83,11 @@ pub fn render(app: &App) -> Result<Response, Error> {
         ] {
             let keys = index.signing_keys.values();
             let keys = keys.filter(|key| key.algorithm == algorithm && key.state(now) == state).count();
-            app.metrics.set_signing_keys(algorithm.into_str(), state.into_str(), keys);
+            metrics.signing_keys.set([algorithm.into_str(), state.into_str()], keys);
         }
     }
     drop(index);
-    let text = app.metrics.render().map_err(Error::internal)?;
+    let text = metrics.render().map_err(Error::internal)?;
     let media = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, media)], text).into_response())
 }

@@ -162,7 +162,7 @@ fn admissible(
     context: &RequestContext,
 ) -> Result<Admission, Error> {
     let refuse = |reason: &'static str, error: Error| {
-        app.metrics.request_refused(reason);
+        app.metrics.requests_refused.inc([reason]);
         error
     };
     let Some(peer) = request.extensions().get::<Arc<ClientConnection>>() else {
@@ -217,7 +217,7 @@ async fn admit(
         Admission::IfNotOverloaded => {
             let admitted = app.load_shedder.admit().await;
             let refuse = |_: &Error| {
-                app.metrics.request_refused("overload");
+                app.metrics.requests_refused.inc(["overload"]);
                 context.set_shed();
             };
             admitted.inspect_err(refuse).map(Some)

@@ -154,7 +154,9 @@ impl Gatherer {
                     self.hub.send(Broadcast::Event(frame));
                 }
             }
-            Observed::Dropped(activities) => self.hub.parts.metrics.event_activities_dropped(*activities),
+            Observed::Dropped(activities) => {
+                self.hub.parts.metrics.event_activities_dropped.add([], *activities);
+            }
         }
     }
 }

@@ -147,7 +147,7 @@ impl Feed {
             return;
         }
         if self.0.activities.try_send((self.0.parts.clock.now(), activity())).is_err() {
-            self.0.parts.metrics.event_activities_dropped(1);
+            self.0.parts.metrics.event_activities_dropped.inc([]);
         }
     }
 

@@ -147,7 +147,7 @@ impl Subscriber {
     /// Disconnects the subscriber, for example because it lost its permission.
     pub fn disconnect(&mut self, reason: &'static str) {
         self.source = Source::Ended;
-        self.hub.parts.metrics.event_reader_dropped(reason);
+        self.hub.parts.metrics.event_readers_dropped.inc([reason]);
     }
 
     /// Reads a page of the table. No await between reading and returning it.

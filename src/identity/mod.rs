@@ -152,7 +152,7 @@ impl AgentIdentities {
         // With an `Idempotency-Key` it may be an earlier agent that has expired.
         let issued = self.acting(&fresh, &agent_id, mint_time.log_now).await?;
         let minted = self.mint(&issued, &allow, (new_family(), Vec::new()), &mint_time, &key)?;
-        self.metrics.agent_identity_issued(request.platform);
+        self.metrics.agent_identities_issued.inc([request.platform]);
         Ok(minted)
     }
 
@@ -319,7 +319,7 @@ impl AgentIdentities {
             trust_domain: self.trust_domain.as_str(),
         });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
-        self.metrics.policy_decision(Point::Identity.into_str(), result);
+        self.metrics.policy_decisions.inc([Point::Identity.into_str(), result]);
         decision.map_err(Error::from)
     }
 

@@ -262,14 +262,14 @@ impl BundleTask {
         match outcome {
             Ok(is_new) => {
                 if is_new {
-                    self.metrics.tls_reload(WITH, "ok");
+                    self.metrics.tls_reloads.inc([WITH, "ok"]);
                     tracing::info!(peer, "bundle of a peer replaced");
                 }
                 self.failed = None;
             }
             Err(error) if self.failed.as_ref() == Some(&error) => {}
             Err(error) => {
-                self.metrics.tls_reload(WITH, "failed");
+                self.metrics.tls_reloads.inc([WITH, "failed"]);
                 tracing::warn!(
                     peer,
                     error,

@@ -60,7 +60,7 @@ impl PushCertificate {
                 self.client.present(&pem).map_err(|error| error.to_string())?;
                 let validity = TlsValidity { certificate: validity, ca: None, crl: None };
                 self.metrics.set_tls_validity(WITH, &validity);
-                self.metrics.tls_reload(WITH, "ok");
+                self.metrics.tls_reloads.inc([WITH, "ok"]);
                 tracing::info!("push certificate replaced");
             }
             Ok(pem)
@@ -69,7 +69,7 @@ impl PushCertificate {
             Ok(pem) => (self.presented, self.failed) = (pem, None),
             Err(error) => {
                 if self.failed.as_ref() != Some(&error) {
-                    self.metrics.tls_reload(WITH, "failed");
+                    self.metrics.tls_reloads.inc([WITH, "failed"]);
                     tracing::warn!(error, "push certificate is invalid; the previous one stays in use");
                 }
                 self.failed = Some(error);

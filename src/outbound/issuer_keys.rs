@@ -203,14 +203,14 @@ impl IssuerKeys {
         match outcome {
             Ok(keys) => {
                 *next_fetch = ended + fresh_for(&keys).min(limits::ISSUER_KEYS_RETRY_PAUSE);
-                self.metrics.issuer_key_fetch("fetched");
+                self.metrics.issuer_key_fetches.inc(["fetched"]);
                 tracing::debug!(issuer = source.iss, keys = keys.len(), "issuer keys fetched");
                 // The age counts from the start of the fetch: the document may have been created then.
                 source.current.store(Some(Arc::new(Fetched { keys, at: begun })));
             }
             Err(error) => {
                 *next_fetch = ended + limits::ISSUER_KEYS_RETRY_PAUSE;
-                self.metrics.issuer_key_fetch("failed");
+                self.metrics.issuer_key_fetches.inc(["failed"]);
                 tracing::warn!(issuer = source.iss, %error, "failed to refresh issuer keys");
             }
         }

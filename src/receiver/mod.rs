@@ -118,7 +118,7 @@ impl Receiver {
             Ok(received) => received.status.into_str(),
             Err(error) => error.label(),
         };
-        self.metrics.signal(result);
+        self.metrics.signals.inc([result]);
         received.map_err(|error| RejectedSignal { error, iss: claimed.iss, jti: claimed.jti })
     }
 
@@ -280,7 +280,7 @@ impl Receiver {
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let decision = policy.decide_signal(&PolicyInput { set: set_input(set), caller, is_signed });
         let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
-        self.metrics.policy_decision(Point::Signals.into_str(), result);
+        self.metrics.policy_decisions.inc([Point::Signals.into_str(), result]);
         decision.map_err(Error::from)
     }
 

@@ -1,9 +1,10 @@
-//! Metrics in the Prometheus text format. [`table`] declares them; one method per event or sample is here.
-//!
-//! Labels are `&'static str` wherever the set of values is fixed.
+//! Metrics in the Prometheus text format. [`table`] declares them; methods are for events with more than one sample, and
+//! for labels whose values are not fixed.
 
+mod kinds;
 mod table;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,10 +63,10 @@ impl Metrics {
     pub fn new() -> Result<Self, Error> {
         let registry = Registry::new();
         let families = Families::register(&registry)?;
-        families.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        families.build_info.set([env!("CARGO_PKG_VERSION")], 1);
         // Alerts do not see an increase from no sample.
         for result in ["delivered", "dropped", "dead_letter"] {
-            families.stream_events.with_label_values(&[result]).inc_by(0);
+            families.stream_events.add([result], 0);
         }
         Ok(Self { registry, families, raising: Arc::default() })
     }
@@ -73,174 +74,48 @@ impl Metrics {
     /// One request was answered after `duration`. `route` is the pattern of the route table, never the path; an unusual
     /// method is `other`.
     pub fn http_request(&self, route: &str, method: &'static str, status: u16, duration: Duration) {
-        self.families.http_requests.with_label_values(&[route, method, &status.to_string()]).inc();
-        self.families.http_request_duration.with_label_values(&[route]).observe(duration.as_secs_f64());
-    }
-
-    /// A request was refused before its handler, for example by `rate`. It also counts as a request with its status.
-    pub fn request_refused(&self, reason: &'static str) {
-        self.families.requests_refused.with_label_values(&[reason]).inc();
+        self.http_requests.of([route, method, &status.to_string()]).inc();
+        self.http_request_duration.of([route]).observe(duration.as_secs_f64());
     }
 
     /// A connection was opened on `listener`, `plain` or `tls`, until the returned guard is dropped.
     #[must_use]
     pub fn http_connection(&self, listener: &'static str) -> GaugeGuard {
-        let open = self.families.http_connections.with_label_values(&[listener]);
+        let open = self.http_connections.of([listener]);
         open.inc();
         GaugeGuard(open)
-    }
-
-    /// A connection was closed before its first request, for example by `address`.
-    pub fn http_connection_refused(&self, reason: &'static str) {
-        self.families.http_connections_refused.with_label_values(&[reason]).inc();
-    }
-
-    /// A connection ended, for example as `idle`.
-    pub fn http_connection_closed(&self, reason: &'static str) {
-        self.families.http_connections_closed.with_label_values(&[reason]).inc();
-    }
-
-    /// An exchange ended.
-    pub fn exchange(&self, subject_token_type: &'static str, result: &'static str) {
-        self.families.exchanges.with_label_values(&[subject_token_type, result]).inc();
-    }
-
-    /// A verification of a tool call ended, for example with `allow`.
-    pub fn verification(&self, result: &'static str) {
-        self.families.verifications.with_label_values(&[result]).inc();
-    }
-
-    /// A check ended with `pass`, `skip` or `fail`.
-    pub fn verify_check(&self, check: &'static str, result: &'static str) {
-        self.families.verify_checks.with_label_values(&[check, result]).inc();
-    }
-
-    /// A security event token was received and, for example, `accepted`.
-    pub fn signal(&self, result: &'static str) {
-        self.families.signals.with_label_values(&[result]).inc();
-    }
-
-    /// The numbers of retained revocations and of subject blocks.
-    pub fn set_revocations(&self, revocations: u64, blocks: usize) {
-        self.families.revocations.set(i64::try_from(revocations).unwrap_or(i64::MAX));
-        self.families.blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
-    }
-
-    /// Policy decided at `point`, for example `exchange`, with `decision`, for example `allow`.
-    pub fn policy_decision(&self, point: &'static str, decision: &'static str) {
-        self.families.policy_decisions.with_label_values(&[point, decision]).inc();
-    }
-
-    /// A policy bundle was loaded or refused.
-    pub fn policy_load(&self, result: &'static str) {
-        self.families.policy_loads.with_label_values(&[result]).inc();
-    }
-
-    /// An agent of `platform` was issued an identity; renewals do not count.
-    pub fn agent_identity_issued(&self, platform: &'static str) {
-        self.families.agent_identities_issued.with_label_values(&[platform]).inc();
-    }
-
-    /// An issuer's keys were fetched, or the fetch failed.
-    pub fn issuer_key_fetch(&self, result: &'static str) {
-        self.families.issuer_key_fetches.with_label_values(&[result]).inc();
-    }
-
-    /// The number of signing keys of `algorithm` in `state`.
-    pub fn set_signing_keys(&self, algorithm: &'static str, state: &'static str, keys: usize) {
-        let gauge = self.families.signing_keys.with_label_values(&[algorithm, state]);
-        gauge.set(i64::try_from(keys).unwrap_or(i64::MAX));
-    }
-
-    /// An `action` on a tool, for example `register`, ended with `result`, for example `refused`.
-    pub fn tool_write(&self, action: &'static str, result: &'static str) {
-        self.families.tool_writes.with_label_values(&[action, result]).inc();
-    }
-
-    /// The number of registered tools.
-    pub fn set_tools(&self, tools: u64) {
-        self.families.tools.set(i64::try_from(tools).unwrap_or(i64::MAX));
-    }
-
-    /// Changed TLS files were loaded (`ok`) or refused (`failed`).
-    pub fn tls_reload(&self, with: &'static str, result: &'static str) {
-        self.families.tls_reloads.with_label_values(&[with, result]).inc();
     }
 
     /// Validity of the loaded TLS files. The counters of their reloads exist from then on: alerts do not see an increase from
     /// no sample.
     pub fn set_tls_validity(&self, with: &'static str, validity: &TlsValidity) {
         let TlsValidity { certificate, ca, crl } = validity;
-        let families = &self.families;
         for (begin, end, of) in [
-            (&families.tls_certificate_not_before, &families.tls_certificate_not_after, Some(certificate)),
-            (&families.tls_ca_not_before, &families.tls_ca_not_after, ca.as_ref()),
-            (&families.tls_crl_this_update, &families.tls_crl_next_update, crl.as_ref()),
+            (&self.tls_certificate_not_before, &self.tls_certificate_not_after, Some(certificate)),
+            (&self.tls_ca_not_before, &self.tls_ca_not_after, ca.as_ref()),
+            (&self.tls_crl_this_update, &self.tls_crl_next_update, crl.as_ref()),
         ] {
             if let Some(of) = of {
-                begin.with_label_values(&[with]).set(of.begin.secs());
-                end.with_label_values(&[with]).set(of.end.secs());
+                begin.set([with], of.begin.secs());
+                end.set([with], of.end.secs());
             }
         }
         for result in ["ok", "failed"] {
-            self.families.tls_reloads.with_label_values(&[with, result]).inc_by(0);
+            self.tls_reloads.add([with, result], 0);
         }
-    }
-
-    /// An audit entry with this decision was recorded.
-    pub fn audit_entry(&self, decision: &'static str) {
-        self.families.audit_entries.with_label_values(&[decision]).inc();
-    }
-
-    /// Bytes of audit entries that are not replicated yet.
-    pub fn set_audit_backlog(&self, bytes: u64) {
-        self.families.audit_backlog.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    }
-
-    /// An audit block was `shipped`, or `failed` and will be retried.
-    pub fn audit_block(&self, result: &'static str) {
-        self.families.audit_blocks.with_label_values(&[result]).inc();
     }
 
     /// The totals of audit blocks that retention has dropped by age and by bytes.
     pub fn set_audit_blocks_dropped(&self, by_age: u64, by_bytes: u64) {
         for (reason, total) in [("age", by_age), ("bytes", by_bytes)] {
-            self.raise(&self.families.audit_blocks_dropped.with_label_values(&[reason]), total);
+            self.raise(&self.audit_blocks_dropped.of([reason]), total);
         }
-    }
-
-    /// Cached policy decisions of token exchange, and bytes of cached signatures.
-    pub fn set_caches(&self, policy_decisions: u64, signature_bytes: u64) {
-        for (gauge, value) in [
-            (&self.families.policy_decisions_cached, policy_decisions),
-            (&self.families.signature_cache_bytes, signature_bytes),
-        ] {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// The live feed dropped exchanges or denials.
-    pub fn event_activities_dropped(&self, activities: u64) {
-        self.families.event_activities_dropped.inc_by(activities);
-    }
-
-    /// The applied log index, and whether this node leads.
-    pub fn set_raft(&self, applied_index: u64, is_leader: bool) {
-        self.families.raft_applied_index.set(i64::try_from(applied_index).unwrap_or(i64::MAX));
-        self.families.raft_is_leader.set(i64::from(is_leader));
     }
 
     /// The term, and the total of leaders in new terms since the start.
     pub fn set_leadership(&self, term: u64, leader_changes: u64) {
-        self.families.raft_term.set(i64::try_from(term).unwrap_or(i64::MAX));
-        self.raise(&self.families.raft_leader_changes, leader_changes);
-    }
-
-    /// Whether the log's disk hangs; free bytes of the data directory's file system, and their state.
-    pub fn set_disk(&self, hangs: bool, free_bytes: u64, state: u8) {
-        self.families.log_disk_hangs.set(i64::from(hangs));
-        self.families.disk_free_bytes.set(i64::try_from(free_bytes).unwrap_or(i64::MAX));
-        self.families.disk_space_state.set(i64::from(state));
+        self.raft_term.set([], term);
+        self.raise(&self.raft_leader_changes.of([]), leader_changes);
     }
 
     /// Whether the wall clocks agree, how far log time is ahead of them, and by how many milliseconds each node's clock is.
@@ -250,79 +125,62 @@ impl Metrics {
         log_time_ahead: Duration,
         offset_millis: impl Iterator<Item = (&'o u64, &'o i64)>,
     ) {
-        self.families.clock_agreement.set(i64::from(is_agreed));
-        self.families.log_time_ahead.set(log_time_ahead.as_secs_f64());
+        self.clock_agreement.set([], is_agreed);
+        self.log_time_ahead.of([]).set(log_time_ahead.as_secs_f64());
         // Nodes whose clock was not read lately disappear.
-        self.families.clock_offset.reset();
+        self.clock_offset.0.reset();
         for (node, millis) in offset_millis {
             #[expect(clippy::cast_precision_loss, reason = "an offset of so many years is exact enough")]
             let secs = *millis as f64 / 1000.0;
-            self.families.clock_offset.with_label_values(&[node.to_string().as_str()]).set(secs);
+            self.clock_offset.of([&node.to_string()]).set(secs);
         }
     }
 
     /// Whether the freshness lease is held, and the totals of requests that waited for it and that were refused.
     pub fn set_freshness(&self, is_held: bool, waits: u64, refused: u64) {
-        self.families.freshness_lease_held.set(i64::from(is_held));
-        self.raise(&self.families.freshness_waits, waits);
-        self.raise(&self.families.freshness_refused, refused);
+        self.freshness_lease_held.set([], is_held);
+        self.raise(&self.freshness_waits.of([]), waits);
+        self.raise(&self.freshness_refused.of([]), refused);
     }
 
     /// The totals of acknowledgements that the barrier confirmed and did not confirm.
     pub fn set_acknowledgements(&self, confirmed: u64, unconfirmed: u64) {
         for (result, total) in [("confirmed", confirmed), ("unconfirmed", unconfirmed)] {
-            self.raise(&self.families.acknowledgements.with_label_values(&[result]), total);
+            self.raise(&self.acknowledgements.of([result]), total);
         }
-    }
-
-    /// Tokens that were `returned` to a poll, `acknowledged` by one, or `refused`.
-    pub fn polled_sets(&self, result: &'static str, sets: usize) {
-        self.families
-            .polled_sets
-            .with_label_values(&[result])
-            .inc_by(u64::try_from(sets).unwrap_or(u64::MAX));
     }
 
     /// A poll waits until the returned guard is dropped.
     #[must_use]
     pub fn poll_waits(&self) -> GaugeGuard {
-        self.families.polls_waiting.inc();
-        GaugeGuard(self.families.polls_waiting.clone())
-    }
-
-    /// The number of streams with `status`.
-    pub fn set_streams(&self, status: &'static str, streams: usize) {
-        self.families.streams.with_label_values(&[status]).set(i64::try_from(streams).unwrap_or(i64::MAX));
-    }
-
-    /// Events finished on streams, for example `delivered`.
-    pub fn stream_events(&self, result: &'static str, events: u64) {
-        self.families.stream_events.with_label_values(&[result]).inc_by(events);
+        let waiting = self.polls_waiting.of([]);
+        waiting.inc();
+        GaugeGuard(waiting)
     }
 
     /// A call to a peer ended.
     pub fn federation_call(&self, peer: &str, result: &'static str) {
-        self.families.federation_calls.with_label_values(&[peer, result]).inc();
+        self.federation_calls.of([peer, result]).inc();
     }
 
     /// The root of a peer's response was compared, or not.
     pub fn federation_audited(&self, peer: &str, result: &'static str) {
-        self.families.federation_audits.with_label_values(&[peer, result]).inc();
+        self.federation_audits.of([peer, result]).inc();
     }
 
     /// A credential was refused because the copy of this peer's ledger could not decide about it.
     pub fn federation_unjudged(&self, peer: &str) {
-        self.families.federation_unjudged.with_label_values(&[peer]).inc();
+        self.federation_unjudged.of([peer]).inc();
     }
 
     /// The response of a peer was applied after `duration`.
     pub fn federation_import_took(&self, peer: &str, duration: Duration) {
-        self.families.federation_import.with_label_values(&[peer]).observe(duration.as_secs_f64());
+        self.federation_import.of([peer]).observe(duration.as_secs_f64());
     }
 
     /// A revocation waited for a peer for `duration`.
     pub fn federation_awaited(&self, peer: &str, duration: Duration) {
-        self.families.federation_await.with_label_values(&[peer]).observe(duration.as_secs_f64());
+        self.federation_await.of([peer]).observe(duration.as_secs_f64());
     }
 
     /// A peer, as this node sees it. `states` are all states, and whether each is the present one.
@@ -333,55 +191,41 @@ impl Metrics {
         sample: PeerSample,
     ) {
         for (state, is_present) in states {
-            self.families.federation_state.with_label_values(&[peer, state]).set(i64::from(is_present));
+            self.federation_state.of([peer, state]).set(i64::from(is_present));
         }
-        self.families.federation_unjudged.with_label_values(&[peer]).inc_by(0);
+        self.federation_unjudged.of([peer]).inc_by(0);
         let PeerSample { heard_ago, entries, clock_offset_millis } = sample;
-        let entries = i64::try_from(entries).unwrap_or(i64::MAX);
-        self.families.federation_entries.with_label_values(&[peer]).set(entries);
+        self.federation_entries.of([peer]).set(i64::try_from(entries).unwrap_or(i64::MAX));
         // An unknown value is absent.
-        drop(self.families.federation_heard.remove_label_values(&[peer]));
+        drop(self.federation_heard.0.remove_label_values(&[peer]));
         if let Some(heard_ago) = heard_ago {
-            self.families.federation_heard.with_label_values(&[peer]).set(heard_ago.as_secs_f64());
+            self.federation_heard.of([peer]).set(heard_ago.as_secs_f64());
         }
-        drop(self.families.federation_clock_offset.remove_label_values(&[peer]));
+        drop(self.federation_clock_offset.0.remove_label_values(&[peer]));
         if let Some(millis) = clock_offset_millis {
             #[expect(clippy::cast_precision_loss, reason = "an offset of so many years is exact enough")]
             let secs = millis as f64 / 1000.0;
-            self.families.federation_clock_offset.with_label_values(&[peer]).set(secs);
+            self.federation_clock_offset.of([peer]).set(secs);
         }
     }
 
     /// Undelivered events of all streams, and of the stream with most.
     pub fn set_stream_backlog(&self, all: u64, largest: u64) {
-        for (of, events) in [("all", all), ("largest", largest)] {
-            self.families
-                .stream_backlog
-                .with_label_values(&[of])
-                .set(i64::try_from(events).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// A push ended, for example as `delivered`.
-    pub fn push(&self, result: &'static str) {
-        self.families.pushes.with_label_values(&[result]).inc();
+        self.stream_backlog.set(["all"], all);
+        self.stream_backlog.set(["largest"], largest);
     }
 
     /// A push was answered, or failed, after `duration`.
     pub fn push_took(&self, duration: Duration) {
-        self.families.push_duration.with_label_values::<&str>(&[]).observe(duration.as_secs_f64());
+        self.push_duration.of([]).observe(duration.as_secs_f64());
     }
 
     /// A subscriber of the live feed is connected until the returned guard is dropped.
     #[must_use]
     pub fn event_reader(&self) -> GaugeGuard {
-        self.families.event_readers.inc();
-        GaugeGuard(self.families.event_readers.clone())
-    }
-
-    /// A subscriber of the live feed was disconnected, for example as too `slow`.
-    pub fn event_reader_dropped(&self, reason: &'static str) {
-        self.families.event_readers_dropped.with_label_values(&[reason]).inc();
+        let connected = self.event_readers.of([]);
+        connected.inc();
+        GaugeGuard(connected)
     }
 
     /// All metrics in the Prometheus text format 0.0.4.
@@ -389,7 +233,7 @@ impl Metrics {
     /// # Errors
     /// [`Error::Metric`].
     pub fn render(&self) -> Result<String, Error> {
-        self.raise(&self.families.log_lines_dropped, logging::lines_dropped());
+        self.raise(&self.log_lines_dropped.of([]), logging::lines_dropped());
         Ok(TextEncoder::new().encode_to_string(&self.registry.gather())?)
     }
 
@@ -397,6 +241,14 @@ impl Metrics {
     fn raise(&self, counter: &IntCounter, total: u64) {
         let _one_at_a_time = self.raising.lock();
         counter.inc_by(total.saturating_sub(counter.get()));
+    }
+}
+
+impl Deref for Metrics {
+    type Target = Families;
+
+    fn deref(&self) -> &Families {
+        &self.families
     }
 }
 
@@ -502,44 +354,48 @@ mod tests {
     fn every_metric_is_rendered_with_its_labels() {
         let metrics = with_peer();
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
-        metrics.request_refused("rate");
+        metrics.requests_refused.inc(["rate"]);
         let connection = metrics.http_connection("plain");
-        metrics.http_connection_refused("address");
-        metrics.http_connection_closed("idle");
-        metrics.exchange("jwt", "ok");
-        metrics.verification("allow");
-        metrics.verify_check("token", "pass");
-        metrics.signal("accepted");
-        metrics.polled_sets("returned", 3);
+        metrics.http_connections_refused.inc(["address"]);
+        metrics.http_connections_closed.inc(["idle"]);
+        metrics.exchanges.inc(["jwt", "ok"]);
+        metrics.verifications.inc(["allow"]);
+        metrics.verify_checks.inc(["token", "pass"]);
+        metrics.signals.inc(["accepted"]);
+        metrics.polled_sets.add(["returned"], 3);
         let waiting = metrics.poll_waits();
-        metrics.set_revocations(4, 1);
-        metrics.set_streams("paused", 2);
-        metrics.stream_events("delivered", 5);
+        metrics.revocations.set([], 4);
+        metrics.blocks.set([], 1);
+        metrics.streams.set(["paused"], 2);
+        metrics.stream_events.add(["delivered"], 5);
         metrics.set_stream_backlog(12, 7);
-        metrics.push("timed_out");
+        metrics.pushes.inc(["timed_out"]);
         metrics.push_took(Duration::from_millis(3));
-        metrics.policy_decision("exchange", "allow");
-        metrics.policy_load("ok");
-        metrics.agent_identity_issued("mcp");
-        metrics.issuer_key_fetch("ok");
-        metrics.set_signing_keys("ES256", "active", 2);
-        metrics.tool_write("register", "done");
-        metrics.set_tools(3);
-        metrics.tls_reload("callers", "ok");
+        metrics.policy_decisions.inc(["exchange", "allow"]);
+        metrics.policy_loads.inc(["ok"]);
+        metrics.agent_identities_issued.inc(["mcp"]);
+        metrics.issuer_key_fetches.inc(["ok"]);
+        metrics.signing_keys.set(["ES256", "active"], 2);
+        metrics.tool_writes.inc(["register", "done"]);
+        metrics.tools.set([], 3);
+        metrics.tls_reloads.inc(["callers", "ok"]);
         metrics.set_tls_validity("callers", &VALIDITY);
-        metrics.set_raft(7, true);
+        metrics.raft_applied_index.set([], 7);
+        metrics.raft_is_leader.set([], true);
         metrics.set_clocks(true, Duration::from_secs(7), [(&3, &-1_500)].into_iter());
-        metrics.set_disk(true, 7_000, 1);
+        metrics.log_disk_hangs.set([], true);
+        metrics.disk_free_bytes.set([], 7_000);
+        metrics.disk_space_state.set([], 1);
         metrics.set_acknowledgements(4, 0);
         metrics.set_acknowledgements(5, 1);
-        metrics.audit_entry("allow");
-        metrics.set_audit_backlog(9);
-        metrics.audit_block("shipped");
+        metrics.audit_entries.inc(["allow"]);
+        metrics.audit_backlog.set([], 9);
+        metrics.audit_blocks.inc(["shipped"]);
         metrics.set_audit_blocks_dropped(5, 0);
         metrics.set_audit_blocks_dropped(6, 1);
         let reader = metrics.event_reader();
-        metrics.event_reader_dropped("slow");
-        metrics.event_activities_dropped(1);
+        metrics.event_readers_dropped.inc(["slow"]);
+        metrics.event_activities_dropped.inc([]);
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,

@@ -260,7 +260,7 @@ impl Tls {
             Ok(mut loaded) => {
                 loaded.succeed(&current.load(), generation.borrow().saturating_add(1));
                 metrics.set_tls_validity(with.into_str(), &loaded.validity);
-                metrics.tls_reload(with.into_str(), "ok");
+                metrics.tls_reloads.inc([with.into_str(), "ok"]);
                 for (trust_domain, error) in &loaded.unusable {
                     tracing::warn!(%trust_domain, %error, "failed to load the files of a peer, its certificates are refused");
                 }
@@ -272,7 +272,7 @@ impl Tls {
                 Ok(())
             }
             Err(error) => {
-                metrics.tls_reload(with.into_str(), "failed");
+                metrics.tls_reloads.inc([with.into_str(), "failed"]);
                 tracing::warn!(%error, "failed to reload tls files, keeping the previous ones");
                 Err(())
             }

@@ -228,7 +228,7 @@ impl Registry {
     fn begin(&self, action: Action, tool_id: &str, caller: &CallContext) -> Result<PendingEntry, Error> {
         let begun = self.audit.begin(Draft::undecided(action, tool_id, caller, self.clock.now()));
         if begun.is_err() {
-            self.metrics.tool_write(action.into_str(), "unavailable");
+            self.metrics.tool_writes.inc([action.into_str(), "unavailable"]);
         }
         Ok(begun?)
     }
@@ -249,7 +249,7 @@ impl Registry {
             Replied { outcome: RegistryChange::Unchanged, .. } => ("unchanged", outcome),
             Replied { .. } => ("done", outcome),
         };
-        self.metrics.tool_write(action.into_str(), result);
+        self.metrics.tool_writes.inc([action.into_str(), result]);
         let recorded = open.record(|draft| {
             (draft.action, draft.decision) = (action, Decision::Allow);
             draft.notes.clone_from(&outcome);
@@ -269,7 +269,7 @@ impl Registry {
                 (is_there.then_some(Decision::Deny), "refused")
             }
         };
-        self.metrics.tool_write(action.into_str(), result);
+        self.metrics.tool_writes.inc([action.into_str(), result]);
         let Some(decision) = decision else {
             open.withdraw();
             return error.into();

@@ -172,7 +172,7 @@ impl ToolCallVerifier {
             Ok(request) => self.decide(request, caller, token_subject).await,
             Err(error) => Err(error),
         };
-        self.metrics.verification(verdict.as_ref().map_or_else(Error::label, |_| "allow"));
+        self.metrics.verifications.inc([verdict.as_ref().map_or_else(Error::label, |_| "allow")]);
         verdict
     }
 
@@ -296,13 +296,13 @@ impl ToolCallVerifier {
         let trace = match outcome {
             Ok(verified) => verified.trace(),
             Err(Error::Failed(failure)) => {
-                self.metrics.verify_check(failure.check.into_str(), "fail");
+                self.metrics.verify_checks.inc([failure.check.into_str(), "fail"]);
                 &failure.trace
             }
             Err(_) => return,
         };
         for (check, outcome) in trace {
-            self.metrics.verify_check(check.into_str(), outcome.into_str());
+            self.metrics.verify_checks.inc([check.into_str(), outcome.into_str()]);
         }
     }
 }

@@ -92,7 +92,7 @@ pub async fn serve(
                 connections.spawn(Arc::clone(&context).connection(socket, address, permit));
             }
             // Dropping the socket closes it.
-            Err(reason) => context.metrics.http_connection_refused(reason.into_str()),
+            Err(reason) => context.metrics.http_connections_refused.inc([reason.into_str()]),
         }
         while connections.try_join_next().is_some() {}
     }
@@ -170,7 +170,7 @@ impl ListenerContext {
             Kind::Tls(handshake) => Box::pin(self.tls(handshake, socket, accepted)).await,
         };
         if let Some(ended) = ended {
-            self.metrics.http_connection_closed(ended.into_str());
+            self.metrics.http_connections_closed.inc([ended.into_str()]);
         }
         drop((open, permit));
     }
@@ -219,7 +219,7 @@ impl ListenerContext {
 
     fn refuse(&self, reason: &'static str, error: &dyn fmt::Display) -> Option<Ended> {
         tracing::debug!(reason, %error, "connection refused");
-        self.metrics.http_connection_refused(reason);
+        self.metrics.http_connections_refused.inc([reason]);
         None
     }
 }

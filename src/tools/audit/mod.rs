@@ -342,7 +342,7 @@ impl Backlog {
         change(&mut segments);
         let bytes = segments.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         self.bytes.store(bytes, Ordering::Release);
-        self.metrics.set_audit_backlog(bytes);
+        self.metrics.audit_backlog.set([], bytes);
     }
 
     fn is_empty(&self) -> bool {

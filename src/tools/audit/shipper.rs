@@ -117,7 +117,7 @@ impl Shipper {
         let sealed = self.request(Job::Seal).await?;
         while self.done < sealed {
             let shipped = self.ship_one(state, self.done.saturating_add(1)).await;
-            self.metrics.audit_block(if shipped.is_ok() { "shipped" } else { "failed" });
+            self.metrics.audit_blocks.inc([if shipped.is_ok() { "shipped" } else { "failed" }]);
             shipped?;
         }
         Ok(())

@@ -244,7 +244,7 @@ impl Writer {
         for (decision, done) in waiting {
             let answer = match &written {
                 Ok(()) => {
-                    self.parts.metrics.audit_entry(decision.into_str());
+                    self.parts.metrics.audit_entries.inc([decision.into_str()]);
                     Ok(())
                 }
                 Err(_) => Err(Error::Unwritten),

@@ -126,7 +126,7 @@ impl Poller {
         self.record(context, acknowledged, refused).await?;
         let wait_from = (!returns_immediately).then_some(began);
         let result = self.respond(context, fresh, events_max, wait_from).await?;
-        self.metrics.polled_sets("returned", result.sets.len());
+        self.metrics.polled_sets.add(["returned"], result.sets.len() as u64);
         Ok(result)
     }
 
@@ -208,10 +208,10 @@ impl Poller {
     }
 
     fn count(&self, stream: &Stream, delivered: u64, dead: &[NewDeadLetter]) {
-        self.metrics.polled_sets("acknowledged", usize::try_from(delivered).unwrap_or(usize::MAX));
-        self.metrics.polled_sets("refused", dead.len());
-        self.metrics.stream_events("delivered", delivered);
-        self.metrics.stream_events("dead_letter", dead.len() as u64);
+        self.metrics.polled_sets.add(["acknowledged"], delivered);
+        self.metrics.polled_sets.add(["refused"], dead.len() as u64);
+        self.metrics.stream_events.add(["delivered"], delivered);
+        self.metrics.stream_events.add(["dead_letter"], dead.len() as u64);
         for letter in dead {
             log_refused(&stream.config.stream_id, letter);
         }

@@ -36,8 +36,8 @@ impl Attempt {
     pub async fn push(self) -> AttemptResult {
         let outcome = self.outcome().await.unwrap_or_else(AttemptOutcome::Unsent);
         match &outcome {
-            AttemptOutcome::Answered(_, response) => self.shared.metrics.push(response.result()),
-            AttemptOutcome::Unsent(unsent) => self.shared.metrics.push(unsent.result()),
+            AttemptOutcome::Answered(_, response) => self.shared.metrics.pushes.inc([response.result()]),
+            AttemptOutcome::Unsent(unsent) => self.shared.metrics.pushes.inc([unsent.result()]),
             AttemptOutcome::Missing => {}
         }
         AttemptResult { id: self.id, epoch: self.epoch, outcome }
@@ -78,7 +78,7 @@ pub async fn verify(shared: Arc<Shared>, stream: Arc<Stream>, nonce: u128) -> Re
         }
         None => PushResponse::address_refused(),
     };
-    shared.metrics.push(response.result());
+    shared.metrics.pushes.inc([response.result()]);
     Ok(response)
 }
 

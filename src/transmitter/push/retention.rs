@@ -103,7 +103,7 @@ impl Shared {
         let dropped = dropping.dropped();
         self.state.as_node().advance_stream(stream, dropping.into_cursor(), Vec::new()).await?;
         tracing::warn!(stream_id, dropped, "dropped events beyond the retention of a stream");
-        self.metrics.stream_events("dropped", dropped);
+        self.metrics.stream_events.add(["dropped"], dropped);
         Ok(())
     }
 }

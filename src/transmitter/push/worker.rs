@@ -299,9 +299,9 @@ impl Worker {
         match outcome {
             Ok(()) => {
                 let metrics = &self.shared.metrics;
-                metrics.stream_events("delivered", proposed.delivered);
-                metrics.stream_events("dead_letter", proposed.dead);
-                metrics.stream_events("dropped", proposed.lost);
+                metrics.stream_events.add(["delivered"], proposed.delivered);
+                metrics.stream_events.add(["dead_letter"], proposed.dead);
+                metrics.stream_events.add(["dropped"], proposed.lost);
             }
             // The cursor was moved elsewhere: the rest is proposed again.
             Err(state::Error::Refused(Refusal::StreamChanged | Refusal::UnknownStream)) => {
