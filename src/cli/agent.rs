@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::confirmation::Confirmation;
-use super::endpoint::{Connection, ServerArguments, read_token};
+use super::endpoint::{Call, Connection, ServerArguments, read_token};
 use super::new_file::NewFile;
 use super::output::{self, Format, Output, printable, printable_text, text};
 use crate::text::values;
@@ -31,7 +31,7 @@ pub(super) enum Command {
     /// Get another token for an agent of yours; operators may name any.
     Token(Mint),
     /// List your agents; operators see all.
-    List(List),
+    List(Call),
     /// Show one agent.
     Show(Show),
     /// Draw which agents act on behalf of which.
@@ -97,21 +97,11 @@ pub(super) struct Mint {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct List {
-    #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct Show {
     /// The agent, by its ID in `agent list`.
     agent_id: String,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -137,7 +127,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::Issue(arguments) => issue(&arguments, out),
         Command::Renew(arguments) => renew(&arguments, out),
         Command::Token(arguments) => mint(&arguments, out),
-        Command::List(arguments) => list(&arguments, out),
+        Command::List(call) => list(&call, out),
         Command::Show(arguments) => show(&arguments, out),
         Command::Tree(arguments) => tree(&arguments, out),
         Command::Revoke(arguments) => revoke(&arguments, out),
@@ -217,8 +207,8 @@ fn deliver_token(
     Ok(())
 }
 
-fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
-    let agents = super::wait_for(arguments.server.client()?.list(&AGENTS))?;
+fn list(call: &Call, out: &mut dyn Write) -> Result<(), Error> {
+    let agents = super::wait_for(call.server.client()?.list(&AGENTS))?;
     let columns = [
         ("agent", "agent_id"),
         ("name", "agent_name"),
@@ -229,13 +219,13 @@ fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
         ("issued by", "issued_by"),
         ("ends", "ends_at"),
     ];
-    Ok(output::list(out, arguments.output, &agents.into(), &columns)?)
+    Ok(output::list(out, call.output, &agents.into(), &columns)?)
 }
 
 fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
     let path = [AGENTS.as_slice(), &[&arguments.agent_id]].concat();
-    let agent = super::wait_for(arguments.server.client()?.get(&path))?;
-    if arguments.output.format == Format::Json {
+    let agent = super::wait_for(arguments.call.server.client()?.get(&path))?;
+    if arguments.call.output.format == Format::Json {
         return Ok(output::json(out, &agent)?);
     }
     for (name, value) in agent.as_object().into_iter().flatten() {

@@ -8,9 +8,9 @@ use serde_json::Value;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::ServerArguments;
+use super::endpoint::{Call, ServerArguments};
 use super::new_file::FirstFile;
-use super::output::{Format, Output, counted, printable};
+use super::output::{Format, counted, printable};
 use crate::tools::audit::chain::{ChainVerifier, Gap, Summary};
 use crate::tools::audit::entry::{AuditBlockDocument, Entry};
 use crate::{json, limits};
@@ -39,9 +39,7 @@ pub(super) enum Command {
         #[arg(short = 'f', long)]
         follow: bool,
         #[command(flatten)]
-        server: ServerArguments,
-        #[command(flatten)]
-        output: Output,
+        call: Call,
     },
     /// Export the audit as JSON lines for `audit verify`: all blocks, or the entries about one tool.
     Export {
@@ -63,8 +61,8 @@ pub(super) enum Command {
 
 pub(super) fn run(command: Command, out: &mut (dyn Write + Send)) -> Result<(), Error> {
     match command {
-        Command::Tail { tool_id, admin: _, entries, follow, server, output } => {
-            let trail = Trail { client: server.client()?, tool_id, format: output.format };
+        Command::Tail { tool_id, admin: _, entries, follow, call } => {
+            let trail = Trail { client: call.server.client()?, tool_id, format: call.output.format };
             super::wait_for(trail.show(entries, follow, out))
         }
         Command::Export { tool, out: file, server } => {

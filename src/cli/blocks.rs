@@ -5,8 +5,8 @@ use std::io::Write;
 use clap::Args;
 
 use super::Error;
-use super::endpoint::ServerArguments;
-use super::output::{Output, printable};
+use super::endpoint::{Call, ServerArguments};
+use super::output::printable;
 use super::pagination;
 use crate::limits;
 
@@ -18,9 +18,7 @@ pub(super) struct Blocks {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -46,7 +44,7 @@ pub(super) fn list(arguments: &Blocks, out: &mut dyn Write) -> Result<(), Error>
         ("reason", "reason"),
         ("id", "id"),
     ];
-    pagination::list(&arguments.server, &BLOCKS, arguments.limit, (arguments.output, &columns), out)
+    pagination::list(&arguments.call, &BLOCKS, arguments.limit, &columns, out)
 }
 
 pub(super) fn lift(arguments: &Unblock, out: &mut dyn Write) -> Result<(), Error> {

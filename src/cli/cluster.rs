@@ -9,7 +9,7 @@ use trust_fabric_client::{Method, Request};
 
 use super::Error;
 use super::confirmation::{Confirmation, may_go_on};
-use super::endpoint::{Connection, ServerArguments, admin_socket, read_token};
+use super::endpoint::{Call, Connection, ServerArguments, admin_socket, read_token};
 use super::output::{self, Format, Output, printable, printable_text};
 use crate::config::{self, Config, Peers};
 use crate::node;
@@ -61,9 +61,7 @@ pub(super) struct Invite {
     #[arg(long)]
     learner: bool,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -74,9 +72,7 @@ pub(super) struct Replace {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -136,16 +132,16 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     match command {
         Command::Status(view) => status(&view, out),
         Command::Members(view) => members(&view, out),
-        Command::Invite(Invite { learner, server, output }) => {
+        Command::Invite(Invite { learner, call }) => {
             let role = if learner { "learner" } else { "voter" };
-            invite(&server, output, &json!({ "role": role }), out)
+            invite(&call, &json!({ "role": role }), out)
         }
-        Command::Replace(Replace { node_id, force, server, output }) => {
+        Command::Replace(Replace { node_id, force, call }) => {
             let mut request = json!({ "replaces": node_id });
             if force {
                 request["force"] = true.into();
             }
-            invite(&server, output, &request, out)
+            invite(&call, &request, out)
         }
         Command::Join(arguments) => join(&arguments, out),
         Command::Promote(change) => {
@@ -299,11 +295,11 @@ fn members(view: &View, out: &mut dyn Write) -> Result<(), Error> {
 }
 
 /// The token goes to standard output alone, the next steps to standard error.
-fn invite(server: &ServerArguments, output: Output, body: &Value, out: &mut dyn Write) -> Result<(), Error> {
+fn invite(call: &Call, body: &Value, out: &mut dyn Write) -> Result<(), Error> {
     let path = [&CLUSTER[..], &["join-tokens"]].concat();
-    let client = server.client()?;
+    let client = call.server.client()?;
     let created = super::wait_for(client.post(&path, body))?;
-    if output.format == Format::Json {
+    if call.output.format == Format::Json {
         return Ok(output::json(out, &created)?);
     }
     let node_id = number(&created, "node_id");

@@ -8,6 +8,7 @@ use clap::Args;
 use trust_fabric_client::{self as client, Certificates, NodeClient, Pem};
 
 use super::Error;
+use super::output::Output;
 use crate::api::admin_socket::ADMIN_SOCKET;
 use crate::{config, limits};
 
@@ -52,6 +53,15 @@ impl ServerArguments {
             .clone()
             .or_else(|| variable(environment, "TRUST_FABRIC_TOKEN_FILE").map(PathBuf::from))
     }
+}
+
+/// Arguments of a command that calls a node and shows its answer.
+#[derive(Debug, Args)]
+pub(super) struct Call {
+    #[command(flatten)]
+    pub server: ServerArguments,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 fn with_token(client: NodeClient, token: Option<&str>) -> NodeClient {

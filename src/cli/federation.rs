@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::Error;
 use super::confirmation::Confirmation;
-use super::endpoint::ServerArguments;
+use super::endpoint::{Call, ServerArguments};
 use super::new_file::NewFile;
-use super::output::{self, Output, printable};
+use super::output::{self, printable};
 use crate::clock::Clock;
 use crate::tls;
 
@@ -21,12 +21,7 @@ const BUNDLE_MODE: u32 = 0o644;
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Show the peer fabrics, as the node sees them.
-    Status {
-        #[command(flatten)]
-        server: ServerArguments,
-        #[command(flatten)]
-        output: Output,
-    },
+    Status(Call),
     /// Print the SPIFFE bundle of the CAs of this fabric, which a peer needs as its `bundle_file`.
     Bundle {
         /// The CA certificates: PEM, as in `tls.client_ca`.
@@ -73,7 +68,7 @@ impl Confirmed {
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     let (verb, peer) = match command {
-        Command::Status { server, output } => return status(&server, output, out),
+        Command::Status(call) => return status(&call, out),
         Command::Bundle { ca, to } => {
             let bundle = tls::bundle_of_file(&ca, Clock::system().now()).map_err(Error::Ca)?;
             return match to {
@@ -93,8 +88,8 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     Ok(writeln!(out, "{}: {verb} is done, the peer is {state}", printable(&peer.name))?)
 }
 
-fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Result<(), Error> {
-    let peers = super::wait_for(server.client()?.get(&PEERS))?;
+fn status(call: &Call, out: &mut dyn Write) -> Result<(), Error> {
+    let peers = super::wait_for(call.server.client()?.get(&PEERS))?;
     let columns = [
         ("name", "name"),
         ("state", "state"),
@@ -107,7 +102,7 @@ fn status(server: &ServerArguments, output: Output, out: &mut dyn Write) -> Resu
         ("issuer", "issuer"),
         ("error", "error"),
     ];
-    Ok(output::list(out, output, &peers, &columns)?)
+    Ok(output::list(out, call.output, &peers, &columns)?)
 }
 
 #[cfg(test)]

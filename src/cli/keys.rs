@@ -8,8 +8,8 @@ use trust_fabric_client::Request;
 
 use super::Error;
 use super::confirmation::Confirmation;
-use super::endpoint::ServerArguments;
-use super::output::{self, Output, printable, printable_text};
+use super::endpoint::{Call, ServerArguments};
+use super::output::{self, printable, printable_text};
 use crate::token::signing_key::SigningAlgorithm;
 
 const KEYS: [&str; 3] = ["v1", "sys", "keys"];
@@ -17,12 +17,7 @@ const KEYS: [&str; 3] = ["v1", "sys", "keys"];
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// List the signing keys of the cluster and their states.
-    List {
-        #[command(flatten)]
-        server: ServerArguments,
-        #[command(flatten)]
-        output: Output,
-    },
+    List(Call),
     /// Retire the active key of the node that responds in favour of its successor, which must be ten minutes old.
     #[command(after_help = "Each node has keys of its own: repeat it with --server for each of them.")]
     Rotate {
@@ -46,8 +41,8 @@ pub(super) enum Command {
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
     match command {
-        Command::List { server, output } => {
-            let keys = super::wait_for(server.client()?.get(&KEYS))?;
+        Command::List(call) => {
+            let keys = super::wait_for(call.server.client()?.get(&KEYS))?;
             let columns = [
                 ("kid", "kid"),
                 ("node", "node_id"),
@@ -59,7 +54,7 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
                 ("retired", "retired_at"),
                 ("tainted", "tainted_at"),
             ];
-            output::list(out, output, &keys, &columns)?;
+            output::list(out, call.output, &keys, &columns)?;
         }
         Command::Rotate { algorithm, server } => {
             let path = ["v1", "sys", "keys", "rotate"];

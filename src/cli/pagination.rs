@@ -6,34 +6,34 @@ use serde_json::Value;
 use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
-use super::endpoint::ServerArguments;
-use super::output::{self, Output};
+use super::endpoint::Call;
+use super::output;
 use crate::limits;
 
 /// Writes the first `most` rows of the list at `path`, and reports if there are more. `columns` are headings and field
 /// names.
 pub(super) fn list(
-    server: &ServerArguments,
+    call: &Call,
     path: &[&str],
     most: usize,
-    listed: (Output, &[(&str, &str)]),
+    columns: &[(&str, &str)],
     out: &mut dyn Write,
 ) -> Result<(), Error> {
-    list_with(server, (path, &[]), most, listed, out)
+    list_with(call, (path, &[]), most, columns, out)
 }
 
 /// The same with query parameters.
 pub(super) fn list_with(
-    server: &ServerArguments,
+    call: &Call,
     (path, query): (&[&str], &[(&str, &str)]),
     most: usize,
-    (output, columns): (Output, &[(&str, &str)]),
+    columns: &[(&str, &str)],
     out: &mut dyn Write,
 ) -> Result<(), Error> {
-    let client = server.client()?;
+    let client = call.server.client()?;
     let most = most.min(client::limits::LIST_ROWS_MAX);
     let (rows, is_more) = super::wait_for(read(&client, (path, query), most))?;
-    output::list(out, output, &rows.into(), columns)?;
+    output::list(out, call.output, &rows.into(), columns)?;
     if is_more {
         writeln!(io::stderr(), "there are more: raise --limit")?;
     }

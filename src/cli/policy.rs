@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Error;
-use super::endpoint::ServerArguments;
+use super::endpoint::{Call, ServerArguments};
 use super::explanation;
 use super::output::{self, Format, Output, printable, printable_text, text};
 use crate::policy::compile::{self, Check};
@@ -28,11 +28,11 @@ pub(super) enum Command {
     /// Replace the policy of a running cluster, if the tests of the new one pass. Its tokens name the new one from then on.
     Apply(Apply),
     /// List the applied policies.
-    History(History),
+    History(Call),
     /// Make an earlier policy active again.
     Rollback(Rollback),
     /// Show the policy of a running node.
-    Show(Show),
+    Show(Call),
     /// Compile the sources on standard input; a node runs this in a child process that it can kill.
     #[command(hide = true)]
     CompileCheck {
@@ -76,9 +76,7 @@ pub(super) struct Explain {
     #[arg(long, value_name = "FILE", conflicts_with = "request_id")]
     input: Option<PathBuf>,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -93,27 +91,11 @@ pub(super) struct Apply {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct History {
-    #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct Rollback {
     /// Number of the change in `policy history` [default: the one before the last]
     number: Option<u64>,
     #[command(flatten)]
     server: ServerArguments,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Show {
-    #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
 }
 
 pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
@@ -122,9 +104,9 @@ pub(super) fn run(command: Command, out: &mut dyn Write) -> Result<(), Error> {
         Command::Eval(arguments) => eval(&arguments, out),
         Command::Explain(arguments) => explain(&arguments, out),
         Command::Apply(arguments) => apply(&arguments, out),
-        Command::History(arguments) => history(&arguments, out),
+        Command::History(call) => history(&call, out),
         Command::Rollback(arguments) => rollback(&arguments, out),
-        Command::Show(arguments) => show(&arguments, out),
+        Command::Show(call) => show(&call, out),
         Command::CompileCheck { tests } => {
             let check = if tests { Check::PassesTests } else { Check::Compiles };
             compile::check(io::stdin().lock(), check).map_err(Error::CompileRefused)
@@ -183,10 +165,10 @@ fn eval(Eval { point, input, directory }: &Eval, out: &mut dyn Write) -> Result<
 }
 
 fn explain(arguments: &Explain, out: &mut dyn Write) -> Result<(), Error> {
-    let Explain { request_id, point, input, server, output } = arguments;
+    let Explain { request_id, point, input, call } = arguments;
     if let Some(request_id) = request_id {
-        let denied = find_denial(request_id, server)?;
-        return Ok(match output.format {
+        let denied = find_denial(request_id, &call.server)?;
+        return Ok(match call.output.format {
             Format::Json => output::json(out, &denied),
             Format::Table => explanation::denial(out, &denied),
         }?);
@@ -195,8 +177,8 @@ fn explain(arguments: &Explain, out: &mut dyn Write) -> Result<(), Error> {
     let input = read_input(input.as_deref().unwrap_or(Path::new("-")))?;
     let path = ["v1", "sys", "policy", "explain"];
     let query = [("point", point.into_str())];
-    let explained = super::wait_for(server.client()?.post_with(&path, &query, &input))?;
-    Ok(match output.format {
+    let explained = super::wait_for(call.server.client()?.post_with(&path, &query, &input))?;
+    Ok(match call.output.format {
         Format::Json => output::json(out, &explained),
         Format::Table => explanation::decision(out, &explained),
     }?)
@@ -226,11 +208,11 @@ fn apply(Apply { directory, expect, server }: &Apply, out: &mut dyn Write) -> Re
     Ok(write_applied(out, &applied)?)
 }
 
-fn history(History { server, output }: &History, out: &mut dyn Write) -> Result<(), Error> {
-    let changes = super::wait_for(server.client()?.get(&["v1", "sys", "policy", "history"]))?;
+fn history(call: &Call, out: &mut dyn Write) -> Result<(), Error> {
+    let changes = super::wait_for(call.server.client()?.get(&["v1", "sys", "policy", "history"]))?;
     let columns =
         [("number", "number"), ("digest", "digest"), ("applied", "applied_at"), ("by", "applied_by")];
-    Ok(output::list(out, *output, &changes, &columns)?)
+    Ok(output::list(out, call.output, &changes, &columns)?)
 }
 
 fn rollback(Rollback { number, server }: &Rollback, out: &mut dyn Write) -> Result<(), Error> {
@@ -264,9 +246,9 @@ fn write_applied(out: &mut dyn Write, applied: &Value) -> io::Result<()> {
     }
 }
 
-fn show(Show { server, output }: &Show, out: &mut dyn Write) -> Result<(), Error> {
-    let policy = super::wait_for(server.client()?.get(&POLICY))?;
-    if output.format == Format::Json {
+fn show(call: &Call, out: &mut dyn Write) -> Result<(), Error> {
+    let policy = super::wait_for(call.server.client()?.get(&POLICY))?;
+    if call.output.format == Format::Json {
         return Ok(output::json(out, &policy)?);
     }
     writeln!(out, "# policy {}", printable_text(&policy, "digest"))?;

@@ -8,8 +8,8 @@ use trust_fabric_client::{NodeClient, Request};
 
 use super::Error;
 use super::confirmation::{Confirmation, is_confirmed};
-use super::endpoint::ServerArguments;
-use super::output::{self, Format, Output, counted, printable, printable_text};
+use super::endpoint::Call;
+use super::output::{self, Format, counted, printable, printable_text};
 use super::pagination;
 use crate::id::WorkloadId;
 use crate::limits;
@@ -88,9 +88,7 @@ pub(super) struct Revoke {
     #[command(flatten)]
     confirmation: Confirmation,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -99,17 +97,15 @@ pub(super) struct Revocations {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result<(), Error> {
-    let client = arguments.server.client()?;
+    let client = arguments.call.server.client()?;
     super::wait_for(async {
         let request = request(arguments, &client).await?;
         if arguments.dry_run {
-            return show(&client, &request, arguments.output.format, out).await;
+            return show(&client, &request, arguments.call.output.format, out).await;
         }
         if arguments.confirmation.is_needed() {
             let first = match page(&client, &request, "1", None).await {
@@ -125,7 +121,7 @@ pub(super) fn revoke(arguments: &Revoke, out: &mut (dyn Write + Send)) -> Result
         // A repeated revocation is the same row. It does not depend on the quota of idempotency keys.
         let request = Request { is_repeatable: true, ..Request::post(&REVOCATIONS, &request) };
         let receipt = client.send(&request).await?.body;
-        Ok(write_receipt(out, arguments.output.format, &receipt)?)
+        Ok(write_receipt(out, arguments.call.output.format, &receipt)?)
     })
 }
 
@@ -325,7 +321,7 @@ pub(super) fn list(arguments: &Revocations, out: &mut dyn Write) -> Result<(), E
         ("reason", "reason"),
         ("id", "id"),
     ];
-    pagination::list(&arguments.server, &REVOCATIONS, arguments.limit, (arguments.output, &columns), out)
+    pagination::list(&arguments.call, &REVOCATIONS, arguments.limit, &columns, out)
 }
 
 #[cfg(test)]

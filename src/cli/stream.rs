@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 use super::confirmation::Confirmation;
-use super::endpoint::ServerArguments;
-use super::output::{self, Format, Output, printable, printable_text};
+use super::endpoint::{Call, ServerArguments};
+use super::output::{self, Format, printable, printable_text};
 use super::pagination;
 use crate::limits;
 use crate::token::event_types::EVENTS_SUPPORTED;
@@ -67,9 +67,7 @@ pub(super) struct Create {
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -78,9 +76,7 @@ pub(super) struct List {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -88,9 +84,7 @@ pub(super) struct Show {
     /// The stream, by its ID in `stream list`.
     stream_id: String,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -104,9 +98,7 @@ pub(super) struct Change {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -128,9 +120,7 @@ pub(super) struct DeadLetters {
     #[arg(long, value_name = "N", default_value_t = limits::PAGE_ROWS_DEFAULT)]
     limit: usize,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: Output,
+    call: Call,
 }
 
 #[derive(Debug, Args)]
@@ -178,9 +168,9 @@ fn create(arguments: &Create, out: &mut dyn Write) -> Result<(), Error> {
     for (name, value) in [("aud", &arguments.aud), ("description", &arguments.description)] {
         request.extend(value.iter().map(|value| (name.to_owned(), value.as_str().into())));
     }
-    let (client, key) = (arguments.server.client()?, super::new_idempotency_key());
+    let (client, key) = (arguments.call.server.client()?, super::new_idempotency_key());
     let stream = super::wait_for(client.post_once(&key, &STREAM, &Value::Object(request)))?;
-    if arguments.output.format == Format::Json {
+    if arguments.call.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
     writeln!(out, "stream {} is created", printable_text(&stream, "stream_id"))?;
@@ -203,13 +193,13 @@ fn list(arguments: &List, out: &mut dyn Write) -> Result<(), Error> {
         ("dead letters", "dead_letters"),
         ("reason", "reason"),
     ];
-    pagination::list(&arguments.server, &STREAM, arguments.limit, (arguments.output, &columns), out)
+    pagination::list(&arguments.call, &STREAM, arguments.limit, &columns, out)
 }
 
 fn show(arguments: &Show, out: &mut dyn Write) -> Result<(), Error> {
     let query = [("stream_id", arguments.stream_id.as_str())];
-    let stream = super::wait_for(arguments.server.client()?.get_with(&STREAM, &query))?;
-    if arguments.output.format == Format::Json {
+    let stream = super::wait_for(arguments.call.server.client()?.get_with(&STREAM, &query))?;
+    if arguments.call.output.format == Format::Json {
         return Ok(output::json(out, &stream)?);
     }
     let names = [
@@ -235,8 +225,8 @@ fn set_status(arguments: &Change, status: &str, out: &mut dyn Write) -> Result<(
     if let Some(reason) = &arguments.reason {
         request["reason"] = reason.as_str().into();
     }
-    let answer = super::wait_for(arguments.server.client()?.post(&STATUS, &request))?;
-    if arguments.output.format == Format::Json {
+    let answer = super::wait_for(arguments.call.server.client()?.post(&STATUS, &request))?;
+    if arguments.call.output.format == Format::Json {
         return Ok(output::json(out, &answer)?);
     }
     let [stream_id, status, reason] =
@@ -264,8 +254,7 @@ fn dead_letters(arguments: &DeadLetters, out: &mut dyn Write) -> Result<(), Erro
         ("about", "sub_id"),
     ];
     let query = [("stream_id", arguments.stream_id.as_str())];
-    let listed = (arguments.output, columns.as_slice());
-    pagination::list_with(&arguments.server, (&DEAD_LETTERS, &query), arguments.limit, listed, out)
+    pagination::list_with(&arguments.call, (&DEAD_LETTERS, &query), arguments.limit, &columns, out)
 }
 
 fn delete(arguments: &Delete, out: &mut dyn Write) -> Result<(), Error> {
