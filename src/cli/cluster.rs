@@ -328,7 +328,7 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
     let peers = config.cluster.peers.as_ref().ok_or(Error::NoPeerListener)?;
     let address = peer_address(&config, peers, arguments.address.as_ref())?;
     let joining = node::open_joining(&config)?;
-    joining.check(token.cluster_id).map_err(node::Error::from)?;
+    joining.check_joins(token.cluster_id).map_err(node::Error::from)?;
     let body = json!({
         "token": token.secret_text(),
         "address": address,
@@ -337,7 +337,7 @@ fn join(arguments: &Join, out: &mut dyn Write) -> Result<(), Error> {
     });
     let path = [&CLUSTER[..], &["join"]].concat();
     super::wait_for(arguments.connection.client()?.post(&path, &body))?;
-    joining.finish(token.cluster_id).map_err(node::Error::from)?;
+    joining.join(token.cluster_id).map_err(node::Error::from)?;
     Ok(writeln!(out, "node {node_id} joined the cluster: start it with `trust-fabric serve`")?)
 }
 

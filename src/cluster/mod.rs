@@ -46,6 +46,7 @@ mod tests;
 mod torn_tail;
 mod type_config;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -61,7 +62,6 @@ pub(crate) use corrupt::Corrupt;
 pub(crate) use database_guard::Closed;
 pub use disk_space::{DiskShortage, Space, SpaceState};
 pub(crate) use durable_file::{replace_file, sync_name_of};
-pub(crate) use joining::Joining;
 pub use peers::NodeIdentities;
 pub use peers::proto::NodeReport;
 pub(crate) use propose::Error;
@@ -327,7 +327,10 @@ pub trait Machine: Send + Sync + 'static {
 type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
 
 /// Access of the other modules to the Raft group and the state. Cheap to clone.
-pub struct Handle<M: Machine> {
+pub struct Handle<M: Machine>(Arc<Parts<M>>);
+
+/// The parts behind a [`Handle`].
+pub struct Parts<M: Machine> {
     raft: Raft<M>,
     sequences: Arc<SequenceAllocator>,
     batcher: Batcher,
@@ -353,28 +356,15 @@ pub struct Handle<M: Machine> {
 
 impl<M: Machine> Clone for Handle<M> {
     fn clone(&self) -> Self {
-        Self {
-            raft: self.raft.clone(),
-            sequences: Arc::clone(&self.sequences),
-            batcher: self.batcher.clone(),
-            forwarder: self.forwarder.clone(),
-            shared: Arc::clone(&self.shared),
-            machine: Arc::clone(&self.machine),
-            freshness: Arc::clone(&self.freshness),
-            readers: Arc::clone(&self.readers),
-            progress: Arc::clone(&self.progress),
-            candidacy: Arc::clone(&self.candidacy),
-            disk: Arc::clone(&self.disk),
-            space: Arc::clone(&self.space),
-            channels: Arc::clone(&self.channels),
-            reads: self.reads.clone(),
-            clock: self.clock.clone(),
-            clocks: Arc::clone(&self.clocks),
-            publisher: self.publisher.clone(),
-            leader_changes: Arc::clone(&self.leader_changes),
-            settings_digest: self.settings_digest.clone(),
-            node_id: self.node_id,
-        }
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M: Machine> Deref for Handle<M> {
+    type Target = Parts<M>;
+
+    fn deref(&self) -> &Parts<M> {
+        &self.0
     }
 }
 

@@ -35,8 +35,8 @@ use crate::limits;
 /// The data directory of a stopped node. No other process opens it as long as this value exists.
 pub struct StoppedNode {
     data: PathBuf,
-    log: Arc<DB>,
-    identity: DiskIdentity,
+    pub(super) log: Arc<DB>,
+    pub(super) identity: DiskIdentity,
 }
 
 /// A cluster of one to be created.

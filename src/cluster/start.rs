@@ -32,7 +32,7 @@ use super::propose::forwarding::Forwarder;
 use super::reads::freshness::{Freshness, FreshnessMode};
 use super::reads::read_index::{ReadIndex, ReadIndexTask};
 use super::type_config::{self, ClusterId, DiskId, MemberRecord};
-use super::{Corrupt, Handle, Machine, ProposerId, disk_identity, log, peers, raft_config};
+use super::{Corrupt, Handle, Machine, Parts, ProposerId, disk_identity, log, peers, raft_config};
 use crate::clock::Clock;
 use crate::limits;
 use crate::tls::Tls;
@@ -185,7 +185,7 @@ pub(crate) async fn start<M: Machine>(
     let (forwarder, forwarding) = Forwarder::new(Arc::clone(&channels), clock.clone());
     let sequences = Arc::new(SequenceAllocator::new(options.drawn_proposer_id));
     let (reads, read_index_task) = ReadIndex::new(reads_max(options.freshness));
-    let handle = Handle {
+    let handle = Handle(Arc::new(Parts {
         raft,
         sequences,
         batcher,
@@ -206,7 +206,7 @@ pub(crate) async fn start<M: Machine>(
         settings_digest: options.settings_digest.map(Arc::from),
         channels: Arc::clone(&channels),
         node_id,
-    };
+    }));
     let mut work: Vec<Work> = vec![
         Box::pin(batching),
         Box::pin(forwarding),

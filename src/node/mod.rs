@@ -4,7 +4,6 @@
 
 mod bootstrap;
 mod federation;
-mod joining;
 mod listeners;
 mod push_certificate;
 mod readiness;
@@ -27,11 +26,10 @@ use self::bootstrap::{
     bootstrap, despite_elections, keep_version_recorded, startup_timeout, until_current, until_recovered,
 };
 use self::federation::{Fabrics, federation, read_peers};
-pub use self::joining::open_joining;
 use self::listeners::{Listeners, open_admin_socket};
 use self::push_certificate::PushCertificate;
 use self::replica::{Replica, start_replica, until_disk_has_space};
-pub use self::restoring::{CreatedCluster, NewClusterOptions, mode, open_stopped};
+pub use self::restoring::{CreatedCluster, NewClusterOptions, mode, open_joining, open_stopped};
 pub use self::running::Running;
 use self::running::{Stop, stopped_after};
 use self::signals::{feed, poller, reached_at, receiver, streams, transmitter};

@@ -1,4 +1,4 @@
-//! A new cluster from the state of a stopped node.
+//! The data directory of a stopped node: creates a new cluster from its state, or joins an existing one.
 
 use std::sync::Arc;
 
@@ -47,6 +47,15 @@ pub fn mode(config: &Config) -> Mode {
 pub fn open_stopped(config: &Config) -> Result<StoppedNode, Error> {
     replica::lock(&config.node.data_dir)?;
     Ok(StoppedNode::open(&config.node.data_dir, config.node.id, draw()?)?)
+}
+
+/// Opens the data directory of a node that is about to join an existing cluster, and gives it a disk identity.
+///
+/// # Errors
+/// Those of the data directory.
+pub fn open_joining(config: &Config) -> Result<StoppedNode, Error> {
+    data_directory::prepare(&config.node.data_dir, Mode::Production)?;
+    open_stopped(config)
 }
 
 impl NewClusterOptions {
