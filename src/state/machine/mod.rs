@@ -34,7 +34,7 @@ use super::tables::{
 };
 use crate::breaks::{self, Break};
 use crate::cluster::{
-    Applied, Corrupt, LogTimes, Machine, MemberEntry, Stamp, StateHash, Submission, View, WantedMember, Write,
+    Applied, Corrupt, LogTimes, Machine, MemberEntry, Stamp, Submission, View, WantedMember, Write,
 };
 use dedup::Dedup;
 pub use index::Index;
@@ -217,8 +217,12 @@ impl Machine for Replicated {
             let replied = if is_refused {
                 Replied::first(Reply::Refused(Refusal::CallerRefused))
             } else {
-                let hash = &mut applied.expected_hash;
-                carry_out(&mut tables, time, index, command, idempotency.as_ref(), hash)?
+                if let Command::CheckStateHash(check) = &command {
+                    let hash = check.hash.as_ref().try_into();
+                    let hash = hash.map_err(|_| Corrupt::row("a state hash is not 32 bytes"))?;
+                    applied.expected_hash = Some((check.index, hash));
+                }
+                carry_out(&mut tables, time, command, idempotency.as_ref())?
             };
             let reply = command::encode_reply(replied);
             dedup.record(&id, &reply);
@@ -308,24 +312,19 @@ impl Machine for Replicated {
 fn carry_out(
     tables: &mut Tables<'_>,
     time: EntryTime,
-    index: u64,
     command: Command,
     idempotency: Option<&Idempotency>,
-    expected_hash: &mut Option<(u64, StateHash)>,
 ) -> Result<Replied<Reply>, Corrupt> {
-    let now = time.now;
-    if let Some(refusal) = nonces::refusal_by_log_time(now, &command) {
+    if let Some(refusal) = nonces::refusal_by_log_time(time.now, &command) {
         return Ok(Replied::first(Reply::Refused(refusal)));
     }
-    if let Some(idempotency) = idempotency
-        && let Some(known) = idempotency::outcome(tables, time.elapsed, idempotency, &command)?
-    {
-        return Ok(known);
-    }
-    if let Some(idempotency) = idempotency
-        && !idempotency::has_capacity(tables, time.elapsed, idempotency)?
-    {
-        return Ok(Replied::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
+    if let Some(idempotency) = idempotency {
+        if let Some(known) = idempotency::outcome(tables, time.elapsed, idempotency, &command)? {
+            return Ok(known);
+        }
+        if !idempotency::has_capacity(tables, time.elapsed, idempotency)? {
+            return Ok(Replied::first(Reply::Refused(Refusal::TooManyIdempotencyKeys)));
+        }
     }
     let needed = feature_level::needed_by(&command);
     if needed > 0 && needed > feature_levels::of_cluster(tables)? {
@@ -337,43 +336,39 @@ fn carry_out(
         Command::SpendToken(command) => nonces::spend_token(tables, time.now, &command)?,
         Command::PublishSigningKey(command) => signing_keys::publish(tables, time, &command)?,
         Command::RetireSigningKey(command) => signing_keys::retire(tables, time, &command.kid)?,
-        Command::TaintSigningKey(command) => signing_keys::taint(tables, time, index, &command)?,
-        Command::PutPolicy(command) => policies::put(tables, now, &command)?,
-        Command::CheckStateHash(command) => {
-            let hash = command.hash.as_ref().try_into();
-            let hash = hash.map_err(|_| Corrupt::row("a state hash is not 32 bytes"))?;
-            *expected_hash = Some((command.index, hash));
-            Reply::Done { changed: false }
-        }
-        Command::PutTool(command) => tools::put(tables, now, command)?,
-        Command::DeregisterTool(command) => tools::deregister(tables, now, &command)?,
-        Command::IssueAgent(command) => agents::issue(tables, now, index, command)?,
-        Command::RevokeAgent(command) => agents::revoke(tables, time, index, command)?,
+        Command::TaintSigningKey(command) => signing_keys::taint(tables, time, &command)?,
+        Command::PutPolicy(command) => policies::put(tables, time.now, &command)?,
+        // Compared after the entry.
+        Command::CheckStateHash(_) => Reply::Done { changed: false },
+        Command::PutTool(command) => tools::put(tables, time.now, command)?,
+        Command::DeregisterTool(command) => tools::deregister(tables, time.now, &command)?,
+        Command::IssueAgent(command) => agents::issue(tables, time.now, command)?,
+        Command::RevokeAgent(command) => agents::revoke(tables, time, command)?,
         Command::RegisterEncryptionKey(command) => encryption_keys::register(tables, time, command)?,
-        Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, now, &command)?,
+        Command::RemoveEncryptionKey(command) => encryption_keys::remove(tables, time.now, &command)?,
         Command::AppendAuditBlocks(command) => audit_blocks::append(tables, time, command)?,
-        Command::AcceptSignal(command) => signals::accept(tables, time, index, command)?,
-        Command::Revoke(command) => operator_revocations::by_operator(tables, time, index, command)?,
+        Command::AcceptSignal(command) => signals::accept(tables, time, command)?,
+        Command::Revoke(command) => operator_revocations::by_operator(tables, time, command)?,
         Command::AllowRevocations(command) => signals::allow(tables, &command)?,
         Command::LiftBlock(command) => subject_blocks::lift(tables, time, &command.id)?,
-        Command::CreateStream(command) => streams::create(tables, now, command)?,
-        Command::UpdateStream(command) => streams::update(tables, now, command)?,
+        Command::CreateStream(command) => streams::create(tables, time.now, command)?,
+        Command::UpdateStream(command) => streams::update(tables, time.now, command)?,
         Command::SetStreamStatus(command) => streams::set_status(tables, time, command)?,
-        Command::ChangeStreamSubject(command) => streams::change_subject(tables, now, command)?,
+        Command::ChangeStreamSubject(command) => streams::change_subject(tables, time.now, command)?,
         Command::VerifyStream(command) => streams::verify(tables, time, command)?,
-        Command::DeleteStream(command) => streams::delete(tables, now, &command)?,
-        Command::AdvanceStream(command) => streams::advance(tables, now, command)?,
-        Command::AllocateNode(command) => nodes::allocate(tables, now, index, &command)?,
-        Command::JoinNode(command) => nodes::join(tables, now, index, command)?,
-        Command::WantRole(command) => nodes::want_role(tables, now, index, &command)?,
-        Command::Restore(command) => restore::begin_incarnation(tables, time, index, &command)?,
-        Command::RaiseFeatureLevel(command) => feature_levels::raise(tables, now, &command)?,
+        Command::DeleteStream(command) => streams::delete(tables, time.now, &command)?,
+        Command::AdvanceStream(command) => streams::advance(tables, time.now, command)?,
+        Command::AllocateNode(command) => nodes::allocate(tables, time.now, &command)?,
+        Command::JoinNode(command) => nodes::join(tables, time.now, command)?,
+        Command::WantRole(command) => nodes::want_role(tables, time.now, &command)?,
+        Command::Restore(command) => restore::begin_incarnation(tables, time, &command)?,
+        Command::RaiseFeatureLevel(command) => feature_levels::raise(tables, time.now, &command)?,
         #[cfg(not(feature = "level-0"))]
         Command::RecordVersion(command) => feature_levels::record_version(tables, command)?,
         #[cfg(not(feature = "level-0"))]
-        Command::ImportLedger(command) => peers::import::import(tables, time, index, &command)?,
+        Command::ImportLedger(command) => peers::import::import(tables, time, &command)?,
         #[cfg(not(feature = "level-0"))]
-        Command::SetPeer(command) => peers::act::set(tables, time, index, &command)?,
+        Command::SetPeer(command) => peers::act::set(tables, time, &command)?,
     };
     if let Some(idempotency) = idempotency {
         idempotency::store(tables, time.elapsed, idempotency, &reply)?;

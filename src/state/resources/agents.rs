@@ -85,12 +85,7 @@ impl TryFrom<AgentRow> for IssuedAgent {
 }
 
 /// Issues an agent. It ends with its parent at the latest.
-pub fn issue(
-    tables: &mut Tables<'_>,
-    now: Timestamp,
-    index: u64,
-    command: IssueAgent,
-) -> Result<Reply, Corrupt> {
+pub fn issue(tables: &mut Tables<'_>, now: Timestamp, command: IssueAgent) -> Result<Reply, Corrupt> {
     let mut agent = command.agent.ok_or_else(|| Corrupt::row("an issue command has no agent"))?;
     let id = agent.agent_id.clone();
     if find(tables, &id)?.is_some() {
@@ -118,7 +113,7 @@ pub fn issue(
         issued_by: command.issued_by,
         issued_at_millis: now.millis(),
         ends_at_millis: ends_at.millis(),
-        issued_index: index,
+        issued_index: tables.entry_index(),
         ancestors_issued_by,
         ..AgentRow::default()
     };
@@ -133,12 +128,7 @@ pub fn issue(
 
 /// Revokes an agent and all that derives from it. Its row is deleted as soon as no token of it can live, so that a caller
 /// at its quota gains capacity by revoking; its descendants stay revoked without the row.
-pub fn revoke(
-    tables: &mut Tables<'_>,
-    time: EntryTime,
-    index: u64,
-    command: RevokeAgent,
-) -> Result<Reply, Corrupt> {
+pub fn revoke(tables: &mut Tables<'_>, time: EntryTime, command: RevokeAgent) -> Result<Reply, Corrupt> {
     let Some(row) = find(tables, &command.agent_id)? else {
         return Ok(Reply::Refused(Refusal::UnknownAgent));
     };
@@ -155,7 +145,7 @@ pub fn revoke(
         value: command.agent_id,
     };
     let details = RevocationDetails { fact: Some(fact), by: command.caller, ..RevocationDetails::default() };
-    revocations::revoke(tables, time, index, &command.digest, details)?;
+    revocations::revoke(tables, time, &command.digest, details)?;
     if let Some(event) = command.event {
         outbox::append(tables, time, event)?;
     }
@@ -168,11 +158,10 @@ pub fn revoke(
 pub fn record_revocation(
     tables: &mut Tables<'_>,
     now: Timestamp,
-    index: u64,
     workload: &str,
     by: &str,
 ) -> Result<(), Corrupt> {
-    let workload = canonical_name(workload);
+    let (workload, index) = (canonical_name(workload), tables.entry_index());
     if Quota::Agents.of(tables, &workload)? > 0 {
         tables.put(AGENT_ISSUER_REVOKED, workload.as_bytes(), index.to_be_bytes().to_vec());
     }

@@ -43,12 +43,7 @@ pub struct Joiner {
 pub struct AdmittedJoiner(Joiner);
 
 /// Allocates a node id and records the join token. Expired invitations are deleted.
-pub fn allocate(
-    tables: &mut Tables<'_>,
-    now: Timestamp,
-    index: u64,
-    command: &AllocateNode,
-) -> Result<Reply, Corrupt> {
+pub fn allocate(tables: &mut Tables<'_>, now: Timestamp, command: &AllocateNode) -> Result<Reply, Corrupt> {
     let (expired, nodes): (Vec<_>, Vec<_>) =
         read(tables)?.into_values().partition(|node| is_invited(node) && is_expired(node, now));
     let last = tables.number(LAST_NODE_ID)?;
@@ -66,7 +61,7 @@ pub fn allocate(
         token_digest: exact::<32>(&command.token_digest, "a token digest")?,
         token_expires_at_millis: now.plus(limits::JOIN_TOKEN_LIFETIME).millis(),
         replaces: command.replaces,
-        created_index: index,
+        created_index: tables.entry_index(),
         ..Node::default()
     };
     put(tables, &node);
@@ -121,12 +116,7 @@ fn is_replaceable(nodes: &[Node], id: u64) -> bool {
 /// 4. the token has not expired
 /// 5. its program supports the feature level of the cluster
 /// 6. no other node has the address; the replaced one may have it
-pub fn join(
-    tables: &mut Tables<'_>,
-    now: Timestamp,
-    index: u64,
-    command: JoinNode,
-) -> Result<Reply, Corrupt> {
+pub fn join(tables: &mut Tables<'_>, now: Timestamp, command: JoinNode) -> Result<Reply, Corrupt> {
     let node = tables.message::<Node>(NODES, &command.node_id.to_be_bytes())?;
     let node = match admit(node, &command.token_digest) {
         Ok(node) => node,
@@ -153,7 +143,7 @@ pub fn join(
         stage: NodeStage::Joining.into(),
         disk_id: exact::<16>(&command.disk_id, "a disk id")?,
         address: command.address,
-        joined_index: index,
+        joined_index: tables.entry_index(),
         ..node
     };
     put(tables, &node);
@@ -173,12 +163,7 @@ fn admit(node: Option<Node>, token_digest: &[u8]) -> Result<Node, Refusal> {
 
 /// Changes the role that a node shall have. The removal of an invitation deletes it; a node that is no member yet is
 /// removed at once.
-pub fn want_role(
-    tables: &mut Tables<'_>,
-    now: Timestamp,
-    index: u64,
-    command: &WantRole,
-) -> Result<Reply, Corrupt> {
+pub fn want_role(tables: &mut Tables<'_>, now: Timestamp, command: &WantRole) -> Result<Reply, Corrupt> {
     let nodes = read(tables)?;
     let node = match role_change(&nodes, command) {
         Ok(Some(node)) => node,
@@ -192,7 +177,8 @@ pub fn want_role(
             "join token revoked"
         }
         NodeStage::Joining if is_removal => {
-            put(tables, &removed(node.node_id, index));
+            let removed = removed(node.node_id, tables.entry_index());
+            put(tables, &removed);
             "removed"
         }
         _ => {
@@ -282,7 +268,7 @@ fn recorded(before: Option<&Node>, member: &MemberEntry, index: u64) -> Node {
 }
 
 /// Deletes every node but the survivor of a new cluster. Ids above its own are allocated again.
-pub fn retain_only(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<(), Corrupt> {
+pub fn retain_only(tables: &mut Tables<'_>, node_id: u64) -> Result<(), Corrupt> {
     let mut nodes = read(tables)?;
     let survivor = nodes.remove(&node_id).filter(|node| node.stage() == NodeStage::Voter);
     let survivor = survivor.ok_or_else(|| Corrupt::row("the survivor of a restored cluster is no voter"))?;
@@ -296,8 +282,8 @@ pub fn retain_only(tables: &mut Tables<'_>, node_id: u64, index: u64) -> Result<
         wanted,
         address: survivor.address,
         disk_id: survivor.disk_id,
-        created_index: index,
-        joined_index: index,
+        created_index: tables.entry_index(),
+        joined_index: tables.entry_index(),
         ..Node::default()
     };
     put(tables, &survivor);

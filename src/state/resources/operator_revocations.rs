@@ -12,7 +12,6 @@ use crate::state::{Awaited, Error, OnBehalf};
 pub fn by_operator(
     tables: &mut Tables<'_>,
     time: EntryTime,
-    index: u64,
     command: command::Revoke,
 ) -> Result<Reply, Corrupt> {
     let fact = command.fact.ok_or_else(|| Corrupt::row("a revoke command has no fact"))?;
@@ -30,7 +29,7 @@ pub fn by_operator(
     }
     if command.taints {
         let taint = TaintSigningKey { kid: fact.value.clone(), digest: fact.digest.clone() };
-        match signing_keys::taint(tables, time, index, &taint)? {
+        match signing_keys::taint(tables, time, &taint)? {
             // Of a deleted key: agents that derive from it outlive it, and a block covers them.
             Reply::Refused(Refusal::UnknownSigningKey) if command.blocks => {}
             refused @ Reply::Refused(_) => return Ok(refused),
@@ -56,10 +55,11 @@ pub fn by_operator(
         of_signal: false,
         is_own_key: command.taints,
     };
-    revocations::revoke(tables, time, index, &digest, details)?;
+    revocations::revoke(tables, time, &digest, details)?;
     if let Some(event) = command.event {
         outbox::append(tables, time, event)?;
     }
+    let index = tables.entry_index();
     Ok(Reply::Revoked(command::Revoked { index, at_millis: time.now.millis(), issuer_revoked_before }))
 }
 

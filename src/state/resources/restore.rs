@@ -26,7 +26,6 @@ const DONE: Reply = Reply::Done { changed: true };
 pub fn begin_incarnation(
     tables: &mut Tables<'_>,
     time: EntryTime,
-    index: u64,
     command: &Restore,
 ) -> Result<Reply, Corrupt> {
     let [cluster_id, incarnation] = [&command.cluster_id, &command.incarnation]
@@ -41,9 +40,9 @@ pub fn begin_incarnation(
     // The first keys of its nodes sign at once, as after a bootstrap.
     tables.put(META, BOOTSTRAPPED_AT, time.elapsed.millis().to_be_bytes().to_vec());
     let before = tables.message::<FloorRow>(META, FLOOR)?.map_or(i64::MIN, |floor| floor.at_millis);
-    let floor = FloorRow { index, at_millis: time.latest.millis().max(before) };
+    let floor = FloorRow { index: tables.entry_index(), at_millis: time.latest.millis().max(before) };
     tables.put(META, FLOOR, floor.encode_to_vec());
-    nodes::retain_only(tables, command.node_id, index)?;
+    nodes::retain_only(tables, command.node_id)?;
     signing_keys::delete_all(tables)?;
     encryption_keys::delete_all(tables);
     // Their outcomes name agents, keys and nodes that are gone.

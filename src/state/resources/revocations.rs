@@ -59,13 +59,12 @@ pub struct RevocationDetails {
 pub fn revoke(
     tables: &mut Tables<'_>,
     time: EntryTime,
-    index: u64,
     fact_digest: &[u8],
     details: RevocationDetails,
 ) -> Result<(), Corrupt> {
-    let digest = digest(fact_digest)?;
+    let (digest, index) = (digest(fact_digest)?, tables.entry_index());
     if let Some(fact) = details.fact.as_ref().filter(|fact| fact.kind == SUBJECT && fact.issuer.is_empty()) {
-        agents::record_revocation(tables, time.now, index, &fact.value, &details.by)?;
+        agents::record_revocation(tables, time.now, &fact.value, &details.by)?;
     }
     let known = tables.message::<RevocationRow>(REVOCATION, digest.as_bytes())?;
     if let Some(known) = &known {

@@ -120,12 +120,7 @@ impl Effect {
 
 /// Accepts a signal: its `jti` is recorded, all of its effects apply and its events are in the outbox, or none of it. A
 /// duplicate changes nothing; another token with the same `jti` is refused.
-pub fn accept(
-    tables: &mut Tables<'_>,
-    time: EntryTime,
-    index: u64,
-    command: AcceptSignal,
-) -> Result<Reply, Corrupt> {
+pub fn accept(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> Result<Reply, Corrupt> {
     let (jti, content) = (digest(&command.jti)?, digest(&command.content)?);
     if let Some(known) = SIGNALS.find(tables, time.elapsed, &jti)? {
         let is_same = read_row(&known)?.0 == content;
@@ -137,14 +132,14 @@ pub fn accept(
     if !use_quota(tables, time, &command)? {
         return Ok(Reply::Refused(Refusal::RevocationQuota));
     }
-    let row = [content.as_bytes(), &index.to_be_bytes()[..]].concat();
+    let row = [content.as_bytes(), &tables.entry_index().to_be_bytes()[..]].concat();
     SIGNALS.insert(tables, time.elapsed, &jti, row)?;
     // The issuer knew of it at that time by its own clock: what it issued until then is covered.
     let latest = time.latest.max(Timestamp::from_millis(command.issued_at_millis));
     let covering = EntryTime { latest, ..time };
     for effect in &command.effects {
         let source = (command.issuer.as_str(), command.reason.as_str());
-        apply_effect(tables, covering, index, effect, source)?;
+        apply_effect(tables, covering, effect, source)?;
     }
     publish(tables, time, command)?;
     Ok(Reply::Done { changed: true })
@@ -174,7 +169,6 @@ fn publish(tables: &mut Tables<'_>, time: EntryTime, command: AcceptSignal) -> R
 fn apply_effect(
     tables: &mut Tables<'_>,
     time: EntryTime,
-    index: u64,
     effect: &command::Effect,
     (issuer, reason): (&str, &str),
 ) -> Result<(), Corrupt> {
@@ -187,7 +181,7 @@ fn apply_effect(
             let (reason, by) = (reason.to_owned(), issuer.to_owned());
             let of = Some(fact.clone());
             let details = RevocationDetails { fact: of, reason, by, of_signal: true, is_own_key: false };
-            revocations::revoke(tables, time, index, &fact.digest, details)?;
+            revocations::revoke(tables, time, &fact.digest, details)?;
         }
     }
     if kind != EffectKind::Watermark {

@@ -295,12 +295,7 @@ fn put_retired(
 
 /// Taints a key, even if its node is left without one: none of its signatures is accepted any more, nor any token that
 /// derives from one, whichever key signed it.
-pub fn taint(
-    tables: &mut Tables<'_>,
-    time: EntryTime,
-    index: u64,
-    command: &TaintSigningKey,
-) -> Result<Reply, Corrupt> {
+pub fn taint(tables: &mut Tables<'_>, time: EntryTime, command: &TaintSigningKey) -> Result<Reply, Corrupt> {
     let digest = idempotency::digest(&command.digest)?;
     let known = all(tables)?;
     let Some(key) = known.iter().find(|key| key.kid == command.kid) else {
@@ -316,7 +311,7 @@ pub fn taint(
     let tainted = SigningKeyRecord { tainted_at, ended_elapsed, ..key.clone() };
     tables.put(SIGNING_KEY, command.kid.as_bytes(), tainted.to_row());
     let details = RevocationDetails { is_own_key: true, ..RevocationDetails::default() };
-    revocations::revoke(tables, time, index, digest.as_bytes(), details)?;
+    revocations::revoke(tables, time, digest.as_bytes(), details)?;
     Ok(Reply::Done { changed: true })
 }
 

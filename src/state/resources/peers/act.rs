@@ -8,12 +8,7 @@ use crate::state::command::{PeerAct, PeerFault, PeerRow, Refusal, Reply, SetPeer
 use crate::state::tables::{EntryTime, Tables};
 
 /// Applies the command.
-pub fn set(
-    tables: &mut Tables<'_>,
-    time: EntryTime,
-    index: u64,
-    command: &SetPeer,
-) -> Result<Reply, Corrupt> {
+pub fn set(tables: &mut Tables<'_>, time: EntryTime, command: &SetPeer) -> Result<Reply, Corrupt> {
     if !(1..=limits::URI_BYTES_MAX).contains(&command.issuer.len()) {
         return Ok(Reply::Refused(Refusal::UnknownPeer));
     }
@@ -27,18 +22,18 @@ pub fn set(
     let changed = match command.act() {
         PeerAct::Pause => !std::mem::replace(&mut peer.row.is_paused, true),
         PeerAct::Resume => std::mem::replace(&mut peer.row.is_paused, false),
-        PeerAct::Approve => match approve(tables, &mut peer, index)? {
+        PeerAct::Approve => match approve(tables, &mut peer)? {
             Some(changed) => changed,
             None => return Ok(Reply::Refused(Refusal::PeerNotApprovable)),
         },
         PeerAct::Forget => {
-            forget(tables, &mut peer, index)?;
+            forget(tables, &mut peer)?;
             true
         }
         PeerAct::Repair if peer.row.fault() != PeerFault::Unspecified => {
             return Ok(Reply::Refused(Refusal::PeerHeld));
         }
-        PeerAct::Repair => repair(tables, &mut peer, index)?,
+        PeerAct::Repair => repair(tables, &mut peer)?,
         PeerAct::Unspecified => return Ok(Reply::Refused(Refusal::Unspecified)),
     };
     if changed {
@@ -62,14 +57,14 @@ const fn detail_of(act: PeerAct) -> &'static str {
 /// Whether it changed anything; `None` without a fault that may be approved. A log that lost its end without
 /// a new incarnation is never accepted in place: no index distinguishes its tokens from those that are issued
 /// later.
-fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Option<bool>, Corrupt> {
+fn approve(tables: &mut Tables<'_>, peer: &mut Peer) -> Result<Option<bool>, Corrupt> {
     match peer.row.fault() {
         PeerFault::Unspecified | PeerFault::PeerRolledBack => Ok(None),
         PeerFault::PeerIncarnationReused => {
             peer.row.fault = PeerFault::Unspecified.into();
             Ok(Some(true))
         }
-        PeerFault::PeerRootDiffers => forget(tables, peer, index).map(|()| Some(true)),
+        PeerFault::PeerRootDiffers => forget(tables, peer).map(|()| Some(true)),
         // The peer stays held until the incarnation is adopted.
         PeerFault::PeerAwaitsApproval => {
             let before = std::mem::replace(&mut peer.row.approved, peer.row.awaited.clone());
@@ -81,9 +76,9 @@ fn approve(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<Optio
 /// Deletes the copy, which is read again from its beginning. Replaced incarnations stay refused, and so do
 /// the tokens of the deleted copy's incarnation that it could judge. A log that lost its end has no index
 /// that distinguishes those tokens from later ones, so its incarnation stays refused as a whole.
-fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Corrupt> {
+fn forget(tables: &mut Tables<'_>, peer: &mut Peer) -> Result<(), Corrupt> {
     let (is_rolled_back, known_to) = (peer.row.is_rolled_back, peer.row.known_to.max(peer.row.floor_n));
-    let incarnation = peer.begin_generation(tables, index)?;
+    let incarnation = peer.begin_generation(tables)?;
     if is_rolled_back {
         peer.retire(incarnation);
     } else if !incarnation.is_empty() {
@@ -96,12 +91,12 @@ fn forget(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Co
 /// The peer has not changed, so its floors and the credentials above them stay: an entry that is read again covers no less
 /// than before, because it is imported later. Nothing is judged until the log was read to the former position, so a log
 /// that has lost its end is not accepted by this.
-fn repair(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<bool, Corrupt> {
+fn repair(tables: &mut Tables<'_>, peer: &mut Peer) -> Result<bool, Corrupt> {
     if !peer.has_copy() {
         return Ok(false);
     }
     let old = peer.row.clone();
-    peer.begin_generation(tables, index)?;
+    peer.begin_generation(tables)?;
     let new = std::mem::take(&mut peer.row);
     peer.row = PeerRow {
         incarnation: old.incarnation,

@@ -74,15 +74,9 @@ impl Plan {
         Ok(of_peer <= u64::from(entries_max) && of_all <= limits::FEDERATED_ENTRIES_MAX.into())
     }
 
-    /// Applies the effects at log index `m`.
-    pub fn apply(
-        self,
-        tables: &mut Tables<'_>,
-        peer: &mut Peer,
-        elapsed: Timestamp,
-        m: u64,
-    ) -> Result<(), Corrupt> {
-        let kept_until = elapsed.plus(limits::FEDERATED_RETENTION);
+    /// Applies the effects.
+    pub fn apply(self, tables: &mut Tables<'_>, peer: &mut Peer, elapsed: Timestamp) -> Result<(), Corrupt> {
+        let (m, kept_until) = (tables.entry_index(), elapsed.plus(limits::FEDERATED_RETENTION));
         for (Entry { position, id, .. }, step) in self.0 {
             match step {
                 Step::Skip => {}

@@ -121,12 +121,7 @@ fn effect_of(peer: &PeerRow, import: &Import<'_>) -> Effect {
 }
 
 /// Applies the command.
-pub fn import(
-    tables: &mut Tables<'_>,
-    time: EntryTime,
-    index: u64,
-    command: &ImportLedger,
-) -> Result<Reply, Corrupt> {
+pub fn import(tables: &mut Tables<'_>, time: EntryTime, command: &ImportLedger) -> Result<Reply, Corrupt> {
     let Some(import) = Import::read(command) else {
         return Ok(Reply::Refused(Refusal::PeerImportMalformed));
     };
@@ -149,20 +144,20 @@ pub fn import(
         return Ok(Reply::Refused(Refusal::PeerOverQuota));
     }
     if is_new {
-        adopt(tables, &mut peer, index, &command.incarnation)?;
+        adopt(tables, &mut peer, &command.incarnation)?;
         let detail = format!("peer has incarnation {}", import.incarnation);
         super::note(tables, time.now, &command.issuer, "", &detail)?;
     }
     if command.is_reset {
-        begin_to_read(tables, &mut peer, index)?;
+        begin_to_read(tables, &mut peer)?;
     }
     if command.floor > peer.has_to() {
         // The peer has forgotten entries that were never read, all of them of earlier epochs.
         let row = &mut peer.row;
-        (row.floor_n, row.void_m) = (row.floor_n.max(command.floor), index);
+        (row.floor_n, row.void_m) = (row.floor_n.max(command.floor), tables.entry_index());
         row.complete_from = row.complete_from.max(command.floor_epoch);
     }
-    plan.apply(tables, &mut peer, time.elapsed, index)?;
+    plan.apply(tables, &mut peer, time.elapsed)?;
     advance(tables, time, &mut peer, &import)?;
     peer.store(tables);
     Ok(Reply::Done { changed: true })
@@ -212,8 +207,8 @@ fn note_hold(
 /// Begins the copy of a new incarnation of the peer, or of its first one. The old one is retired. If an
 /// incarnation comes again after its copy was deleted, every entry that the deleted copy had counts as
 /// forgotten.
-fn adopt(tables: &mut Tables<'_>, peer: &mut Peer, index: u64, incarnation: &Bytes) -> Result<(), Corrupt> {
-    let replaced = peer.begin_generation(tables, index)?;
+fn adopt(tables: &mut Tables<'_>, peer: &mut Peer, incarnation: &Bytes) -> Result<(), Corrupt> {
+    let replaced = peer.begin_generation(tables)?;
     peer.retire(replaced);
     let row = &mut peer.row;
     let (forgotten, forgotten_to) =
@@ -228,9 +223,9 @@ fn adopt(tables: &mut Tables<'_>, peer: &mut Peer, index: u64, incarnation: &Byt
 }
 
 /// The peer's ledger is read from its beginning: the blocks in force replace those of the copy.
-fn begin_to_read(tables: &mut Tables<'_>, peer: &mut Peer, index: u64) -> Result<(), Corrupt> {
+fn begin_to_read(tables: &mut Tables<'_>, peer: &mut Peer) -> Result<(), Corrupt> {
     peer.delete_blocks(tables)?;
-    (peer.row.blocks_of, peer.row.position, peer.row.is_complete) = (index, 0, false);
+    (peer.row.blocks_of, peer.row.position, peer.row.is_complete) = (tables.entry_index(), 0, false);
     Ok(())
 }
 

@@ -176,7 +176,7 @@ impl Peer {
 
     /// Deletes the copy, and voids every earlier through-token. Returns the incarnation of the copy; empty
     /// without one.
-    pub fn begin_generation(&mut self, tables: &mut Tables<'_>, index: u64) -> Result<Bytes, Corrupt> {
+    pub fn begin_generation(&mut self, tables: &mut Tables<'_>) -> Result<Bytes, Corrupt> {
         self.delete_copy(tables)?;
         let old = std::mem::take(&mut self.row);
         self.row = PeerRow {
@@ -186,7 +186,7 @@ impl Peer {
             forgotten: old.forgotten,
             forgotten_to: old.forgotten_to,
             floor_m: old.floor_m,
-            void_m: index,
+            void_m: tables.entry_index(),
             is_paused: old.is_paused,
             expiring: old.expiring,
             ..PeerRow::default()
