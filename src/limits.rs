@@ -67,10 +67,6 @@ pub const ACT_DEPTH_MAX: usize = 10;
 /// Maximum digests in `lineage` (contract §3).
 /// Metric: `svc_exchange_total{result="lineage"}`.
 pub const LINEAGE_MAX: usize = 32;
-/// Maximum digests in `lineage` of an agent identity token; beyond it: 403. An exchange adds up to four: those of the token, its
-/// key, its subject and its client.
-/// Metric: `svc_http_requests_total{status="403"}`.
-pub const IDENTITY_LINEAGE_MAX: usize = 28;
 /// Maximum peer fabrics in `via`.
 /// Metric: `svc_exchange_total{result="lineage"}`.
 pub const VIA_MAX: usize = 2;
@@ -87,8 +83,8 @@ pub const DELEGATION_DEPTH_MAX: u32 = 10;
 
 // --- revocations ---------------------------------------------------------------------------------
 
-/// Retention of a revocation, in elapsed time: [`CREDENTIAL_AGE_MAX`], which no credential and no chain
-/// outlives, and a margin for clocks.
+/// Retention of a revocation, in elapsed time and in log time: [`CREDENTIAL_AGE_MAX`], which no credential and no
+/// chain outlives, and a margin for clocks.
 /// Metric: `svc_revocations`.
 pub const REVOCATION_RETENTION: Duration = Duration::from_secs(24 * 3600 + 300);
 /// Retention of the identity of a received SET, in elapsed time: until the SET would be rejected for its age.
@@ -737,8 +733,8 @@ pub const DISK_HUNG_HEARTBEATS: u32 = 10;
 pub const DISK_LOST_TICKS: u32 = 100;
 /// Interval at which the free space of the data directory is measured.
 pub const DISK_SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Part of the file system of the data directory: with less than that free, writes that add data are refused; bounded
-/// by the next two limits.
+/// Divisor of the size of the file system of the data directory: with less than the quotient free, writes that add data
+/// are refused; bounded by the next two limits.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_LOW_DIVISOR: u64 = 10;
 /// Minimum free space of the data directory on a small file system; below it: writes that add data are refused.
@@ -747,14 +743,15 @@ pub const DISK_LOW_BYTES_MIN: u64 = 64 * 1024 * 1024;
 /// Minimum free space of the data directory on a large file system; below it: writes that add data are refused.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_LOW_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// Part of that space that is the reserve; with less free, the node gives up leadership and is not ready while another
+/// Divisor of that space; the quotient is the reserve: with less free, the node gives up leadership and is not ready while another
 /// voter has space.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_RESERVE_DIVISOR: u64 = 4;
-/// Part of a limit of free space that must be free beyond it until the limit counts as kept again.
+/// Divisor of a limit of free space: so much more must be free until the limit counts as kept again.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_REGAINED_DIVISOR: u64 = 4;
-/// Minimum free space to open the data directory; below it: a starting node waits.
+/// Minimum free space to open the data directory, beside that for its write-ahead logs; below it: a starting node waits. A
+/// snapshot needs it too.
 pub const DISK_START_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Pause before the members are polled again for a state hash that decides a dispute.
 pub const DISPUTE_RETRY_PAUSE: Duration = Duration::from_millis(500);

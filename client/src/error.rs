@@ -131,10 +131,9 @@ impl Error {
     /// may have carried out the request, one that cannot be reached has not.
     pub(crate) fn or_of_another(self, earlier: Option<Self>) -> Self {
         let weight = |error: &Self| match error {
-            Self::Refused(_) => 3,
-            Self::Interrupted(_) | Self::TimedOut(_) => 2,
-            Self::Unreachable { .. } => 1,
-            _ => 0,
+            Self::Refused(_) => 2,
+            Self::Handshake { .. } | Self::Unreachable { .. } => 0,
+            _ => 1,
         };
         earlier.filter(|earlier| weight(earlier) > weight(&self)).unwrap_or(self)
     }

@@ -91,6 +91,15 @@ impl NodeClient {
         Self { bearer: Some(token.into()), ..self }
     }
 
+    /// Calls `server` first, if it is one of the endpoints.
+    #[must_use]
+    pub fn starting_with(self, server: &Url) -> Self {
+        if let Some(at) = self.endpoints.iter().position(|endpoint| endpoint == server) {
+            self.preferred.store(at, Ordering::Relaxed);
+        }
+        self
+    }
+
     /// The endpoint that responded last, or the first.
     #[must_use]
     pub fn server(&self) -> &Url {

@@ -69,7 +69,7 @@ impl Watch<'_> {
             writeln!(self.messages, "{reason}; reconnecting in {:.1} s", pause.as_secs_f64())?;
             tokio::time::sleep(pause).await;
             if let Some(renewed) = self.server.renewed_client() {
-                self.client = renewed;
+                self.client = renewed.starting_with(self.client.server());
             }
             ended = match self.show().await {
                 Ok(ended) => ended,

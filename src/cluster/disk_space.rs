@@ -52,17 +52,16 @@ impl Space {
         Some(Self { free: bytes(space.f_bavail), total: bytes(space.f_blocks) })
     }
 
-    /// Bytes that opening or copying a database in `directory`, or in a directory below it, may write: the rows of its
-    /// write-ahead logs, of which no more than the write buffers hold are not in tables.
-    pub(crate) fn unflushed(directory: &Path) -> u64 {
+    /// Bytes that opening or copying a database in `directory`, or in a directory below it, may write: those of its write-ahead
+    /// logs, of which the tables lack no more than the write buffers of `buffer_bytes` hold.
+    pub(crate) fn unflushed(directory: &Path, buffer_bytes: usize) -> u64 {
         let items = fs::read_dir(directory).into_iter().flatten().flatten();
         let bytes = items.map(|item| match item.metadata() {
-            Ok(metadata) if metadata.is_dir() => Self::unflushed(&item.path()),
+            Ok(metadata) if metadata.is_dir() => Self::unflushed(&item.path(), buffer_bytes),
             Ok(metadata) if item.path().extension().is_some_and(|end| end == "log") => metadata.len(),
             _ => 0,
         });
-        let buffers = limits::STATE_WRITE_BUFFERS_BYTES.max(limits::LOG_WRITE_BUFFERS_BYTES) as u64;
-        bytes.fold(0, u64::saturating_add).min(buffers)
+        bytes.fold(0, u64::saturating_add).min(buffer_bytes as u64)
     }
 
     /// Below it, the space is low.

@@ -85,7 +85,7 @@ pub enum Error {
         detail: String,
     },
     /// The token would be larger than [`crate::limits::TOKEN_BYTES_MAX`], so that no verifier would accept it.
-    #[error("scope: the words granted make the token larger than 16 KiB; request fewer")]
+    #[error("the token would be larger than 16 KiB, which no verifier accepts: request less scope")]
     TokenTooLarge,
     /// The token that a retry would repeat has expired or was revoked.
     #[error("Idempotency-Key: the token of the first request has expired or was revoked")]

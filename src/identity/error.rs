@@ -66,7 +66,7 @@ pub enum Error {
     /// The bearer token is not an agent identity token.
     #[error("the bearer token is not an agent's own identity token")]
     NotAnIdentityToken,
-    /// The lineage cannot hold another signing key.
+    /// No exchange would accept the token: its lineage is too long.
     #[error("the agent was renewed across too many signing keys: issue a new identity")]
     RenewedTooOften,
     /// The agent or one of its ancestors is revoked.

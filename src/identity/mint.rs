@@ -13,6 +13,8 @@ use crate::token::mint::{AccessTokenClaims, AgentClaims};
 pub(super) struct MintContext<'c> {
     /// Our issuer.
     pub iss: &'c str,
+    /// Key that signs it.
+    pub kid: &'c str,
     /// Lineage carried over from the renewed token: the keys that signed its predecessors; or the operator that has it
     /// minted.
     pub lineage: Vec<Digest128>,
@@ -39,7 +41,8 @@ pub(super) fn claims(
     grant: &Grant,
     context: MintContext<'_>,
 ) -> Result<AccessTokenClaims, Error> {
-    let MintContext { iss, lineage: carried, now, root_issued_at, position, family, number, txn } = context;
+    let MintContext { iss, kid, lineage: carried, now, root_issued_at, position, family, number, txn } =
+        context;
     let agent = &issued.agent;
     let iat = now.secs();
     let exp = Timestamp::from_secs(iat).plus(limits::AGENT_TOKEN_LIFETIME).min(issued.ends_at).secs();
@@ -59,7 +62,9 @@ pub(super) fn claims(
             derives_from.push(digest);
         }
     }
-    if derives_from.len() > limits::IDENTITY_LINEAGE_MAX {
+    // An exchange adds the subject, the client and the token, and the key that signs it.
+    let added = 3 + usize::from(!derives_from.contains(&lineage::signing_key(iss, kid)));
+    if derives_from.len() + added > limits::LINEAGE_MAX {
         return Err(Error::RenewedTooOften);
     }
     Ok(AccessTokenClaims {

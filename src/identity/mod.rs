@@ -373,6 +373,7 @@ impl AgentIdentities {
             &grant,
             mint::MintContext {
                 iss: &self.issuer,
+                kid: key.kid(),
                 lineage,
                 now: mint_time.now,
                 root_issued_at: self.root_issued_at(issued)?,

@@ -104,8 +104,9 @@ impl Replica {
 /// # Errors
 /// [`Error::NotRecovered`] at the shutdown.
 pub(super) async fn until_disk_has_space(data: &Path, shutdown: &CancellationToken) -> Result<(), Error> {
-    let unflushed = ["raft", "state"].map(|database| Space::unflushed(&data.join(database)));
-    let needed = unflushed.into_iter().fold(limits::DISK_START_BYTES_MIN, u64::saturating_add);
+    let log = Space::unflushed(&data.join("raft"), limits::LOG_WRITE_BUFFERS_BYTES);
+    let state = Space::unflushed(&data.join("state"), limits::STATE_WRITE_BUFFERS_BYTES);
+    let needed = limits::DISK_START_BYTES_MIN.saturating_add(log).saturating_add(state);
     let mut is_logged = false;
     while let Some(Space { free, .. }) = Space::of(data).filter(|space| space.free < needed) {
         if !is_logged {

@@ -246,7 +246,7 @@ async fn writes_of_a_disconnected_caller_are_in_the_trail() {
     // The number of requests caught in flight depends on the machine, but each has its entry, and so has each
     // state of the tool. The last entry may still be queued.
     let etag = node.get(&path).await.header("etag").expect("ETag").to_owned();
-    let (_, revision) = etag.trim_matches('"').split_once('.').expect("registration and revision");
+    let (_, revision) = etag.trim_matches('"').rsplit_once('.').expect("registration and revision");
     let revision: usize = revision.parse().expect("a number");
     assert!(revision > 1, "no write was done");
     for _ in 0..50 {

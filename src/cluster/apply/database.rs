@@ -179,8 +179,8 @@ fn options() -> Options {
     options.create_if_missing(true);
     options.create_missing_column_families(true);
     options.set_paranoid_checks(true);
-    // After a power cut, a write-ahead log may lack its end although a later one has rows: nothing after the gap counts, and
-    // the Raft log applies it again.
+    // After a power cut, a write-ahead log may end within a record although a later one has rows: nothing after the gap counts,
+    // and the Raft log applies it again. RocksDB does not notice a log that ends between two records.
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_keep_log_file_num(4);
     options.set_max_total_wal_size(256 * 1024 * 1024);
@@ -400,25 +400,18 @@ impl Database {
         durable_file::sync_name_of(&self.db.path().join(CURRENT))
     }
 
-    /// A checkpoint copies the write-ahead log. It must leave the reserve, which revocations need.
-    pub(crate) fn check_space_of_checkpoint(&self) -> io::Result<()> {
-        let needed = Space::unflushed(self.db.path());
-        match Space::of(self.db.path()) {
-            Some(space) if needed.saturating_add(space.reserve()) > space.free => {
-                Err(io::Error::other(format!(
-                    "it needs {needed} bytes and a reserve of {}, and the disk has {} bytes free",
-                    space.reserve(),
-                    space.free
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Creates a checkpoint in the new `directory`, from hard links.
     ///
     /// Without a flush, which would delay every later entry while the memory table is written.
     pub(crate) fn checkpoint(&self, directory: &Path) -> io::Result<()> {
+        // It copies the write-ahead log. The rest is for the log, which can be purged up to a snapshot of it.
+        let needed = Space::unflushed(self.db.path(), limits::STATE_WRITE_BUFFERS_BYTES);
+        let needed = needed.saturating_add(limits::DISK_START_BYTES_MIN);
+        if let Some(Space { free, .. }) = Space::of(self.db.path()).filter(|space| space.free < needed) {
+            return Err(io::Error::other(format!(
+                "a checkpoint needs {needed} bytes, and the disk has {free} free"
+            )));
+        }
         Checkpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
             .map_err(io::Error::other)
@@ -624,7 +617,7 @@ mod tests {
         assert_eq!([has(1), has(2), has(3)], [true, true, false]);
     }
 
-    /// After a power cut, a write-ahead log may lack its end although the next one has rows.
+    /// After a power cut, a write-ahead log may end within a record although the next one has rows.
     #[test]
     fn rows_after_a_gap_between_write_ahead_logs_do_not_count() {
         let place = tempfile::tempdir().expect("directory");

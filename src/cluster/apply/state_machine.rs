@@ -300,11 +300,7 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
             return None;
         }
         let (snapshots, database) = (self.snapshots.clone(), self.shared.database.load_full());
-        let begun = super::blocking(move || {
-            database.check_space_of_checkpoint()?;
-            snapshots.begin(&database)
-        });
-        match begun.await {
+        match super::blocking(move || snapshots.begin(&database)).await {
             Ok(builder) => Some(builder),
             Err(error) => {
                 // Only the size of the log depends on it; the next trigger retries.

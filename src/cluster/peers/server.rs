@@ -83,6 +83,7 @@ fn malformed(error: &wire::Error) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
+/// Rejects calls that need a durable write while the disk hangs: the caller would wait, and openraft with it.
 fn check_disk<M: Machine>(handle: &Handle<M>) -> Result<(), Status> {
     if handle.disk_hangs() { Err(Status::unavailable("the disk of this node hangs")) } else { Ok(()) }
 }
@@ -153,7 +154,6 @@ impl<M: Machine> Peers<M> {
         self.handle.clock.now().millis()
     }
 
-    /// Rejects calls that need a durable write while the disk hangs: the caller would wait, and openraft with it.
     /// Rejects a snapshot that would take the space of the log.
     fn check_snapshot_space(&self, head: &proto::SnapshotHead, held: &Digests) -> Result<(), Status> {
         let needed = snapshot_transfer::bytes_needed(head, held);
