@@ -176,7 +176,8 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Credential, Error> {
         let (text, kind) = (&request.subject_token, request.subject_token_type);
-        self.credential(fresh, text, (kind, Role::Subject), caller, now).await.map_err(Unverified::of_subject)
+        let subject = self.credential(fresh, text, (kind, Role::Subject), caller, now).await;
+        subject.map_err(|unverified| unverified.of(Error::SubjectToken))
     }
 
     /// The default of `actor_token_type` is JWT.
@@ -190,7 +191,7 @@ impl Exchange {
         let Some((text, kind)) = &request.actor else { return Ok(None) };
         let kind = kind.unwrap_or(Kind::Jwt);
         let actor = self.credential(fresh, text, (kind, Role::Actor), caller, now).await;
-        actor.map(Some).map_err(Unverified::of_actor)
+        actor.map(Some).map_err(|unverified| unverified.of(Error::ActorToken))
     }
 
     async fn credential(
@@ -209,7 +210,7 @@ impl Exchange {
         if kind == Kind::AgentA2a || (kind == Kind::Jwt && is_ours) {
             return self.of_a_fabric(fresh, (&token, hint, role), certificate, now).await;
         }
-        self.state.check_clock_for_foreign(fresh)?;
+        self.state.check_clock_for_foreign(fresh).map_err(Error::from)?;
         let issuer = self.issuers.choose(kind, &hint)?;
         let header = token.header();
         let key = self.issuer_keys.key_for(&issuer.iss, header.kid.as_deref(), header.algorithm).await?;
@@ -243,7 +244,7 @@ impl Exchange {
         now: Timestamp,
     ) -> Result<Credential, Unverified> {
         if let Some(peer) = hint.iss.and_then(|iss| self.peer_tokens.peer(&iss)) {
-            self.state.check_clock_for_foreign(fresh)?;
+            self.state.check_clock_for_foreign(fresh).map_err(Error::from)?;
             return Ok(self.peer_tokens.verify(fresh, (token, peer, role), certificate, now)?);
         }
         Ok(self.own_tokens.verify_chained(fresh, (token, role), certificate, now).await?)
@@ -373,61 +374,39 @@ fn requested_confirmation(
     }
 }
 
-/// Reason for which a credential was not verified; the caller maps it to its parameter.
+/// Reason for which a credential was not verified.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Unverified {
-    Refused(token::Error),
-    IssuerUnavailable,
-    /// Refused because of its peer fabric or the ceiling of that peer.
-    Peer(peer_tokens::Refused),
-    State(state::Error),
+    /// The credential is not valid; the caller maps it to its parameter.
+    Token(#[from] token::Error),
+    Other(#[from] Error),
+}
+
+impl Unverified {
+    /// The error of an exchange in which the credential has this parameter.
+    fn of(self, parameter: fn(token::Error) -> Error) -> Error {
+        match self {
+            Self::Token(error) => parameter(error),
+            Self::Other(error) => error,
+        }
+    }
 }
 
 impl From<peer_tokens::Refused> for Unverified {
     fn from(refused: peer_tokens::Refused) -> Self {
         match refused {
-            peer_tokens::Refused::Token(error) => Self::Refused(error),
-            refused => Self::Peer(refused),
+            peer_tokens::Refused::Token(error) => Self::Token(error),
+            refused => Self::Other(Error::Peer(refused)),
         }
-    }
-}
-
-impl From<state::Error> for Unverified {
-    fn from(error: state::Error) -> Self {
-        Self::State(error)
-    }
-}
-
-impl From<token::Error> for Unverified {
-    fn from(error: token::Error) -> Self {
-        Self::Refused(error)
     }
 }
 
 impl From<issuer_keys::Error> for Unverified {
     fn from(error: issuer_keys::Error) -> Self {
         match error {
-            issuer_keys::Error::Key(error) => Self::Refused(error),
-            issuer_keys::Error::Unavailable => Self::IssuerUnavailable,
-        }
-    }
-}
-
-impl Unverified {
-    fn of_subject(self) -> Error {
-        match self {
-            Self::Refused(error) => Error::SubjectToken(error),
-            Self::IssuerUnavailable => Error::IssuerUnavailable,
-            Self::Peer(refused) => Error::Peer(refused),
-            Self::State(error) => error.into(),
-        }
-    }
-
-    fn of_actor(self) -> Error {
-        match self {
-            Self::Refused(error) => Error::ActorToken(error),
-            Self::IssuerUnavailable => Error::IssuerUnavailable,
-            Self::Peer(refused) => Error::Peer(refused),
-            Self::State(error) => error.into(),
+            issuer_keys::Error::Key(error) => Self::Token(error),
+            issuer_keys::Error::Unavailable => Self::Other(Error::IssuerUnavailable),
         }
     }
 }
