@@ -193,7 +193,7 @@ impl Engine {
         let request = SyncRequest {
             version: VERSION,
             since: since.map(|since| since.to_string()),
-            floor: since.map(|_| known.complete_from),
+            floor_epoch: since.map(|_| known.complete_from),
             hold_ms: u64::try_from(self.next_hold().as_millis()).unwrap_or_default(),
             limit: Some(self.entries_max as u64),
             keys: Some(known.keys_etag.clone()).filter(|etag| !etag.is_empty()),
@@ -265,7 +265,7 @@ impl Engine {
             incarnation: Bytes::copy_from_slice(answer.incarnation.as_bytes()),
             from: begin,
             through: answer.through,
-            floor: answer.floor,
+            floor: answer.forgotten_to,
             epoch: answer.epoch,
             floor_epoch: floor_epoch(call, answer),
             root: answer.root.map_or_else(Bytes::new, |root| Bytes::copy_from_slice(&root)),
@@ -338,7 +338,7 @@ pub fn floor_epoch(call: &Call, answer: &Answer) -> u32 {
     let requested = call.known.complete_from;
     // Our own epoch of another incarnation means nothing.
     let is_same = call.known.incarnation == Some(answer.incarnation);
-    answer.floor_epoch.max(if is_same { requested } else { 0 })
+    answer.complete_from.max(if is_same { requested } else { 0 })
 }
 
 fn entry(entry: &Entry) -> PeerEntry {

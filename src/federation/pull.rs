@@ -157,9 +157,9 @@ impl Puller {
             }
             Next::Import(import) => {
                 let answered = self.clock.boot();
-                let floor = Some(import.floor_epoch).filter(|_| !import.root.is_empty());
+                let floor_epoch = Some(import.floor_epoch).filter(|_| !import.root.is_empty());
                 let copy = self.import(peer, *import).await?;
-                self.metrics.federation_audited(&peer.name, audit_of(floor, copy.as_ref()));
+                self.metrics.federation_audited(&peer.name, audit_of(floor_epoch, copy.as_ref()));
                 let took = self.clock.boot().saturating_sub(answered);
                 self.metrics.federation_import_took(&peer.name, took);
                 self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, copied));
@@ -264,12 +264,12 @@ impl Puller {
     }
 }
 
-/// Result of the comparison that the import of a response makes, if that has a root over the epochs from `floor` on.
-fn audit_of(floor: Option<u32>, copy: Option<&PeerCopy>) -> &'static str {
-    let (Some(floor), Some(copy)) = (floor, copy) else { return "skipped" };
+/// Result of the comparison that the import of a response makes, if that has a root over the epochs from `floor_epoch` on.
+fn audit_of(floor_epoch: Option<u32>, copy: Option<&PeerCopy>) -> &'static str {
+    let (Some(floor_epoch), Some(copy)) = (floor_epoch, copy) else { return "skipped" };
     match copy.fault {
         Some(PeerFault::RootDiffers) => "differs",
-        None if floor >= copy.complete_from => "equal",
+        None if floor_epoch >= copy.complete_from => "equal",
         None | Some(_) => "skipped",
     }
 }

@@ -96,7 +96,7 @@ pub(super) struct Call {
     since: Option<u64>,
     position: Option<LogPosition>,
     cursor: Option<LedgerCursor>,
-    floor: u32,
+    floor_epoch: u32,
     hold: Duration,
     limit: usize,
     keys: Option<String>,
@@ -119,8 +119,7 @@ impl Call {
 
 /// Whether the caller learns anything from a response but that nothing has changed.
 fn has_news(response: &SyncResponse) -> bool {
-    let is_short = response.next.is_none() && response.entries.is_empty();
-    !is_short || response.reset || response.keys.is_some()
+    !response.entries.is_empty() || response.next.is_some() || response.reset || response.keys.is_some()
 }
 
 impl Federation {
@@ -186,11 +185,11 @@ impl Federation {
 
     /// Checks a request.
     pub(super) fn call(&self, request: SyncRequest) -> Result<Call, Error> {
-        let SyncRequest { version, since, floor, hold_ms, limit, keys, cursor, honours_lease, enforced } =
-            request;
-        if version != VERSION {
+        if request.version != VERSION {
             return Err(invalid("version", format_args!("must be {VERSION}")));
         }
+        let SyncRequest { since, floor_epoch, hold_ms, limit, keys, cursor, honours_lease, enforced, .. } =
+            request;
         let hold = Duration::from_millis(hold_ms);
         if hold > limits::SYNC_HOLD_MAX {
             let most = limits::SYNC_HOLD_MAX.as_millis();
@@ -213,10 +212,10 @@ impl Federation {
         let enforced = enforced.map(|index| enforced_to(index, ours, honours_lease)).transpose()?;
         // Epochs of another incarnation mean nothing here. One ahead of ours is valid: the caller forgets by a clock that
         // runs while this fabric is down.
-        let floor = floor.filter(|_| since.is_some()).unwrap_or_default();
+        let floor_epoch = floor_epoch.filter(|_| since.is_some()).unwrap_or_default();
         let cursor = cursor.map(|text| self.read_cursor(&text)).transpose()?;
         let at = self.parts.clock.boot();
-        Ok(Call { since, position, cursor, floor, hold, limit, keys, honours_lease, enforced, at })
+        Ok(Call { since, position, cursor, floor_epoch, hold, limit, keys, honours_lease, enforced, at })
     }
 
     /// Refuses a position in a part of our log that does not exist. Logged once until the peer calls validly.
@@ -270,9 +269,9 @@ impl Federation {
             Some(next) => from.max(next.parts().0.saturating_sub(1)),
             None => entries.last().map_or(from, |entry| entry.n).max(here.index),
         };
-        let floor = call.floor.max(sums.complete_from);
-        let is_of_one_moment = next.is_none() && sums.changed_at <= through;
-        let root = is_of_one_moment.then(|| sums.root(&here.incarnation, floor));
+        let floor_epoch = call.floor_epoch.max(sums.complete_from);
+        let is_consistent = next.is_none() && sums.changed_at <= through;
+        let root = is_consistent.then(|| sums.root(&here.incarnation, floor_epoch));
         let epoch = entries.last().map_or(0, |entry| entry.e).max(self.parts.state.ledger_epoch());
         Ok(SyncResponse {
             version: VERSION,
@@ -282,14 +281,14 @@ impl Federation {
             through,
             keys: Some(keys).filter(|keys| next.is_none() && call.keys.as_ref() != Some(&keys.etag)),
             next: next.map(|next| self.write_cursor(&next)).transpose()?,
-            floor: sums.forgotten_to,
+            forgotten_to: sums.forgotten_to,
             epoch,
-            floor_epoch: sums.complete_from,
+            complete_from: sums.complete_from,
             reset: is_reset,
             lease_ms: call.honours_lease.then(lease_ms),
             time: self.parts.state.not_before_log(self.parts.clock.now()).to_rfc3339(),
             root: root.map(|root| URL_SAFE_NO_PAD.encode(root)),
-            count: sums.count(floor),
+            count: sums.count(floor_epoch),
             entries,
         })
     }

@@ -32,8 +32,8 @@ pub struct SyncRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// The lowest epoch that `root` shall cover.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub floor: Option<u32>,
+    #[serde(rename = "floor", skip_serializing_if = "Option::is_none")]
+    pub floor_epoch: Option<u32>,
     /// Time in milliseconds for which the call may be held while there is no entry, up to 10000; default: 0.
     #[serde(default)]
     pub hold_ms: u64,
@@ -78,11 +78,13 @@ pub struct SyncResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Entries up to this log index may be forgotten.
-    pub floor: u64,
+    #[serde(rename = "floor")]
+    pub forgotten_to: u64,
     /// The present epoch.
     pub epoch: u32,
     /// The first epoch of which no entry is forgotten.
-    pub floor_epoch: u32,
+    #[serde(rename = "floor_epoch")]
+    pub complete_from: u32,
     /// Whether the ledger is read from its beginning, because entries after `since` are forgotten, or `since` is absent
     /// or of another incarnation. The caller deletes the blocks that it had before.
     pub reset: bool,
@@ -186,11 +188,11 @@ pub struct Answer {
     /// Cursor of the next page.
     pub next: Option<String>,
     /// The peer may have forgotten entries up to this log index.
-    pub floor: u64,
+    pub forgotten_to: u64,
     /// The peer's epoch.
     pub epoch: u32,
     /// The first epoch of which the peer has forgotten nothing.
-    pub floor_epoch: u32,
+    pub complete_from: u32,
     /// Whether the ledger is read from its beginning, and earlier blocks are no longer in force.
     pub is_reset: bool,
     /// Time after the call for which the peer allows its credentials to be accepted.
@@ -261,9 +263,9 @@ impl Expected {
         check((from..=PEER_INDEX_MAX).contains(&through), "through", "must be from `from` to 2^48 - 1")?;
         check_next(response.next.as_deref(), self.cursor.as_deref())?;
         let is_whole = response.next.is_none();
-        let floor_max = if is_whole { through } else { PEER_INDEX_MAX };
-        check(response.floor <= floor_max, "floor", "must not be above `through`")?;
-        check(response.floor_epoch <= response.epoch, "floor_epoch", "must not be above `epoch`")?;
+        let forgotten_max = if is_whole { through } else { PEER_INDEX_MAX };
+        check(response.forgotten_to <= forgotten_max, "floor", "must not be above `through`")?;
+        check(response.complete_from <= response.epoch, "floor_epoch", "must not be above `epoch`")?;
         check(response.entries.len() <= self.limit, "entries", "must not be more than requested")?;
         let bounds = Bounds {
             from,
@@ -276,9 +278,9 @@ impl Expected {
             from,
             through,
             next: response.next,
-            floor: response.floor,
+            forgotten_to: response.forgotten_to,
             epoch: response.epoch,
-            floor_epoch: response.floor_epoch,
+            complete_from: response.complete_from,
             is_reset,
             lease: response.lease_ms.map(lease).transpose()?,
             at: Timestamp::from_rfc3339(&response.time)

@@ -36,9 +36,9 @@ fn empty(call: &Call, through: u64) -> Answer {
         from: call.expected.since.map_or(0, |since| since.index),
         through,
         next: None,
-        floor: 50,
+        forgotten_to: 50,
         epoch: 3000,
-        floor_epoch: 2800,
+        complete_from: 2800,
         is_reset: false,
         lease: None,
         at: Timestamp::from_secs(1_800_000_000),
@@ -68,10 +68,10 @@ fn since(call: &Call) -> Option<String> {
 #[test]
 fn first_call_requests_everything() {
     let call = engine().call(Known::default());
-    assert_eq!((since(&call), call.request.floor, call.request.keys.clone()), (None, None, None));
+    assert_eq!((since(&call), call.request.floor_epoch, call.request.keys.clone()), (None, None, None));
     let call = engine().call(known());
     assert_eq!(since(&call), Some(format!("{HERE}-100")));
-    assert_eq!((call.request.floor, call.request.keys.as_deref()), (Some(2900), Some("keys")));
+    assert_eq!((call.request.floor_epoch, call.request.keys.as_deref()), (Some(2900), Some("keys")));
 }
 
 /// A lease is renewed before it ends, also if the first node that is called after a failure does not answer.
@@ -196,7 +196,7 @@ fn next_page_of_another_copy_is_not_requested() {
 fn root_is_compared_from_the_epoch_that_both_have() {
     let call = engine().call(known());
     assert_eq!(floor_epoch(&call, &empty(&call, 100)), 2900);
-    let forgetful = Answer { floor_epoch: 2950, ..empty(&call, 100) };
+    let forgetful = Answer { complete_from: 2950, ..empty(&call, 100) };
     assert_eq!(floor_epoch(&call, &forgetful), 2950);
     // Epochs of another incarnation are not ours.
     let other = Answer { incarnation: OTHER, ..empty(&call, 100) };

@@ -88,7 +88,7 @@ fn enforced(to: LogPosition) -> SyncRequest {
     SyncRequest {
         version: VERSION,
         since: Some(to.to_string()),
-        floor: None,
+        floor_epoch: None,
         hold_ms: 0,
         // Nothing of the response is used.
         limit: Some(1),

@@ -59,7 +59,7 @@ fn response_of_a_peer_is_read() {
     let short = read(&with("", &json!({"lease_ms": 1999}))).expect_err("it would end before the next call");
     assert_eq!(short.field, "lease_ms");
     assert_eq!((answer.incarnation, answer.from, answer.through), (HERE, SINCE, 131));
-    assert_eq!((answer.floor, answer.epoch, answer.floor_epoch, answer.count), (90, 3021, 2877, 3));
+    assert_eq!((answer.forgotten_to, answer.epoch, answer.complete_from, answer.count), (90, 3021, 2877, 3));
     assert_eq!((answer.root, answer.is_reset, answer.is_whole()), (Some([7; 32]), false, true));
     let block = Entry {
         n: 131,
@@ -78,7 +78,7 @@ fn response_and_request_are_read_as_written() {
     let request = SyncRequest {
         version: VERSION,
         since: Some(format!("{HERE}-7")),
-        floor: Some(3),
+        floor_epoch: Some(3),
         hold_ms: 250,
         limit: Some(5),
         keys: Some("etag".to_owned()),
