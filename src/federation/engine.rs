@@ -91,21 +91,20 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Outcome {
-    /// It is imported.
-    Imported,
+    /// It is imported; the pause of the import.
+    Imported(Duration),
     /// It states nothing new.
     NothingNew,
-    /// An operator has to decide about the peer.
-    Held,
+    /// An operator has to decide about the peer; the pause of the import.
+    Held(Duration),
 }
 
-/// The decision about a response.
+/// The import of a response.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
-    /// It states nothing new.
-    Nothing,
-    /// It is imported.
-    Import(Box<ImportLedger>),
+pub struct Import {
+    pub command: ImportLedger,
+    /// Wait after it.
+    pub pause: Duration,
 }
 
 /// The position up to which responses stated nothing new. It is not in the log, which 300 idle peers would fill.
@@ -144,8 +143,6 @@ pub struct Engine {
     imported_at: Duration,
     /// Boot time of the last import that began to read the ledger again.
     restarted_at: Option<Duration>,
-    /// Wait after the last import.
-    pause: Duration,
 }
 
 impl Engine {
@@ -164,7 +161,6 @@ impl Engine {
             read_to: None,
             imported_at: now,
             restarted_at: None,
-            pause: Duration::ZERO,
         }
     }
 
@@ -205,8 +201,15 @@ impl Engine {
         Call { endpoint: self.endpoint, request, expected, known }
     }
 
-    /// Decides about a response. `is_equal` states whether the copy has the root that the response states.
-    pub fn answered(&mut self, call: &Call, answer: &Answer, is_equal: bool, now: Duration) -> Next {
+    /// The import of a response; `None` if that states nothing new. `is_equal` states whether the copy has the root that the
+    /// response states.
+    pub fn answered(
+        &mut self,
+        call: &Call,
+        answer: &Answer,
+        is_equal: bool,
+        now: Duration,
+    ) -> Option<Import> {
         self.page = None;
         let known = &call.known;
         let is_same = known.incarnation == Some(answer.incarnation);
@@ -221,13 +224,13 @@ impl Engine {
             && now.saturating_sub(self.imported_at) >= limits::PEER_FABRIC_POSITION_WRITE_INTERVAL;
         if is_idle && !is_to_be_written {
             self.read_to = Some(ReadTo { copy: known.copy_position(), through: answer.through });
-            return Next::Nothing;
+            return None;
         }
         self.imported_at = now;
-        self.pause = self.pause_after(known, answer, now);
+        let pause = self.pause_after(known, answer, now);
         // Nothing was between the position of the copy and that of the call.
         let begin = if answer.is_reset { 0 } else { known.position };
-        Next::Import(Box::new(self.import(call, begin, answer)))
+        Some(Import { command: self.import(call, begin, answer), pause })
     }
 
     /// Wait after the import of a response. A peer can repeat resets, key sets and empty pages without a revocation, and
@@ -298,14 +301,14 @@ impl Engine {
         (self.failures, self.is_answered) = (0, true);
         self.entries_max = (self.entries_max * 2).min(limits::SYNC_ENTRIES_MAX);
         match outcome {
-            Outcome::Held => {
+            Outcome::Held(pause) => {
                 // Not all of the page is imported.
                 self.page = None;
-                limits::PEER_FABRIC_RETRY_MAX.max(self.pause)
+                limits::PEER_FABRIC_RETRY_MAX.max(pause)
             }
             Outcome::NothingNew if took < hold || hold.is_zero() => limits::PEER_FABRIC_RETRY_MIN,
             Outcome::NothingNew => Duration::ZERO,
-            Outcome::Imported => self.pause,
+            Outcome::Imported(pause) => pause,
         }
     }
 

@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tokio::sync::{Semaphore, watch};
 
 use self::acknowledge::{Imported, acknowledge, repeated};
-use super::engine::{self, Call, Engine, Failure, Known, Next, Outcome};
+use super::engine::{self, Call, Engine, Failure, Import, Known, Outcome};
 use super::peers::Peer;
 use super::report::Reports;
 use super::wire::{Answer, Malformed};
@@ -144,32 +144,29 @@ impl Puller {
             report.clock_offset_millis = Some(answer.at.millis().saturating_sub(self.clock.now().millis()));
         });
         let is_equal = self.is_equal(&call, &answer);
-        match engine.answered(&call, &answer, is_equal, self.clock.boot()) {
-            Next::Nothing => {
-                let audited = if answer.root.is_some() { "equal" } else { "skipped" };
-                self.metrics.federation_audited(&peer.name, audited);
-                // A peer that stops answers before the time is over.
-                if let Some(round_trip) = took.checked_sub(Duration::from_millis(call.request.hold_ms)) {
-                    self.reports.change(&peer.issuer, |report| report.round_trip = Some(round_trip));
-                }
-                self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, copied));
-                Ok(Outcome::NothingNew)
+        let import = engine.answered(&call, &answer, is_equal, self.clock.boot());
+        let Some(Import { command, pause }) = import else {
+            let audited = if answer.root.is_some() { "equal" } else { "skipped" };
+            self.metrics.federation_audited(&peer.name, audited);
+            // A peer that stops answers before the time is over.
+            if let Some(round_trip) = took.checked_sub(Duration::from_millis(call.request.hold_ms)) {
+                self.reports.change(&peer.issuer, |report| report.round_trip = Some(round_trip));
             }
-            Next::Import(import) => {
-                let answered = self.clock.boot();
-                let floor_epoch = Some(import.floor_epoch).filter(|_| !import.root.is_empty());
-                let copy = self.import(peer, *import).await?;
-                self.metrics.federation_audited(&peer.name, audit_of(floor_epoch, copy.as_ref()));
-                let took = self.clock.boot().saturating_sub(answered);
-                self.metrics.federation_import_took(&peer.name, took);
-                self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, copied));
-                if let Some(copy) = &copy {
-                    engine.imported(&answer, &known_of(copy));
-                }
-                let is_held = copy.is_none_or(|copy| copy.fault.is_some());
-                Ok(if is_held { Outcome::Held } else { Outcome::Imported })
-            }
+            self.record(peer, begun, &answer, known.as_ref(), (call.endpoint, copied));
+            return Ok(Outcome::NothingNew);
+        };
+        let answered = self.clock.boot();
+        let floor_epoch = Some(command.floor_epoch).filter(|_| !command.root.is_empty());
+        let copy = self.import(peer, command).await?;
+        self.metrics.federation_audited(&peer.name, audit_of(floor_epoch, copy.as_ref()));
+        let took = self.clock.boot().saturating_sub(answered);
+        self.metrics.federation_import_took(&peer.name, took);
+        self.record(peer, begun, &answer, copy.as_ref(), (call.endpoint, copied));
+        if let Some(copy) = &copy {
+            engine.imported(&answer, &known_of(copy));
         }
+        let is_held = copy.is_none_or(|copy| copy.fault.is_some());
+        Ok(if is_held { Outcome::Held(pause) } else { Outcome::Imported(pause) })
     }
 
     /// Sends a call, and checks its response.

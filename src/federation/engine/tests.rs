@@ -54,11 +54,8 @@ fn entry(n: u64) -> Entry {
     Entry { n, epoch: 3000, state: LedgerState::Revoked, id, by: None }
 }
 
-fn imported(next: Next) -> ImportLedger {
-    match next {
-        Next::Import(import) => *import,
-        Next::Nothing => panic!("nothing to import"),
-    }
+fn imported(import: Option<Import>) -> ImportLedger {
+    import.expect("something to import").command
 }
 
 fn since(call: &Call) -> Option<String> {
@@ -99,7 +96,7 @@ fn response_without_news_is_not_imported_for_a_minute() {
     for through in 101..159 {
         let call = engine.call(known());
         now += Duration::from_secs(1);
-        assert_eq!(engine.answered(&call, &empty(&call, through), true, now), Next::Nothing);
+        assert_eq!(engine.answered(&call, &empty(&call, through), true, now), None);
         let next = engine.call(known());
         assert_eq!(since(&next), Some(format!("{HERE}-{through}")), "the position is remembered");
     }
@@ -116,7 +113,7 @@ fn response_without_news_is_not_imported_for_a_minute() {
 fn entries_after_an_unwritten_position_continue_the_copy() {
     let mut engine = engine();
     let call = engine.call(known());
-    assert_eq!(engine.answered(&call, &empty(&call, 120), true, START), Next::Nothing);
+    assert_eq!(engine.answered(&call, &empty(&call, 120), true, START), None);
     let call = engine.call(known());
     let answer = Answer { entries: vec![entry(125)], ..empty(&call, 130) };
     let import = imported(engine.answered(&call, &answer, true, START));
@@ -163,7 +160,7 @@ fn next_page_is_requested_until_a_call_fails() {
     engine.failed(&Failure::Status(503), 0);
     assert_eq!(engine.call(known()).request.cursor, None, "from the position again");
     engine.imported(&page, &known());
-    engine.succeeded(Outcome::Held, Duration::ZERO);
+    engine.succeeded(Outcome::Held(Duration::ZERO), Duration::ZERO);
     assert_eq!(engine.call(known()).request.cursor, None, "not all of the page is imported");
 }
 
@@ -222,7 +219,7 @@ fn failed_call_is_repeated_at_the_next_endpoint() {
         engine.failed(&Failure::Unanswered("reset".to_owned()), 0);
     }
     assert_eq!(endpoints, [0, 1, 2, 0]);
-    engine.succeeded(Outcome::Imported, Duration::ZERO);
+    engine.succeeded(Outcome::Imported(Duration::ZERO), Duration::ZERO);
     assert_eq!(engine.call(known()).endpoint, 1, "an endpoint that answers is kept");
 }
 
@@ -280,13 +277,13 @@ fn call_that_was_not_answered_requests_fewer_entries() {
         engine.failed(&Failure::Unanswered("timeout".to_owned()), 0);
     }
     assert_eq!(requested(&mut engine), limits::SYNC_ENTRIES_MIN);
-    for outcome in [Outcome::Imported, Outcome::NothingNew] {
+    for outcome in [Outcome::Imported(Duration::ZERO), Outcome::NothingNew] {
         let before = requested(&mut engine);
         engine.succeeded(outcome, Duration::ZERO);
         assert_eq!(requested(&mut engine), before * 2, "{outcome:?}");
     }
     for _ in 0..10 {
-        engine.succeeded(Outcome::Imported, Duration::ZERO);
+        engine.succeeded(Outcome::Imported(Duration::ZERO), Duration::ZERO);
     }
     assert_eq!(requested(&mut engine), limits::SYNC_ENTRIES_MAX);
 }
@@ -297,7 +294,7 @@ fn response_that_was_not_held_is_not_followed_at_once() {
     let mut engine = engine();
     let short = Duration::from_millis(3);
     assert_eq!(engine.succeeded(Outcome::NothingNew, short), limits::PEER_FABRIC_RETRY_MIN);
-    assert_eq!(engine.succeeded(Outcome::Held, short), limits::PEER_FABRIC_RETRY_MAX);
+    assert_eq!(engine.succeeded(Outcome::Held(Duration::ZERO), short), limits::PEER_FABRIC_RETRY_MAX);
     assert_eq!(engine.succeeded(Outcome::NothingNew, limits::SYNC_HOLD_MAX), Duration::ZERO);
 }
 
@@ -306,8 +303,8 @@ fn pause_after(engine: &mut Engine, known: Known, change: impl Fn(&mut Answer), 
     let call = engine.call(known);
     let mut answer = empty(&call, 120);
     change(&mut answer);
-    imported(engine.answered(&call, &answer, true, now));
-    engine.succeeded(Outcome::Imported, Duration::ZERO)
+    let import = engine.answered(&call, &answer, true, now).expect("something to import");
+    engine.succeeded(Outcome::Imported(import.pause), Duration::ZERO)
 }
 
 fn new_keys() -> AnswerKeys {

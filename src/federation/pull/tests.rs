@@ -137,15 +137,12 @@ impl Pair {
     /// Whether the response was imported.
     async fn take(&mut self, call: &Call, answer: &Answer) -> bool {
         let is_equal = self.puller.is_equal(call, answer);
-        match self.engine.answered(call, answer, is_equal, self.reader.clock.boot()) {
-            Next::Nothing => false,
-            Next::Import(import) => {
-                let copy = self.puller.import(&peer(), *import).await.expect("imported").expect("a copy");
-                self.engine.imported(answer, &known_of(&copy));
-                assert_eq!(copy.fault, None, "{answer:?}");
-                true
-            }
-        }
+        let import = self.engine.answered(call, answer, is_equal, self.reader.clock.boot());
+        let Some(import) = import else { return false };
+        let copy = self.puller.import(&peer(), import.command).await.expect("imported").expect("a copy");
+        self.engine.imported(answer, &known_of(&copy));
+        assert_eq!(copy.fault, None, "{answer:?}");
+        true
     }
 
     async fn end(self) {
@@ -177,9 +174,9 @@ async fn copy_is_equal_after_losses_and_changes_of_the_leader() {
                 // The import of a former leader.
                 let Some((call, answer)) = late.take() else { continue };
                 let mut former = Pair::engine(&pair.reader);
-                if let Next::Import(import) = former.answered(&call, &answer, true, Duration::ZERO) {
+                if let Some(import) = former.answered(&call, &answer, true, Duration::ZERO) {
                     // An import from before the first copy is refused.
-                    drop(pair.puller.import(&peer(), *import).await);
+                    drop(pair.puller.import(&peer(), import.command).await);
                 }
             }
         }
@@ -200,10 +197,8 @@ async fn raise_of_the_level_under_load_begins_the_copy() {
     let mut pair = Pair::of_level(0).await;
     pair.revoke(0, true).await;
     let (call, answer) = pair.ask(5000).await;
-    let Next::Import(import) = pair.engine.answered(&call, &answer, true, Duration::ZERO) else {
-        panic!("there is something new")
-    };
-    let refused = pair.puller.import(&peer(), *import).await.expect_err("level 0");
+    let import = pair.engine.answered(&call, &answer, true, Duration::ZERO).expect("there is something new");
+    let refused = pair.puller.import(&peer(), import.command).await.expect_err("level 0");
     assert!(matches!(&refused, Failure::NotImported(text) if text.contains("feature level")), "{refused}");
     assert_eq!(pair.reader.state.peer_copy(ISSUER).expect("reads"), None);
     let (origin, reader) = (pair.origin.state.clone(), pair.reader.state.clone());
@@ -268,9 +263,8 @@ async fn page_after_a_late_import_continues_the_copy() {
     let (call, answer) = pair.ask(2).await;
     assert!(pair.take(&call, &answer).await && !answer.is_whole());
     // The import of a deposed leader, between two pages.
-    let import = former.answered(&late.0, &late.1, false, Duration::ZERO);
-    let Next::Import(import) = import else { panic!("nothing to import") };
-    pair.puller.import(&peer(), *import).await.expect("imported");
+    let import = former.answered(&late.0, &late.1, false, Duration::ZERO).expect("something to import");
+    pair.puller.import(&peer(), import.command).await.expect("imported");
     let (_, answer) = pair.ask(2).await;
     assert_eq!((answer.entries.len(), answer.is_whole()), (0, true), "everything is there: {answer:?}");
     pair.end().await;
