@@ -1,6 +1,6 @@
 //! Every limit of the product, in one table: name, value, unit and reason.
 //!
-//! A queue, body, list, cache or wait that grows without a line here is a bug. `make fix` writes
+//! A queue, body, list, cache or wait that grows without a line here is a bug, but for constants of a file or text format. `make fix` writes
 //! `docs/reference/limits.md` from this file; a house rule compares the two. A doc may end with the metric
 //! that shows how often the limit was exceeded; the house rule checks that the metric exists.
 
@@ -845,6 +845,14 @@ pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// Size of the write buffers of the state database, shared by all tables, without those that are being
 /// flushed.
 pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
+/// Maximum jobs queued for the thread that writes the log; beyond it: the proposer waits.
+pub const LOG_JOBS_QUEUED_MAX: usize = 4096;
+/// Maximum jobs in one write batch of the log.
+pub const LOG_JOBS_PER_GROUP_MAX: usize = 1024;
+/// Maximum log entries in memory, besides those not durable yet.
+pub const LOG_ENTRIES_CACHED_MAX: usize = 4096;
+/// Maximum bytes of these entries.
+pub const LOG_BYTES_CACHED_MAX: usize = 16 * 1024 * 1024;
 /// Size of the write buffers of the log database, without the newest entries.
 pub const LOG_WRITE_BUFFERS_BYTES: usize = 16 * 1024 * 1024;
 /// Retention of a used nonce, in elapsed time: until every credential that could present it has expired.

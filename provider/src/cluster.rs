@@ -125,7 +125,7 @@ impl Failure {
 impl Cluster {
     /// Why no request to a route with this credential can be sent, if so.
     #[must_use]
-    pub fn lacks(&self, credential: Credential, route: &str) -> Option<String> {
+    pub fn missing_credential(&self, credential: Credential, route: &str) -> Option<String> {
         if credential == Credential::Token {
             let rule = "takes a token and no client certificate: set jwt_token in the provider configuration";
             return self.token.is_none().then(|| format!("{route} {rule}"));
@@ -249,7 +249,7 @@ impl<'c> Call<'c> {
 
     /// Whether the time of the operation ends within `wait`.
     #[must_use]
-    pub fn is_over(&self, wait: Duration) -> bool {
+    pub fn ends_within(&self, wait: Duration) -> bool {
         Instant::now() + wait >= self.deadline
     }
 
@@ -265,7 +265,7 @@ impl<'c> Call<'c> {
     }
 
     /// Resolves when Terraform has stopped the provider and a response is not awaited any longer.
-    pub(crate) async fn given_up(&self) {
+    pub(crate) async fn stop_grace_elapsed(&self) {
         self.stopped.cancelled().await;
         sleep(limits::STOP_GRACE).await;
     }
@@ -278,7 +278,7 @@ impl<'c> Call<'c> {
         let cluster = self.cluster()?;
         let route = format!("{} /{}", request.method, request.path.join("/"));
         let own = request.bearer;
-        if let Some(reason) = cluster.lacks(credential, &route).filter(|_| own.is_none()) {
+        if let Some(reason) = cluster.missing_credential(credential, &route).filter(|_| own.is_none()) {
             return Err(Failure::NoCredential(reason));
         }
         let key = Uuid::new_v4().to_string();
@@ -290,11 +290,11 @@ impl<'c> Call<'c> {
             let attempt = Request { bearer: own.or(ours.as_deref()), idempotency_key, ..request.clone() };
             let error = match self.attempt(cluster, &attempt).await? {
                 Ok(response) => return Ok(response),
-                Err(error) if is_passing(&error) => error,
+                Err(error) if is_retryable(&error) => error,
                 Err(error) => return Err(Failure::Fabric(Box::new(error))),
             };
             let pause = pause(&error, wait);
-            if self.is_over(pause) {
+            if self.ends_within(pause) {
                 let after_secs = self.timeout.as_secs();
                 return Err(Failure::OutOfTime { last: Box::new(error), after_secs });
             }
@@ -314,13 +314,13 @@ impl<'c> Call<'c> {
             sent = timeout_at(self.deadline, cluster.client.send(request)) => {
                 sent.map_err(|_| Failure::NoResponse { after_secs: self.timeout.as_secs() })
             }
-            () = self.given_up() => Err(Failure::Stopped),
+            () = self.stop_grace_elapsed() => Err(Failure::Stopped),
         }
     }
 }
 
 /// Whether a later attempt may succeed. TLS errors are not among them: a certificate does not become valid.
-fn is_passing(error: &client::Error) -> bool {
+fn is_retryable(error: &client::Error) -> bool {
     matches!(
         error,
         client::Error::Unreachable { .. } | client::Error::Interrupted(_) | client::Error::TimedOut(_)
@@ -375,10 +375,13 @@ mod tests {
             let cluster = cluster(certificate, token, "https://h");
             let identities = ROUTES.map(|route| cluster.identity(route));
             assert_eq!(identities.each_ref().map(Option::as_deref), expected);
-            let lacks = ROUTES.map(|route| cluster.lacks(route, "r").is_none());
+            let lacks = ROUTES.map(|route| cluster.missing_credential(route, "r").is_none());
             assert_eq!(lacks, expected.map(|identity| identity.is_some()));
         }
-        assert_eq!(cluster(false, false, "http://127.0.0.1:1").lacks(Credential::Certificate, "r"), None);
+        assert_eq!(
+            cluster(false, false, "http://127.0.0.1:1").missing_credential(Credential::Certificate, "r"),
+            None
+        );
     }
 
     #[test]

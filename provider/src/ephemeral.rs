@@ -137,6 +137,9 @@ pub async fn close(
     let aim = Aim { verb: "revoke", participle: "revoked", noun, attributes: ephemeral.table().attributes };
     ephemeral.close(&call, kept).await.map_err(|failure| {
         let message = failure::message(aim, |_| None, &failure);
-        Diagnostic { detail: format!("{}\n\nIt is {kept}; revoke it by hand.", message.detail), ..message }
+        Diagnostic {
+            detail: format!("{}\n\nThe {noun} {kept} is still active: revoke it by hand.", message.detail),
+            ..message
+        }
     })
 }

@@ -162,7 +162,7 @@ pub fn check(session: &Session, change: Change<'_>, config: &Object) -> Vec<Diag
         return Vec::new();
     }
     let lacks = |target: Target<'_>| match target {
-        Target::Fabric(cluster) => cluster.lacks(route.credential, route.name),
+        Target::Fabric(cluster) => cluster.missing_credential(route.credential, route.name),
         Target::Kubernetes(_) => None,
     };
     match session.target().map(lacks) {

@@ -73,7 +73,7 @@ impl Watch<'_> {
             }
             ended = match self.show().await {
                 Ok(ended) => ended,
-                Err(Error::Answer(error)) if is_passing(&error) => {
+                Err(Error::Answer(error)) if is_retryable(&error) => {
                     Ended { reason: error.to_string(), was_open: false }
                 }
                 Err(error) => return Err(error),
@@ -141,7 +141,7 @@ fn line(data: &Value) -> String {
 }
 
 /// Whether a retry may succeed. The error is that of the last node that was tried.
-fn is_passing(error: &client::Error) -> bool {
+fn is_retryable(error: &client::Error) -> bool {
     match error {
         client::Error::Unreachable { .. }
         | client::Error::Handshake { .. }

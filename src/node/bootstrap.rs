@@ -39,7 +39,7 @@ where
     let written = async {
         loop {
             match write().await {
-                Err(error) if passes(&error) => {
+                Err(error) if is_retryable(&error) => {
                     tracing::warn!(%error, "startup write failed; retrying");
                 }
                 written => return written,
@@ -52,7 +52,7 @@ where
 }
 
 /// Whether another attempt with the next leader may succeed.
-fn passes(error: &Error) -> bool {
+fn is_retryable(error: &Error) -> bool {
     use cluster::Error::{NoLeader, OutcomeUnknown, Overloaded, UnknownCommand};
     use keyring::Error::State as OfKeyring;
     use state::Error::Write;

@@ -54,7 +54,7 @@ pub enum Error {
         url: String,
         reason: String,
         /// Whether a later attempt may succeed.
-        is_passing: bool,
+        is_retryable: bool,
     },
     /// The user has no usable credential.
     #[error("{0}")]
@@ -78,9 +78,9 @@ impl Error {
         }
     }
 
-    fn is_passing(&self) -> bool {
+    fn is_retryable(&self) -> bool {
         match self {
-            Self::Connection { is_passing, .. } => *is_passing,
+            Self::Connection { is_retryable, .. } => *is_retryable,
             Self::Foreign { code, .. } | Self::Refused { code, .. } => matches!(code, 429 | 500 | 502..=504),
             _ => false,
         }
@@ -98,17 +98,17 @@ impl Call<'_> {
             let sent = timeout_at(self.deadline(), server.send(request));
             let outcome = tokio::select! {
                 sent = sent => sent,
-                () = self.given_up() => return Err(Failure::Stopped),
+                () = self.stop_grace_elapsed() => return Err(Failure::Stopped),
             };
             let Ok(outcome) = outcome else {
                 return Err(Failure::NoResponse { after_secs: self.timeout().as_secs() });
             };
             let error = match outcome {
                 Ok(body) => return Ok(body),
-                Err(error) if error.is_passing() => error,
+                Err(error) if error.is_retryable() => error,
                 Err(error) => return Err(Failure::Kubernetes(Box::new(error))),
             };
-            if self.is_over(wait) {
+            if self.ends_within(wait) {
                 let after_secs = self.timeout().as_secs();
                 let last = Box::new(error);
                 return Err(Failure::Kubernetes(Box::new(Error::OutOfTime { last, after_secs })));
@@ -192,8 +192,8 @@ impl Server {
         let connection = |error: &reqwest::Error| {
             let reason = if error.is_timeout() { "no response in time".to_owned() } else { innermost(error) };
             // A certificate does not become valid.
-            let is_passing = !reason.contains("certificate") && !error.is_builder();
-            Error::Connection { url: self.url.clone(), reason, is_passing }
+            let is_retryable = !reason.contains("certificate") && !error.is_builder();
+            Error::Connection { url: self.url.clone(), reason, is_retryable }
         };
         let mut response = built.send().await.map_err(|error| connection(&error))?;
         let code = response.status().as_u16();

@@ -55,13 +55,13 @@ pub async fn serve(handshake: Handshake, provider: impl Provider) -> Result<(), 
         .add_service(provider)
         .add_service(GrpcControllerServer::new(Controller { stopped: stopped.clone() }))
         .serve_with_incoming_shutdown(ReceiverStream::new(incoming), stopped.clone().cancelled_owned());
-    let given_up = async {
+    let stop_grace_elapsed = async {
         stopped.cancelled().await;
         sleep(limits::SHUTDOWN_MAX).await;
     };
     let served = tokio::select! {
         served = serving => served,
-        () = given_up => Ok(()),
+        () = stop_grace_elapsed => Ok(()),
     };
     accepting.abort();
     ends.abort();

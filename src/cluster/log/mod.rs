@@ -58,11 +58,6 @@ pub(crate) const DISPUTE: &[u8] = b"dispute";
 /// Row: the records of the members' disks.
 pub(crate) const MEMORIES: &[u8] = b"memories";
 
-/// Maximum entries in memory, besides those not durable yet.
-const ENTRIES_CACHED_MAX: usize = 4096;
-/// Maximum bytes of these entries.
-const BYTES_CACHED_MAX: usize = 16 * 1024 * 1024;
-
 /// Key of an entry: its index, big endian, so that keys sort like indexes.
 pub(crate) fn log_key(index: u64) -> [u8; 8] {
     index.to_be_bytes()
@@ -187,7 +182,7 @@ pub(crate) fn open(db: Arc<DB>, bytes_max: u64, open: DatabaseGuard) -> Result<O
     let committed = committed.filter(|committed| Some(committed) <= last.as_ref());
 
     let (durable_sender, durable) = watch::channel(last.as_ref().map_or(0, |last| last.index + 1));
-    let (jobs, queue) = mpsc::channel(writer::JOBS_QUEUED_MAX);
+    let (jobs, queue) = mpsc::channel(limits::LOG_JOBS_QUEUED_MAX);
     let (entries, bytes) = (BTreeMap::new(), 0);
     let recent = Recent { entries, bytes, last, purged, vote, committed, applied: None };
     let reader = LogReader { db: Arc::clone(&db), recent: Arc::new(Mutex::new(recent)), _open: open };
@@ -240,7 +235,8 @@ impl Recent {
 
     /// Evicts the oldest entries beyond the limits; never one that is not durable yet.
     fn shrink(&mut self, durable: u64) {
-        while self.entries.len() > ENTRIES_CACHED_MAX || self.bytes > BYTES_CACHED_MAX {
+        while self.entries.len() > limits::LOG_ENTRIES_CACHED_MAX || self.bytes > limits::LOG_BYTES_CACHED_MAX
+        {
             match self.entries.first_entry() {
                 Some(oldest) if *oldest.key() < durable => self.bytes -= oldest.remove().1,
                 _ => break,

@@ -17,11 +17,7 @@ use crate::cluster::disk_records::DiskRecords;
 use crate::cluster::disk_watch::WriterProbe;
 use crate::cluster::record;
 use crate::cluster::type_config::TypeConfig;
-
-/// Maximum jobs queued for the writer.
-pub(crate) const JOBS_QUEUED_MAX: usize = 4096;
-/// Maximum jobs in one write batch.
-const JOBS_PER_GROUP_MAX: usize = 1024;
+use crate::limits;
 
 /// One write, completed when it is durable.
 pub(crate) enum Job {
@@ -74,10 +70,10 @@ pub(crate) fn run(
 ) {
     let mut failed: Option<String> = None;
     let mut truncated = None;
-    let mut group = Vec::with_capacity(JOBS_PER_GROUP_MAX);
+    let mut group = Vec::with_capacity(limits::LOG_JOBS_PER_GROUP_MAX);
     while let Some(first) = jobs.blocking_recv() {
         group.push(first);
-        while group.len() < JOBS_PER_GROUP_MAX {
+        while group.len() < limits::LOG_JOBS_PER_GROUP_MAX {
             let Ok(job) = jobs.try_recv() else { break };
             group.push(job);
         }

@@ -31,7 +31,7 @@ mod rejection;
 use rejection::dead_letter;
 
 /// This many failures in a row, each after a backoff, are an outage of the receiver, not of one event: its
-/// end also ends the rests of all events.
+/// end also ends the retry delays of all events.
 const OUTAGE_FAILURES: u32 = 3;
 
 /// `err` of the dead letter of an event that failed while others were accepted.

@@ -288,7 +288,7 @@ async fn written(
 
 /// Waits before the object is read again; `text` states why, for the end of the time.
 async fn await_change(call: &Call<'_>, text: &str) -> Result<(), Failure> {
-    if call.is_over(limits::PHASE_INTERVAL) {
+    if call.ends_within(limits::PHASE_INTERVAL) {
         let secs = call.timeout().as_secs();
         return Err(not_reached(format!("{text}, at the end of the timeout of the operation ({secs} s).")));
     }
