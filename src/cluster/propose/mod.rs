@@ -10,11 +10,13 @@ pub(crate) mod forwarding;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::batcher::{AppliedCommand, SubmitError};
+use super::type_config::MemberRecord;
 use super::{DiskShortage, Handle, Machine, ProposerId, Submission};
 use crate::limits;
 
@@ -107,37 +109,21 @@ impl<M: Machine> Handle<M> {
     pub(crate) async fn propose(&self, command: Bytes) -> Result<AppliedCommand, Error> {
         self.check_space(&command)?;
         let sequence = self.sequences.take().ok_or(Error::Overloaded)?;
-        let until = self.clock.boot() + limits::PROPOSE_TIMEOUT;
-        // The error to return on timeout.
-        let mut known = Error::NoLeader;
+        let deadline = self.clock.boot() + limits::PROPOSE_TIMEOUT;
+        let mut on_timeout = Error::NoLeader;
         let proposed = async {
             let outcome = loop {
-                let (leader, member) = self.until_led().await;
+                let leader = self.until_led().await;
                 let submission = sequence.submission(&command);
                 // Unknown until it is answered: the timeout may come first.
-                let before = std::mem::replace(&mut known, Error::OutcomeUnknown);
-                let submitted = async {
-                    if leader == self.node_id {
-                        self.batcher.submit(submission, until).await
-                    } else {
-                        self.forwarder.submit((leader, member), submission, until).await
-                    }
-                };
-                // A leader that hangs never answers; a new leader ends the wait.
-                let submitted = tokio::select! {
-                    submitted = submitted => submitted,
-                    () = self.until_another_leader_than(leader) => Err(SubmitError::Unknown),
-                };
-                known = match submitted {
+                let before = std::mem::replace(&mut on_timeout, Error::OutcomeUnknown);
+                match self.submit_once(leader, submission, deadline).await {
                     Ok(outcome) => break outcome,
-                    // An attempt may have been proposed, and may still be applied.
-                    Err(_) if before == Error::OutcomeUnknown => before,
-                    Err(SubmitError::DiskShortage(shortage)) => return Err(shortage.into()),
-                    Err(SubmitError::Unknown) => Error::OutcomeUnknown,
-                    Err(SubmitError::Overloaded) => Error::Overloaded,
-                    Err(SubmitError::UnknownCommand) => Error::UnknownCommand,
-                    Err(SubmitError::NotLeader) => before,
-                };
+                    Err(failure) => on_timeout = after_failure(before, failure),
+                }
+                if matches!(on_timeout, Error::DiskShortage(_)) {
+                    return Err(on_timeout.clone());
+                }
                 tokio::time::sleep(limits::PROPOSE_RETRY_PAUSE).await;
             };
             // The entry is applied on the leader; this node may lag.
@@ -150,7 +136,42 @@ impl<M: Machine> Handle<M> {
             // Nothing can be applied on this node any more: the process must not wait for it before it exits.
             () = self.until_stopped() => None,
         };
-        proposed.unwrap_or(Err(known))
+        proposed.unwrap_or(Err(on_timeout))
+    }
+
+    /// Submits to this leader, until another node leads: a leader that hangs never answers.
+    async fn submit_once(
+        &self,
+        (leader, member): (u64, MemberRecord),
+        submission: Submission,
+        deadline: Duration,
+    ) -> Result<AppliedCommand, SubmitError> {
+        let submitted = async {
+            if leader == self.node_id {
+                self.batcher.submit(submission, deadline).await
+            } else {
+                self.forwarder.submit((leader, member), submission, deadline).await
+            }
+        };
+        tokio::select! {
+            submitted = submitted => submitted,
+            () = self.until_another_leader_than(leader) => Err(SubmitError::Unknown),
+        }
+    }
+}
+
+/// The error of a proposal after a failed attempt; `before` is its error before the attempt.
+fn after_failure(before: Error, failure: SubmitError) -> Error {
+    // An earlier attempt may have been proposed, and may still be applied.
+    if before == Error::OutcomeUnknown {
+        return Error::OutcomeUnknown;
+    }
+    match failure {
+        SubmitError::NotLeader => before,
+        SubmitError::Unknown => Error::OutcomeUnknown,
+        SubmitError::Overloaded => Error::Overloaded,
+        SubmitError::UnknownCommand => Error::UnknownCommand,
+        SubmitError::DiskShortage(shortage) => Error::DiskShortage(shortage),
     }
 }
 
@@ -192,5 +213,28 @@ mod tests {
         assert!(sequences.take().is_none());
         drop(open.pop());
         assert!(sequences.take().is_some());
+    }
+    #[test]
+    fn unknown_outcome_stays_unknown() {
+        let shortage = DiskShortage { node_id: 2, free: 1, needed: 3 };
+        let failures = [
+            SubmitError::NotLeader,
+            SubmitError::Unknown,
+            SubmitError::Overloaded,
+            SubmitError::UnknownCommand,
+            SubmitError::DiskShortage(shortage),
+        ];
+        let after = |before: &Error| failures.map(|failure| after_failure(before.clone(), failure));
+        for before in [Error::NoLeader, Error::Overloaded, Error::UnknownCommand] {
+            let expected = [
+                before.clone(),
+                Error::OutcomeUnknown,
+                Error::Overloaded,
+                Error::UnknownCommand,
+                Error::DiskShortage(shortage),
+            ];
+            assert_eq!(after(&before), expected, "{before:?}");
+        }
+        assert_eq!(after(&Error::OutcomeUnknown), [const { Error::OutcomeUnknown }; 5]);
     }
 }
