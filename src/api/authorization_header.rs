@@ -2,7 +2,12 @@
 
 use axum::http::{HeaderMap, header};
 
+use super::App;
 use super::error::Error;
+use crate::token;
+use crate::token::CertificateDigest;
+use crate::token::foreign::Credential;
+use crate::token::jws::Compact;
 
 /// Whether the scheme is HTTP Basic (RFC 7617 §2).
 pub(super) fn is_basic(headers: &HeaderMap) -> bool {
@@ -20,4 +25,18 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Error> {
         (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token)),
         _ => Err(Error::invalid_bearer("Authorization: must be exactly one Bearer token")),
     }
+}
+
+/// Verifies a bearer token. Every refusal has the same text; the log has the reason.
+pub(super) async fn verify_bearer(
+    app: &App,
+    text: &str,
+    certificate: Option<&CertificateDigest>,
+) -> Result<Credential, Error> {
+    let invalid =
+        |error: token::Error| Error::invalid_bearer("the bearer token is not valid").with_detail(error);
+    let token = Compact::parse(text).map_err(invalid)?;
+    let fresh = app.state.fresh().await?;
+    app.state.check_clock(&fresh)?;
+    app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).await.map_err(invalid)
 }

@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 
-use super::authorization_header::{bearer, is_basic};
+use super::authorization_header::{bearer, is_basic, verify_bearer};
 pub use super::capability::Capability;
 use super::connect_info::{Channel, ClientConnection};
 use super::error::{Error, Refusal};
@@ -27,10 +27,8 @@ use crate::federation::peers::{Peer, Peers};
 use crate::id::WorkloadId;
 use crate::state::{CallContext, CallerFacts};
 use crate::tls::PeerCertificate;
-use crate::token;
 use crate::token::CertificateDigest;
 use crate::token::foreign::Credential;
-use crate::token::jws::Compact;
 
 /// Capabilities of client certificates, by SPIFFE ID, which is compared byte for byte. A certificate that is not in the
 /// table has none.
@@ -244,13 +242,13 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
-        let (Some(peer), Some(context)) =
+        let (Some(connection), Some(context)) =
             (parts.extensions.get::<Arc<ClientConnection>>(), parts.extensions.get::<Arc<RequestContext>>())
         else {
             return Err(Error::internal("a request lacks its connection"));
         };
         let Authorized { principal, certificate, facts } =
-            decide(app, peer, &parts.headers, N::ACCESS).await?;
+            decide(app, connection, &parts.headers, N::ACCESS).await?;
         if let Some(id) = principal.id() {
             context.set_caller(id.clone());
         }
@@ -280,7 +278,7 @@ impl<N: Need> FromRequestParts<App> for Caller<N> {
 
 /// The credentials of a request, to be verified again while its response goes on.
 pub struct PresentedCredentials {
-    peer: Arc<ClientConnection>,
+    connection: Arc<ClientConnection>,
     headers: HeaderMap,
 }
 
@@ -288,12 +286,12 @@ impl PresentedCredentials {
     /// The credentials of a request; `None` without a connection, which does not happen.
     #[must_use]
     pub fn with(parts: &Parts) -> Option<Self> {
-        let peer = Arc::clone(parts.extensions.get::<Arc<ClientConnection>>()?);
+        let connection = Arc::clone(parts.extensions.get::<Arc<ClientConnection>>()?);
         let mut headers = HeaderMap::new();
         for value in parts.headers.get_all(header::AUTHORIZATION) {
             headers.append(header::AUTHORIZATION, value.clone());
         }
-        Some(Self { peer, headers })
+        Some(Self { connection, headers })
     }
 
     /// Verifies and authorizes them again for need `N`.
@@ -301,17 +299,25 @@ impl PresentedCredentials {
     /// # Errors
     /// Those of the first decision.
     pub async fn verify<N: Need>(&self, app: &App) -> Result<(), Error> {
-        decide(app, &self.peer, &self.headers, N::ACCESS).await.map(drop)
+        decide(app, &self.connection, &self.headers, N::ACCESS).await.map(drop)
     }
 
     /// The end of the connection's certificate.
     #[must_use]
     pub fn certificate_ends(&self) -> Option<Timestamp> {
-        match &self.peer.channel {
+        match &self.connection.channel {
             Channel::Tls(certificate) => certificate.as_ref().map(|certificate| certificate.not_after),
             Channel::Plain => None,
         }
     }
+}
+
+/// A client certificate in force, by its SPIFFE ID.
+enum Presented<'c> {
+    Nothing,
+    Workload(&'c WorkloadId),
+    /// Of the trust domain of a peer fabric.
+    OfPeer(&'c WorkloadId),
 }
 
 struct Authorized {
@@ -353,63 +359,53 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
 /// federation, 503 without a lease.
 async fn decide(
     app: &App,
-    peer: &ClientConnection,
+    connection: &ClientConnection,
     headers: &HeaderMap,
     access: Access,
 ) -> Result<Authorized, Error> {
-    let is_open = match access {
-        Access::Health | Access::Public | Access::JoinToken => true,
-        Access::Metrics => match app.metrics_access {
-            MetricsAccess::Public => true,
-            MetricsAccess::Loopback if peer.address.ip().is_loopback() => true,
-            MetricsAccess::Loopback => return Err(Error::forbidden("metrics are served on loopback only")),
-            MetricsAccess::Authenticated => false,
-        },
-        Access::Certificate(_)
-        | Access::Credential(_)
-        | Access::Authenticated
-        | Access::Bearer
-        | Access::Peer
-        | Access::PeerOrOperator => false,
-    };
+    let is_open = is_open(app, connection, access)?;
     let needs_tls = !is_open || access == Access::JoinToken;
-    if app.requires_tls && matches!(peer.channel, Channel::Plain) && needs_tls {
+    if app.requires_tls && matches!(connection.channel, Channel::Plain) && needs_tls {
         return Err(Error::forbidden("this route is served over TLS only, on port 8694"));
     }
-    let certificate = match certificate_in_force(app, &peer.channel) {
+    let certificate = match certificate_in_force(app, &connection.channel) {
         // An open route ignores an expired certificate.
         Err(_) if is_open => None,
         outcome => outcome?,
     };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
     let peers = app.federation.peers();
-    let of_peer = certificate.filter(|certificate| peers.have(certificate.spiffe_id.trust_domain()));
-    let by_certificate = match certificate {
-        Some(certificate) if of_peer.is_none() => Principal::Workload(certificate.spiffe_id.clone()),
-        _ => Principal::Anonymous,
+    let presented = match certificate.map(|certificate| &certificate.spiffe_id) {
+        None => Presented::Nothing,
+        Some(id) if peers.have(id.trust_domain()) => Presented::OfPeer(id),
+        Some(id) => Presented::Workload(id),
     };
     if is_open {
-        let facts = CallerFacts::default();
-        return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
+        let principal = match presented {
+            Presented::Nothing | Presented::OfPeer(_) => Principal::Anonymous,
+            Presented::Workload(id) => Principal::Workload(id.clone()),
+        };
+        return Ok(Authorized { principal, certificate: digest, facts: CallerFacts::default() });
     }
-    let by_certificate = match of_peer {
-        Some(certificate) => of_peer_fabric(peers, &certificate.spiffe_id, access)?,
-        None => by_certificate,
+    let by_certificate = match presented {
+        Presented::Nothing => Principal::Anonymous,
+        Presented::Workload(id) => Principal::Workload(id.clone()),
+        Presented::OfPeer(id) => of_peer_fabric(peers, id, access)?,
     };
     if access == Access::Certificate(Capability::Exchange) && is_basic(headers) {
         return Err(Error::basic_authentication());
     }
-    let takes_no_bearer = matches!(access, Access::Certificate(_) | Access::Peer) || of_peer.is_some();
-    let principal = match (bearer(headers)?, access) {
-        (Some(_), _) if takes_no_bearer => {
+    let principal = match (bearer(headers)?, access, by_certificate) {
+        (Some(_), Access::Certificate(_) | Access::Peer, _)
+        | (Some(_), _, Principal::Peer(..) | Principal::CallerOfPeer(_)) => {
             let text = "this route accepts a client certificate and no Authorization header";
             return Err(Error::unauthenticated(text));
         }
-        (Some(text), _) => Principal::Bearer(Arc::new(verify_bearer(app, text, digest.as_ref()).await?)),
-        (None, Access::Bearer) => {
+        (Some(text), ..) => Principal::Bearer(Arc::new(verify_bearer(app, text, digest.as_ref()).await?)),
+        (None, Access::Bearer, _) => {
             return Err(Error::unauthenticated("the agent's own bearer token is required"));
         }
-        (None, _) => by_certificate,
+        (None, _, by_certificate) => by_certificate,
     };
     if matches!(principal, Principal::Anonymous) && app.requires_tls {
         let text = match access {
@@ -432,6 +428,28 @@ async fn decide(
     }
     authorize(app, &principal, access)?;
     Ok(Authorized { principal, certificate: digest, facts })
+}
+
+/// Whether a route needs no credential.
+///
+/// # Errors
+/// 403 if metrics are served on loopback only, and the connection is from elsewhere.
+fn is_open(app: &App, connection: &ClientConnection, access: Access) -> Result<bool, Error> {
+    match access {
+        Access::Health | Access::Public | Access::JoinToken => Ok(true),
+        Access::Metrics => match app.metrics_access {
+            MetricsAccess::Public => Ok(true),
+            MetricsAccess::Loopback if connection.address.ip().is_loopback() => Ok(true),
+            MetricsAccess::Loopback => Err(Error::forbidden("metrics are served on loopback only")),
+            MetricsAccess::Authenticated => Ok(false),
+        },
+        Access::Certificate(_)
+        | Access::Credential(_)
+        | Access::Authenticated
+        | Access::Bearer
+        | Access::Peer
+        | Access::PeerOrOperator => Ok(false),
+    }
 }
 
 /// Checks the capability that the route requires.
@@ -479,18 +497,4 @@ fn certificate_in_force<'p>(app: &App, channel: &'p Channel) -> Result<Option<&'
         return Ok(Some(certificate));
     }
     Err(Error::unauthenticated("the client certificate has expired"))
-}
-
-/// Verifies a bearer token. Every refusal has the same text; the log has the reason.
-async fn verify_bearer(
-    app: &App,
-    text: &str,
-    certificate: Option<&CertificateDigest>,
-) -> Result<Credential, Error> {
-    let invalid =
-        |error: token::Error| Error::invalid_bearer("the bearer token is not valid").with_detail(error);
-    let token = Compact::parse(text).map_err(invalid)?;
-    let fresh = app.state.fresh().await?;
-    app.state.check_clock(&fresh)?;
-    app.own_tokens.verify(&fresh, &token, certificate, app.clock.now()).await.map_err(invalid)
 }

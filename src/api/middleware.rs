@@ -165,12 +165,12 @@ fn admissible(
         app.metrics.requests_refused.inc([reason]);
         error
     };
-    let Some(peer) = request.extensions().get::<Arc<ClientConnection>>() else {
+    let Some(connection) = request.extensions().get::<Arc<ClientConnection>>() else {
         return Err(Error::internal("a request lacks its connection"));
     };
     let is_health = app.health_routes.contains(&route);
-    let by_address = Key::of_address(peer.address.ip());
-    let decision = match &peer.channel {
+    let by_address = Key::of_address(connection.address.ip());
+    let decision = match &connection.channel {
         _ if is_health => app.health_rate_limits.acquire(by_address),
         Channel::Tls(Some(certificate)) => {
             let key = key_of_certificate(app.federation.peers(), &certificate.spiffe_id, by_address);
@@ -186,11 +186,11 @@ fn admissible(
     if let Some(violation) = request.extensions().get::<Violation>() {
         return Err(refuse("violation", Error::violation(*violation)));
     }
-    origin::check(request.uri(), request.headers(), &app.names, peer.local_address.ip())
+    origin::check(request.uri(), request.headers(), &app.names, connection.local_address.ip())
         .map_err(|error| refuse("origin", error))?;
     if is_health {
         Ok(Admission::Always)
-    } else if peer.in_reserve {
+    } else if connection.in_reserve {
         Err(refuse("reserve", Error::unavailable("too many connections, try again soon")))
     } else {
         Ok(Admission::IfNotOverloaded)
