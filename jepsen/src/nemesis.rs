@@ -23,7 +23,7 @@ const COPY_AGE: Duration = Duration::from_millis(1_200);
 /// Maximum wait for the exit of a process that was killed.
 const KILLED_MAX: Duration = Duration::from_secs(5);
 
-pub struct Nemesis {
+pub struct FaultRunner {
     pub cluster: Arc<Cluster>,
     pub clients: Arc<Clients>,
     pub recorder: Arc<Recorder>,
@@ -31,18 +31,18 @@ pub struct Nemesis {
     pub seed: u64,
 }
 
-impl Nemesis {
+impl FaultRunner {
     /// Runs the schedule: faults of processes one after the other, and beside them those of the network.
     pub async fn run(self: Arc<Self>, steps: Vec<Step>, begun: Instant) -> Result<()> {
         let (network, processes): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|step| step.fault.is_of_network());
         let mut lanes = JoinSet::new();
         for lane in [network, processes] {
-            let nemesis = Arc::clone(&self);
+            let runner = Arc::clone(&self);
             lanes.spawn(async move {
                 for step in lane {
                     sleep_until(begun + Duration::from_millis(step.at_millis)).await;
-                    nemesis.step(&step).await?;
+                    runner.step(&step).await?;
                 }
                 anyhow::Ok(())
             });
@@ -54,92 +54,85 @@ impl Nemesis {
     }
 
     async fn step(&self, step: &Step) -> Result<()> {
-        let (kind, hold) = (step.fault.name(), step.hold());
-        let detail = format!("{:?}", step.fault);
-        let cluster = &self.cluster;
-        match &step.fault {
-            Fault::Restart => return self.restart(kind).await,
-            Fault::SetBack(number) => {
-                let nodes = self.nodes(Who::Follower(*number));
-                return self.set_back(kind, nodes[0], hold).await;
-            }
-            Fault::Kill(who) => {
-                let nodes = self.nodes(*who);
-                self.recorder.fault(kind, &nodes, &detail, false)?;
-                cluster.kill(&nodes)?;
-                sleep(hold).await;
-                for node in &nodes {
-                    cluster.start_again(*node)?;
-                }
-                self.recorder.fault(kind, &nodes, &detail, true)
-            }
-            Fault::PowerCut(who) => {
-                let nodes = self.nodes(*who);
-                // A frozen node has sent all its answers before the power is cut.
-                cluster.freeze(&nodes).await?;
-                self.recorder.fault(kind, &nodes, &detail, false)?;
-                cluster.cut_power(&nodes).await?;
-                sleep(hold).await;
-                for node in &nodes {
-                    cluster.start_again(*node)?;
-                }
-                self.recorder.fault(kind, &nodes, &detail, true)
-            }
-            Fault::Pause(who) => {
-                let nodes = self.nodes(*who);
-                self.recorder.fault(kind, &nodes, &detail, false)?;
-                cluster.pause(&nodes)?;
-                sleep(hold).await;
-                cluster.resume(&nodes)?;
-                self.recorder.fault(kind, &nodes, &detail, true)
-            }
+        let (fault, kind, hold) = (&step.fault, step.fault.name(), step.hold());
+        match fault {
+            Fault::Restart => self.restart(kind).await,
+            Fault::SetBack(number) => self.set_back(kind, self.nodes(Who::Follower(*number))[0], hold).await,
             Fault::Taint => self.taint(kind, hold).await,
             Fault::Rotate(number) => self.rotate(kind, self.nth(*number), hold).await,
-            Fault::Certificates => {
-                let nodes = cluster.all();
-                self.recorder.fault(kind, &nodes, &detail, false)?;
-                cluster.renew_certificates()?;
-                sleep(hold).await;
-                self.recorder.fault(kind, &nodes, &detail, true)
-            }
             Fault::Replace(who) => self.replace(kind, self.nodes(*who)[0], hold).await,
             Fault::Members(who) => self.exchange(kind, self.nodes(*who)[0], hold).await,
             Fault::Purge(number) => self.purge(kind, self.nodes(Who::Follower(*number))[0], hold).await,
-            Fault::Clock(who, _)
+            Fault::Kill(who)
+            | Fault::PowerCut(who)
+            | Fault::Pause(who)
+            | Fault::Clock(who, _)
             | Fault::Drift(who, _)
             | Fault::SlowDisk(who, _)
             | Fault::FailedSync(who)
-            | Fault::FullDisk(who) => {
-                let nodes = self.nodes(*who);
-                self.recorder.fault(kind, &nodes, &detail, false)?;
-                for node in &nodes {
-                    cluster.control(*node, &controls(&step.fault)?)?;
-                }
-                sleep(hold).await;
-                for node in &nodes {
-                    cluster.heal_process(*node)?;
-                }
-                self.recorder.fault(kind, &nodes, &detail, true)
-            }
-            fault => {
-                let nodes = self.network_nodes(fault);
-                self.recorder.fault(kind, &nodes, &detail, false)?;
-                if cluster.has_hosts() {
-                    self.unplug(fault, &nodes, hold).await?;
-                } else {
-                    self.network(fault, &nodes, hold).await;
-                }
-                cluster.heal_network();
-                self.recorder.fault(kind, &nodes, &detail, true)
+            | Fault::FullDisk(who)
+            | Fault::Partition(who)
+            | Fault::OneWay(who, _)
+            | Fault::Flapping(who, _) => self.keep_up(fault, &self.nodes(*who), hold).await,
+            Fault::Bridge(number) => self.keep_up(fault, &[self.nth(*number)], hold).await,
+            Fault::Certificates | Fault::Ring(_) | Fault::Slow(_) | Fault::Lossy(_) => {
+                self.keep_up(fault, &self.cluster.all(), hold).await
             }
         }
     }
 
-    fn network_nodes(&self, fault: &Fault) -> Vec<usize> {
+    /// Keeps a fault up for its time, between the records of its start and its end.
+    async fn keep_up(&self, fault: &Fault, nodes: &[usize], hold: Duration) -> Result<()> {
+        let (kind, detail) = (fault.name(), format!("{fault:?}"));
+        if matches!(fault, Fault::PowerCut(_)) {
+            // A frozen node has sent all its answers before the power is cut.
+            self.cluster.freeze(nodes).await?;
+        }
+        self.recorder.fault(kind, nodes, &detail, false)?;
+        match (fault.is_of_network(), self.cluster.has_hosts()) {
+            (false, _) => {
+                self.begin(fault, nodes).await?;
+                sleep(hold).await;
+            }
+            (true, true) => self.unplug(fault, nodes, hold).await?,
+            (true, false) => self.network(fault, nodes, hold).await,
+        }
+        self.end(fault, nodes)?;
+        self.recorder.fault(kind, nodes, &detail, true)
+    }
+
+    /// Begins a fault of processes.
+    async fn begin(&self, fault: &Fault, nodes: &[usize]) -> Result<()> {
+        let cluster = &self.cluster;
         match fault {
-            Fault::Partition(who) | Fault::OneWay(who, _) | Fault::Flapping(who, _) => self.nodes(*who),
-            Fault::Bridge(number) => vec![self.nth(*number)],
-            _ => self.cluster.all(),
+            Fault::Kill(_) => cluster.kill(nodes),
+            Fault::PowerCut(_) => cluster.cut_power(nodes).await,
+            Fault::Pause(_) => cluster.pause(nodes),
+            Fault::Certificates => cluster.renew_certificates(),
+            // `controls` refuses all but those of the preloaded library.
+            other => nodes.iter().try_for_each(|node| cluster.control(*node, &controls(other)?)),
+        }
+    }
+
+    /// Ends a fault that was kept up.
+    fn end(&self, fault: &Fault, nodes: &[usize]) -> Result<()> {
+        let cluster = &self.cluster;
+        match fault {
+            Fault::Kill(_) | Fault::PowerCut(_) => {
+                nodes.iter().try_for_each(|node| cluster.start_again(*node))
+            }
+            Fault::Pause(_) => cluster.resume(nodes),
+            Fault::Certificates => Ok(()),
+            Fault::Clock(..)
+            | Fault::Drift(..)
+            | Fault::SlowDisk(..)
+            | Fault::FailedSync(_)
+            | Fault::FullDisk(_) => nodes.iter().try_for_each(|node| cluster.heal_process(*node)),
+            fault if fault.is_of_network() => {
+                cluster.heal_network();
+                Ok(())
+            }
+            other => bail!("{other:?} ends by itself"),
         }
     }
 

@@ -16,6 +16,7 @@ use crate::cluster::{Cluster, ClusterOptions, Variant};
 use crate::disks::unmount_below;
 use crate::history::{Kind, Leader, Outcome, Record, Recorder, Run, Workload};
 use crate::liveness;
+use crate::nemesis::FaultRunner;
 use crate::schedule::{Nemesis, schedule};
 use crate::workloads::Load;
 
@@ -81,14 +82,14 @@ pub async fn run(options: &ClusterOptions, plan: &Plan, directory: &Path) -> Res
 
     let mut load = Load::start(&clients, plan.seed, &plan.workloads).await?;
     let begun = Instant::now();
-    let nemesis = crate::nemesis::Nemesis {
+    let faults = FaultRunner {
         cluster: Arc::clone(&cluster),
         clients: Arc::clone(&clients),
         recorder: Arc::clone(&recorder),
         seed: plan.seed,
     };
     tokio::select! {
-        ended = Arc::new(nemesis).run(steps, begun) => ended?,
+        ended = Arc::new(faults).run(steps, begun) => ended?,
         failed = load.failed() => failed?,
         failed = beside.join_next() => failed.context("a task has ended")???,
     }
