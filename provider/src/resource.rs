@@ -221,8 +221,9 @@ pub fn plan(resource: &dyn Resource, prior: Option<&Object>, proposed: &Object, 
             |attribute: &&Attribute| planned.state.value(attribute.name) != prior.value(attribute.name);
         let changed: Vec<&Attribute> =
             attributes.iter().filter(|attribute| attribute.is_configurable()).filter(differs).collect();
-        let replacing = changed.iter().filter(|attribute| attribute.replaces);
-        planned.replaces = replacing.map(|attribute| attribute.name).collect();
+        let replacing = changed.iter().filter(|attribute| attribute.replaces).map(|attribute| attribute.name);
+        let is_other = |name: &&str| !planned.state.value(name).is_equivalent(prior.value(name));
+        planned.replaces = replacing.filter(is_other).collect();
         if !changed.is_empty() {
             let volatile = attributes.iter().filter(|attribute| attribute.is_volatile);
             for attribute in volatile.filter(|attribute| config.value(attribute.name).is_null()) {

@@ -5,6 +5,7 @@
 //! log may fail, which stops the node.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use tokio::sync::watch;
@@ -50,6 +51,16 @@ impl Space {
         let space = rustix::fs::statvfs(path).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         Some(Self { free: bytes(space.f_bavail), total: bytes(space.f_blocks) })
+    }
+
+    /// Error if the file system with `path` has less than `needed` bytes free.
+    pub(crate) fn require(path: &Path, needed: u64) -> io::Result<()> {
+        match Self::of(path).filter(|space| space.free < needed) {
+            Some(Self { free, .. }) => {
+                Err(io::Error::other(format!("it needs {needed} bytes, and the disk has {free} free")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Bytes that opening or copying a database in `directory`, or in a directory below it, may write: those of its write-ahead

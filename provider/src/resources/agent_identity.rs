@@ -182,7 +182,7 @@ impl Resource for AgentIdentity {
         Ok(Some(Found { observed, private, warnings, is_ended }))
     }
 
-    /// No request: only `rotate_before` and `timeouts` change without a replacement.
+    /// No request: without a replacement only `rotate_before`, `timeouts` and members without a value change.
     async fn update(
         &self,
         call: &Call<'_>,

@@ -405,13 +405,8 @@ impl Database {
     /// Without a flush, which would delay every later entry while the memory table is written.
     pub(crate) fn checkpoint(&self, directory: &Path) -> io::Result<()> {
         // It copies the write-ahead log. The rest is for the log, which can be purged up to a snapshot of it.
-        let needed = Space::unflushed(self.db.path(), limits::STATE_WRITE_BUFFERS_BYTES);
-        let needed = needed.saturating_add(limits::DISK_START_BYTES_MIN);
-        if let Some(Space { free, .. }) = Space::of(self.db.path()).filter(|space| space.free < needed) {
-            return Err(io::Error::other(format!(
-                "a checkpoint needs {needed} bytes, and the disk has {free} free"
-            )));
-        }
+        let log = Space::unflushed(self.db.path(), limits::STATE_WRITE_BUFFERS_BYTES);
+        Space::require(self.db.path(), log.saturating_add(limits::DISK_START_BYTES_MIN))?;
         Checkpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
             .map_err(io::Error::other)
