@@ -230,6 +230,7 @@ async fn assemble(
     replica: &mut Replica,
     (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<App, Error> {
+    let index_waits = KeyedLimiter::new(limits::MIN_INDEX_WAITS_PER_CALLER_MAX, limits::MIN_INDEX_WAITS_MAX);
     let (state, startup_timeout) = (replica.state.clone(), startup_timeout(&config));
     until_recovered(&state, startup_timeout).await?;
     // Before decisions by absence, such as which of this node's keys the log does not have.
@@ -322,10 +323,7 @@ async fn assemble(
         rate_limits,
         health_rate_limits,
         unread_body_permits: Semaphore::new(limits::UNREAD_BODIES_MAX),
-        min_index_permits: KeyedLimiter::new(
-            limits::MIN_INDEX_WAITS_PER_CALLER_MAX,
-            limits::MIN_INDEX_WAITS_MAX,
-        ),
+        min_index_permits: index_waits,
         backup_permits: Arc::new(Semaphore::new(limits::BACKUPS_MAX)),
         load_shedder: LoadShedder::new(tokio::runtime::Handle::current().metrics().num_workers()),
         stop_requested: stop.requested.clone(),

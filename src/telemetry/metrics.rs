@@ -350,12 +350,10 @@ mod tests {
         assert!(!page.contains(r#"svc_tls_ca_not_after_seconds{with="push"}"#));
     }
 
-    #[test]
-    fn every_metric_is_rendered_with_its_labels() {
-        let metrics = with_peer();
+    /// Samples of every metric but those of guards.
+    fn take_samples(metrics: &Metrics) {
         metrics.http_request("/livez", "GET", 200, Duration::from_millis(3));
         metrics.requests_refused.inc(["rate"]);
-        let connection = metrics.http_connection("plain");
         metrics.http_connections_refused.inc(["address"]);
         metrics.http_connections_closed.inc(["idle"]);
         metrics.exchanges.inc(["jwt", "ok"]);
@@ -363,7 +361,6 @@ mod tests {
         metrics.verify_checks.inc(["token", "pass"]);
         metrics.signals.inc(["accepted"]);
         metrics.polled_sets.add(["returned"], 3);
-        let waiting = metrics.poll_waits();
         metrics.revocations.set([], 4);
         metrics.blocks.set([], 1);
         metrics.streams.set(["paused"], 2);
@@ -393,9 +390,17 @@ mod tests {
         metrics.audit_blocks.inc(["shipped"]);
         metrics.set_audit_blocks_dropped(5, 0);
         metrics.set_audit_blocks_dropped(6, 1);
-        let reader = metrics.event_reader();
         metrics.event_readers_dropped.inc(["slow"]);
         metrics.event_activities_dropped.inc([]);
+    }
+
+    #[test]
+    fn every_metric_is_rendered_with_its_labels() {
+        let metrics = with_peer();
+        take_samples(&metrics);
+        let connection = metrics.http_connection("plain");
+        let waiting = metrics.poll_waits();
+        let reader = metrics.event_reader();
         let page = metrics.render().expect("page");
         for line in [
             r#"svc_http_requests_total{method="GET",route="/livez",status="200"} 1"#,

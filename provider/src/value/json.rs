@@ -41,8 +41,7 @@ pub fn encode(value: &Value) -> Option<Json> {
         Value::Bool(is_true) => Json::from(*is_true),
         Value::Number(number) => Json::from(*number),
         Value::Text(text) => Json::from(text.as_str()),
-        Value::List(members) => members.iter().filter_map(encode).collect(),
-        Value::Set(members) => members.iter().filter_map(encode).collect(),
+        Value::List(members) | Value::Set(members) => members.iter().filter_map(encode).collect(),
         Value::Map(members) => {
             members.iter().filter_map(|(name, member)| Some((name.clone(), encode(member)?))).collect()
         }

@@ -88,8 +88,7 @@ impl Value {
     pub fn all_texts(&self) -> Vec<&str> {
         match self {
             Self::Text(text) => vec![text],
-            Self::List(members) => members.iter().filter_map(Self::as_text).collect(),
-            Self::Set(members) => members.iter().filter_map(Self::as_text).collect(),
+            Self::List(members) | Self::Set(members) => members.iter().filter_map(Self::as_text).collect(),
             Self::Map(members) => members.values().filter_map(Self::as_text).collect(),
             _ => Vec::new(),
         }
@@ -119,8 +118,7 @@ impl Value {
     fn is_nothing(&self) -> bool {
         match self {
             Self::Null => true,
-            Self::List(members) => members.is_empty(),
-            Self::Set(members) => members.is_empty(),
+            Self::List(members) | Self::Set(members) => members.is_empty(),
             Self::Map(members) => members.is_empty(),
             _ => false,
         }
