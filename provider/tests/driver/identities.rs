@@ -106,7 +106,7 @@ async fn unusable_configuration_is_refused_with_its_reason() {
     let good = fabric.provider("terraform");
     let other = fabric.provider("other");
     for (changes, attribute, said) in [
-        (json!({ "endpoint": "https://h/path" }), Some("endpoint"), "a server is http"),
+        (json!({ "endpoint": "https://h/path" }), Some("endpoint"), "must be http"),
         (json!({ "endpoints": ["https://h"] }), Some("endpoints"), "endpoint and endpoints are stated"),
         (json!({ "ca_cert": "x" }), Some("ca_cert_file"), "ca_cert and ca_cert_file are stated"),
         (json!({ "client_key_file": null }), None, "client_cert is stated without client_key"),
