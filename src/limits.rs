@@ -1,8 +1,8 @@
 //! Every limit of the product, in one table: name, value, unit and reason.
 //!
-//! A queue, body, list, cache or wait that grows without a line here is a bug, but for constants of a file or text format. `make fix` writes
-//! `docs/reference/limits.md` from this file; a house rule compares the two. A doc may end with the metric
-//! that shows how often the limit was exceeded; the house rule checks that the metric exists.
+//! A queue, body, list, cache or wait that grows without a line here is a bug; constants of a file or text format are
+//! exempt. `make fix` writes `docs/reference/limits.md` from this file; a house rule compares the two. A doc may end with
+//! the metric that shows how often the limit was exceeded; the house rule checks that the metric exists.
 
 use std::time::Duration;
 
@@ -743,8 +743,8 @@ pub const DISK_LOW_BYTES_MIN: u64 = 64 * 1024 * 1024;
 /// Minimum free space of the data directory on a large file system; below it: writes that add data are refused.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_LOW_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// Divisor of that space; the quotient is the reserve: with less free, the node gives up leadership and is not ready while another
-/// voter has space.
+/// Divisor of that space; the quotient is the reserve: with less free, the node gives up leadership and is not ready
+/// while another voter has space.
 /// Metric: `svc_disk_space_state`.
 pub const DISK_RESERVE_DIVISOR: u64 = 4;
 /// Divisor of a limit of free space: so much more must be free until the limit counts as kept again.
@@ -820,8 +820,8 @@ pub const READ_INDEX_WAITS_MAX: usize = 512;
 /// Maximum wait for the barrier of a revocation; beyond it: 503, although the revocation is applied.
 /// Metric: `svc_acknowledgements_total{result="unconfirmed"}`.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum wait of a revocation for an outside reader, until it acknowledges or its short lease ([`PEER_FABRIC_LEASE`] and a margin)
-/// ends; beyond it: 503, although the revocation is applied.
+/// Maximum wait of a revocation for an outside reader, until it acknowledges or its short lease
+/// ([`PEER_FABRIC_LEASE`] and a margin) ends; beyond it: 503, although the revocation is applied.
 /// Metric: `svc_federation_await_seconds`.
 pub const READER_WAIT: Duration = Duration::from_secs(6);
 /// Maximum outside readers whose calls a leader records; beyond it: the call is answered 503.
@@ -845,7 +845,7 @@ pub const STATE_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// Size of the write buffers of the state database, shared by all tables, without those that are being
 /// flushed.
 pub const STATE_WRITE_BUFFERS_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum jobs queued for the thread that writes the log; beyond it: the proposer waits.
+/// Maximum jobs queued for the thread that writes the log; beyond it: openraft waits.
 pub const LOG_JOBS_QUEUED_MAX: usize = 4096;
 /// Maximum jobs in one write batch of the log.
 pub const LOG_JOBS_PER_GROUP_MAX: usize = 1024;

@@ -131,9 +131,10 @@ impl Error {
     /// may have carried out the request, one that cannot be reached has not.
     pub(crate) fn or_of_another(self, earlier: Option<Self>) -> Self {
         let weight = |error: &Self| match error {
-            Self::Refused(_) => 2,
-            Self::Handshake { .. } | Self::Unreachable { .. } => 0,
-            _ => 1,
+            Self::Refused(_) => 3,
+            Self::Unreachable { .. } => 1,
+            Self::Handshake { .. } => 0,
+            _ => 2,
         };
         earlier.filter(|earlier| weight(earlier) > weight(&self)).unwrap_or(self)
     }

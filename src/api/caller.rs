@@ -312,8 +312,8 @@ impl PresentedCredentials {
     }
 }
 
-/// A client certificate in force, by its SPIFFE ID.
-enum Presented<'c> {
+/// The client certificate of a connection, if one is in force.
+enum PresentedCertificate<'c> {
     Nothing,
     Workload(&'c WorkloadId),
     /// Of the trust domain of a peer fabric.
@@ -376,21 +376,21 @@ async fn decide(
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
     let peers = app.federation.peers();
     let presented = match certificate.map(|certificate| &certificate.spiffe_id) {
-        None => Presented::Nothing,
-        Some(id) if peers.have(id.trust_domain()) => Presented::OfPeer(id),
-        Some(id) => Presented::Workload(id),
+        None => PresentedCertificate::Nothing,
+        Some(id) if peers.have(id.trust_domain()) => PresentedCertificate::OfPeer(id),
+        Some(id) => PresentedCertificate::Workload(id),
     };
     if is_open {
         let principal = match presented {
-            Presented::Nothing | Presented::OfPeer(_) => Principal::Anonymous,
-            Presented::Workload(id) => Principal::Workload(id.clone()),
+            PresentedCertificate::Nothing | PresentedCertificate::OfPeer(_) => Principal::Anonymous,
+            PresentedCertificate::Workload(id) => Principal::Workload(id.clone()),
         };
         return Ok(Authorized { principal, certificate: digest, facts: CallerFacts::default() });
     }
     let by_certificate = match presented {
-        Presented::Nothing => Principal::Anonymous,
-        Presented::Workload(id) => Principal::Workload(id.clone()),
-        Presented::OfPeer(id) => of_peer_fabric(peers, id, access)?,
+        PresentedCertificate::Nothing => Principal::Anonymous,
+        PresentedCertificate::Workload(id) => Principal::Workload(id.clone()),
+        PresentedCertificate::OfPeer(id) => of_peer_fabric(peers, id, access)?,
     };
     if access == Access::Certificate(Capability::Exchange) && is_basic(headers) {
         return Err(Error::basic_authentication());

@@ -140,7 +140,7 @@ fn line(data: &Value) -> String {
     format!("{timestamp} {kind:<10} {result:<6} {subject} {target} {detail}")
 }
 
-/// Whether a retry may succeed. The error is that of the last node that was tried.
+/// Whether a retry may succeed. The error is that of the nodes tried which says most about the outcome.
 fn is_retryable(error: &client::Error) -> bool {
     match error {
         client::Error::Unreachable { .. }

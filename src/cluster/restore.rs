@@ -202,8 +202,8 @@ impl StoppedNode {
         let DiskIdentity { node_id, disk_id } = self.identity;
         let leader = LeaderId::new(last.leader_id.term().saturating_add(1), node_id).to_committed();
         let after = |entries: u64| LogId::new(leader, last.index.saturating_add(entries));
-        let founder = BTreeMap::from([(node_id, MemberRecord { address, disk_id })]);
-        let membership = Membership::new(vec![BTreeSet::from([node_id])], founder);
+        let member = BTreeMap::from([(node_id, MemberRecord { address, disk_id })]);
+        let membership = Membership::new(vec![BTreeSet::from([node_id])], member);
         let membership = membership.map_err(|error| io::Error::other(error.to_string()))?;
         state.apply_entry(&Entry { log_id: after(1), payload: EntryPayload::Membership(membership) })?;
         let (times, now) = (machine.times(), clock.now());

@@ -230,7 +230,6 @@ async fn assemble(
     replica: &mut Replica,
     (tls, fabrics): (Option<tls::Tls>, Option<Fabrics>),
 ) -> Result<App, Error> {
-    let index_waits = KeyedLimiter::new(limits::MIN_INDEX_WAITS_PER_CALLER_MAX, limits::MIN_INDEX_WAITS_MAX);
     let (state, startup_timeout) = (replica.state.clone(), startup_timeout(&config));
     until_recovered(&state, startup_timeout).await?;
     // Before decisions by absence, such as which of this node's keys the log does not have.
@@ -297,6 +296,8 @@ async fn assemble(
     let poller = poller(&config, sets, &state, &clock, metrics, &stop.drain);
     let health_rate_limits = RateLimits::new(limits::HEALTH_REQUESTS_PER_SECOND, clock.clone());
     let rate_limits = RateLimits::new(config.limits.requests_per_second_per_caller, clock.clone());
+    let (of_caller, total) = (limits::MIN_INDEX_WAITS_PER_CALLER_MAX, limits::MIN_INDEX_WAITS_MAX);
+    let min_index_permits = KeyedLimiter::new(of_caller, total);
     Ok(App::new(api::Parts {
         exchange,
         audit,
@@ -323,7 +324,7 @@ async fn assemble(
         rate_limits,
         health_rate_limits,
         unread_body_permits: Semaphore::new(limits::UNREAD_BODIES_MAX),
-        min_index_permits: index_waits,
+        min_index_permits,
         backup_permits: Arc::new(Semaphore::new(limits::BACKUPS_MAX)),
         load_shedder: LoadShedder::new(tokio::runtime::Handle::current().metrics().num_workers()),
         stop_requested: stop.requested.clone(),

@@ -394,6 +394,12 @@ impl Database {
         Ok(hash)
     }
 
+    /// Error without space for a checkpoint, which copies the write-ahead log, and for some writes of the Raft log after it.
+    pub(crate) fn require_space_of_checkpoint(&self) -> io::Result<()> {
+        let log = Space::unflushed(self.db.path(), limits::STATE_WRITE_BUFFERS_BYTES);
+        Space::require(self.db.path(), log.saturating_add(limits::DISK_START_BYTES_MIN))
+    }
+
     /// Makes everything written durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.db.flush_wal(true).map_err(io::Error::other)?;
@@ -404,9 +410,6 @@ impl Database {
     ///
     /// Without a flush, which would delay every later entry while the memory table is written.
     pub(crate) fn checkpoint(&self, directory: &Path) -> io::Result<()> {
-        // It copies the write-ahead log. The rest is for the log, which can be purged up to a snapshot of it.
-        let log = Space::unflushed(self.db.path(), limits::STATE_WRITE_BUFFERS_BYTES);
-        Space::require(self.db.path(), log.saturating_add(limits::DISK_START_BYTES_MIN))?;
         Checkpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(directory, u64::MAX))
             .map_err(io::Error::other)

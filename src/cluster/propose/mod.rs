@@ -214,6 +214,7 @@ mod tests {
         drop(open.pop());
         assert!(sequences.take().is_some());
     }
+
     #[test]
     fn unknown_outcome_stays_unknown() {
         let shortage = DiskShortage { node_id: 2, free: 1, needed: 3 };

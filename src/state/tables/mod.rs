@@ -169,8 +169,8 @@ pub struct EntryTime {
     /// issuers issued before. Not used for anything else, because one wrong clock moves it.
     pub latest: Timestamp,
     /// Elapsed time: log time of the first entry plus boot time counted since. Waits and retention, except that of used
-    /// tokens, are measured by it, that of revocations in log time too, because no wall clock changes it. Time during which no node ran does not count, so it is
-    /// late, never early.
+    /// tokens, are measured by it, because no wall clock changes it; the retention of revocations lasts in log time too. Time
+    /// during which no node ran does not count, so it is late, never early.
     pub elapsed: Timestamp,
 }
 

@@ -20,7 +20,7 @@ use crate::private::Private;
 use crate::resource::{Found, Operation, Planned, Resource, Route, Unfinished, invalid};
 use crate::schema::{Attribute, TIMEOUTS, Table, Type};
 use crate::value::{Object, Value};
-use crate::{limits, rules};
+use crate::{failure, limits, rules};
 
 /// The name under which this provider applies.
 pub const MANAGER: &str = "terraform-provider-svc";
@@ -58,7 +58,8 @@ static TABLE: Table = Table {
             "wait_for_phase",
             Type::Text,
             "`Pending` or `Converged`: create and update wait until `status` has this phase, or a later one, for the applied \
-             object. It takes a controller that writes the status. By default nothing is waited for.",
+             object. It takes a controller that writes the status. If the phase is not reached in time, an update fails, and a \
+             create ends with a warning, because Terraform replaces what it failed to create. By default nothing is waited for.",
         )
         .rule(rules::waited_phase),
         Attribute::computed("id", Type::Text, "`<namespace>/<name>`.").rule(rules::object_path),
@@ -152,7 +153,14 @@ impl Resource for Fabric {
             );
             return Err(Failure::Invalid { attribute: "name", rule }.into());
         }
-        written(call, server, &namespace, planned, None).await
+        let written = written(call, server, &namespace, planned, None).await;
+        // An error would taint an object that exists, and the next apply would delete the fabric.
+        written.or_else(|Unfinished { failure, found }| {
+            let Some(mut found) = found else { return Err(failure.into()) };
+            let Diagnostic { summary, detail, .. } = failure::diagnostic(self, Operation::Create, &failure);
+            found.warnings.push(Diagnostic::warning(summary, detail));
+            Ok(*found)
+        })
     }
 
     async fn read(&self, call: &Call<'_>, state: &Object) -> Result<Option<Found>, Failure> {

@@ -126,7 +126,7 @@ fn earlier_keys_are_gone_and_first_keys_sign_at_once() {
     }
     assert!(!harness.rows.0.keys().any(|(table, key)| table == OWNED && key.starts_with(b"key_subjects")));
     assert!(harness.machine.index().signing_keys.is_empty());
-    // That of the founder and that of a node that joins at once; a second key of a node is pending.
+    // That of the node that bootstraps and that of a node that joins at once; a second key of a node is pending.
     harness.apply(START, vec![publish("a", 2), publish("b", 3), publish("c", 3)]);
     let known = harness.machine.index().signing_keys.clone();
     let waits = ["a", "b", "c"].map(|kid| known[kid].usable_from.since(known[kid].published_at));
