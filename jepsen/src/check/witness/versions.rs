@@ -23,10 +23,12 @@ enum Step {
     Absent,
 }
 
-/// `registration.revision` as in an entity tag, with or without its quotes.
+/// `registration.revision` as at the end of an entity tag, with or without its quotes. Before it may be the incarnation, which
+/// is the same during a run.
 fn version(value: &Value) -> Option<Version> {
     let value = text(value)?;
-    let (registration, revision) = value.trim_matches('"').split_once('.')?;
+    let mut parts = value.trim_matches('"').rsplit('.');
+    let (revision, registration) = (parts.next()?, parts.next()?);
     Some((registration.parse().ok()?, revision.parse().ok()?))
 }
 
@@ -348,5 +350,22 @@ impl Member {
         let is_named = operation.kind == Kind::Read && !operation.input["min_index"].is_null();
         let begun = if is_named { 0 } else { operation.invoke };
         Self { number, begun, ended: end(operation) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn version_is_the_end_of_an_entity_tag() {
+        for tag in ["7.2", "\"7.2\"", "80d8ade3.7.2", "\"80d8ade3.7.2\""] {
+            assert_eq!(version(&json!(tag)), Some((7, 2)), "{tag}");
+        }
+        for other in [json!("7"), json!("x.2"), json!(null)] {
+            assert_eq!(version(&other), None, "{other}");
+        }
     }
 }
