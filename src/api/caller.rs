@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -173,8 +172,9 @@ needs! {
 }
 
 /// An authorized caller for need `N`. Only this module constructs it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::Deref)]
 pub struct Caller<N> {
+    #[deref]
     context: CallContext,
     credential: Option<Arc<Credential>>,
     peer: Option<Arc<Peer>>,
@@ -227,14 +227,6 @@ impl<N> Caller<N> {
         let target = (&parts.method, &parts.uri);
         self.context.idempotency = idempotency::idempotency(&parts.headers, self.id(), target, body)?;
         Ok(self)
-    }
-}
-
-impl<N> Deref for Caller<N> {
-    type Target = CallContext;
-
-    fn deref(&self) -> &CallContext {
-        &self.context
     }
 }
 
@@ -312,14 +304,6 @@ impl PresentedCredentials {
     }
 }
 
-/// The client certificate of a connection, if one is in force.
-enum PresentedCertificate<'c> {
-    Nothing,
-    Workload(&'c WorkloadId),
-    /// Of the trust domain of a peer fabric.
-    OfPeer(&'c WorkloadId),
-}
-
 struct Authorized {
     principal: Principal,
     certificate: Option<CertificateDigest>,
@@ -375,23 +359,15 @@ async fn decide(
     };
     let digest = certificate.map(|certificate| CertificateDigest::from_bytes(certificate.thumbprint));
     let peers = app.federation.peers();
-    let presented = match certificate.map(|certificate| &certificate.spiffe_id) {
-        None => PresentedCertificate::Nothing,
-        Some(id) if peers.have(id.trust_domain()) => PresentedCertificate::OfPeer(id),
-        Some(id) => PresentedCertificate::Workload(id),
+    let by_certificate = match certificate.map(|certificate| &certificate.spiffe_id) {
+        Some(id) if !peers.have(id.trust_domain()) => Principal::Workload(id.clone()),
+        Some(id) if !is_open => of_peer_fabric(peers, id, access)?,
+        _ => Principal::Anonymous,
     };
     if is_open {
-        let principal = match presented {
-            PresentedCertificate::Nothing | PresentedCertificate::OfPeer(_) => Principal::Anonymous,
-            PresentedCertificate::Workload(id) => Principal::Workload(id.clone()),
-        };
-        return Ok(Authorized { principal, certificate: digest, facts: CallerFacts::default() });
+        let facts = CallerFacts::default();
+        return Ok(Authorized { principal: by_certificate, certificate: digest, facts });
     }
-    let by_certificate = match presented {
-        PresentedCertificate::Nothing => Principal::Anonymous,
-        PresentedCertificate::Workload(id) => Principal::Workload(id.clone()),
-        PresentedCertificate::OfPeer(id) => of_peer_fabric(peers, id, access)?,
-    };
     if access == Access::Certificate(Capability::Exchange) && is_basic(headers) {
         return Err(Error::basic_authentication());
     }

@@ -62,7 +62,6 @@ mod tools;
 mod unread_body;
 mod verify;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 pub use axum::Router;
@@ -101,8 +100,9 @@ use crate::transmitter::poll::Poller;
 use crate::transmitter::streams::Streams;
 
 /// The state of every handler. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Deref)]
 pub struct App {
+    #[deref(forward)]
     parts: Arc<Parts>,
     health_routes: Arc<[&'static str]>,
     /// `/openapi.json`, generated once.
@@ -197,14 +197,6 @@ impl App {
     /// The time at which the states of signing keys are evaluated.
     fn key_time(&self) -> Timestamp {
         self.state.elapsed_time()
-    }
-}
-
-impl Deref for App {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        &self.parts
     }
 }
 

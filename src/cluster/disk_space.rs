@@ -56,9 +56,9 @@ impl Space {
     /// Error if the file system with `path` has less than `needed` bytes free.
     pub(crate) fn require(path: &Path, needed: u64) -> io::Result<()> {
         match Self::of(path).filter(|space| space.free < needed) {
-            Some(Self { free, .. }) => Err(io::Error::other(format!(
-                "a checkpoint needs {needed} bytes, and the disk has {free} free"
-            ))),
+            Some(Self { free, .. }) => {
+                Err(io::Error::other(format!("{needed} bytes are needed, and the disk has {free} free")))
+            }
             None => Ok(()),
         }
     }

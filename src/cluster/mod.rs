@@ -46,7 +46,6 @@ mod tests;
 mod torn_tail;
 mod type_config;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -327,7 +326,8 @@ pub trait Machine: Send + Sync + 'static {
 type Raft<M> = openraft::Raft<TypeConfig, StateMachine<M>>;
 
 /// Access of the other modules to the Raft group and the state. Cheap to clone.
-pub struct Handle<M: Machine>(Arc<Parts<M>>);
+#[derive(derive_more::Deref)]
+pub struct Handle<M: Machine>(#[deref(forward)] Arc<Parts<M>>);
 
 /// The parts behind a [`Handle`].
 pub struct Parts<M: Machine> {
@@ -357,14 +357,6 @@ pub struct Parts<M: Machine> {
 impl<M: Machine> Clone for Handle<M> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
-    }
-}
-
-impl<M: Machine> Deref for Handle<M> {
-    type Target = Parts<M>;
-
-    fn deref(&self) -> &Parts<M> {
-        &self.0
     }
 }
 

@@ -1,8 +1,6 @@
 //! Delegation: whether this actor may act for this subject, and the resulting actor chain
 //! (contract §3, Delegation; RFC 8693 §4.1, §4.4).
 
-use std::ops::Deref;
-
 use super::Error;
 use crate::clock::Timestamp;
 use crate::id::Digest128;
@@ -29,16 +27,8 @@ pub struct Pair {
 }
 
 /// A subject and its actor that passed every delegation rule. Only [`pair`] creates one.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct DelegationPair(Pair);
-
-impl Deref for DelegationPair {
-    type Target = Pair;
-
-    fn deref(&self) -> &Pair {
-        &self.0
-    }
-}
 
 impl DelegationPair {
     /// Time of issue of the oldest credential of the chain: the earlier of both `root_iat`.

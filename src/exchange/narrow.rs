@@ -3,7 +3,6 @@
 //! A party that does not state a claim does not restrict it. Nothing here widens.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 
 use super::Error;
 use super::delegation::DelegationPair;
@@ -27,16 +26,8 @@ pub struct GrantContent {
 }
 
 /// Content of the new token. Only [`narrow`] creates one, from an [`Allow`] and a [`DelegationPair`].
-#[derive(Debug)]
+#[derive(Debug, derive_more::Deref)]
 pub struct Grant(GrantContent);
-
-impl Deref for Grant {
-    type Target = GrantContent;
-
-    fn deref(&self) -> &GrantContent {
-        &self.0
-    }
-}
 
 /// Intersects the decision of the policy with the requested scope and the claims of subject and actor.
 ///

@@ -1,7 +1,6 @@
 //! Narrowing: the requested agent ∩ policy. Nothing here widens.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 
 use super::{AgentRequest, Error};
 use crate::policy::blast_radius::{BlastRadius, Containment};
@@ -36,16 +35,8 @@ impl RequestedRights {
 }
 
 /// Rights of an agent's record or token, with at least one capability. Only [`narrow`] creates one, from an [`Allow`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Deref)]
 pub struct Grant(Rights);
-
-impl Deref for Grant {
-    type Target = Rights;
-
-    fn deref(&self) -> &Rights {
-        &self.0
-    }
-}
 
 /// Intersects the requested rights with the decision of the policy.
 ///

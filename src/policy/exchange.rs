@@ -5,7 +5,6 @@
 //! grants are narrowed to subject, actor and request by the use-case.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -119,16 +118,8 @@ pub struct MaximumGrant {
 
 /// Proof that the policy allows an exchange, with the maximum grant. Only
 /// [`Bundle::decide_exchange`](super::Bundle::decide_exchange) creates one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Deref)]
 pub struct Allow(MaximumGrant);
-
-impl Deref for Allow {
-    type Target = MaximumGrant;
-
-    fn deref(&self) -> &MaximumGrant {
-        &self.0
-    }
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

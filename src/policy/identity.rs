@@ -5,7 +5,6 @@
 //! agent gets an identity. The grants are narrowed to request and parent by the use-case.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -86,16 +85,8 @@ pub struct Rights {
 
 /// Proof that the policy allows an identity, with the maximum rights. Only
 /// [`Bundle::decide_identity`](super::Bundle::decide_identity) creates one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Deref)]
 pub struct Allow(Rights);
-
-impl Deref for Allow {
-    type Target = Rights;
-
-    fn deref(&self) -> &Rights {
-        &self.0
-    }
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

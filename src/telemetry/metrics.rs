@@ -4,7 +4,6 @@
 mod kinds;
 mod table;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,9 +46,10 @@ pub struct TlsValidity {
 }
 
 /// All metrics of a node. Clones share their values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::Deref)]
 pub struct Metrics {
     registry: Registry,
+    #[deref]
     families: Families,
     /// Held while a counter is raised to a total.
     raising: Arc<Mutex<()>>,
@@ -241,14 +241,6 @@ impl Metrics {
     fn raise(&self, counter: &IntCounter, total: u64) {
         let _one_at_a_time = self.raising.lock();
         counter.inc_by(total.saturating_sub(counter.get()));
-    }
-}
-
-impl Deref for Metrics {
-    type Target = Families;
-
-    fn deref(&self) -> &Families {
-        &self.families
     }
 }
 

@@ -1,7 +1,6 @@
 //! A verified credential. Only [`super::foreign`] (foreign issuers), [`super::issued`] (this fabric) and
 //! [`super::federated`] (peer fabrics) create one.
 
-use std::ops::Deref;
 use std::str::FromStr;
 
 use super::Error;
@@ -93,16 +92,8 @@ pub struct CredentialClaims {
 }
 
 /// A verified credential. Its claims can be read, but not changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::Deref)]
 pub struct Credential(pub(super) CredentialClaims);
-
-impl Deref for Credential {
-    type Target = CredentialClaims;
-
-    fn deref(&self) -> &CredentialClaims {
-        &self.0
-    }
-}
 
 impl Credential {
     /// Whether the subject itself presents it: the subject obtained it, it has no actor, it came through no federation

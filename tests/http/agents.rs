@@ -389,6 +389,29 @@ async fn deleted_key_is_revoked_by_a_block() {
     issue(&node, &root()).await;
 }
 
+/// Each key that signed a predecessor stays in the lineage. Regression: the last renewals were answered with tokens that no
+/// exchange accepted.
+#[tokio::test]
+async fn every_renewed_token_can_be_exchanged() {
+    let node = Node::start().await;
+    node.advance_secs(600);
+    let mut token = issue(&node, &root()).await.minted.token;
+    for renewals in 0..40 {
+        let exchanged = node.exchange(&credential(&token, OWN)).await;
+        assert_eq!(exchanged.status, 200, "after {renewals}: {}", exchanged.body);
+        assert_eq!(node.post("/v1/sys/keys/rotate", &json!({})).await.status, 200);
+        node.advance_secs(600);
+        let renewed = with_bearer(&node, "POST", RENEW, &token).await;
+        if renewed.status != 200 {
+            assert!(renewals > 20, "{renewals}");
+            renewed.is_refused(403, "access_denied", "too many signing keys");
+            return;
+        }
+        token = issued(&renewed).minted.token;
+    }
+    panic!("it was renewed across 40 keys");
+}
+
 /// A block of a key that still signs taints it too: it leaves the JWK Set, and the node signs with another one.
 #[tokio::test]
 async fn block_of_a_known_key_taints_it() {

@@ -149,15 +149,13 @@ Refuses a changed name, size or volume of a fabric that exists:
 {{- if ne $old.fabric.trust_domain $fabric.trustDomain }}
 {{- fail (printf "fabric.trustDomain is %s and the installed fabric has %s: it is part of every name and cannot change." $fabric.trustDomain $old.fabric.trust_domain) }}
 {{- end }}
-{{- $size := max 1 (len ($old.cluster.members | default list)) | int }}
+{{- $members := $old.cluster.members | default list }}
+{{- $size := max 1 (len $members) | int }}
 {{- $replicas := include "trust-fabric.replicas" $.root | int }}
 {{- if ne $size $replicas }}
 {{- fail (printf "fabric.replicas is %d and the installed fabric has %d: nodes join and leave by trust-fabric cluster, not by this number." $replicas $size) }}
 {{- end }}
-{{- end }}
-{{- with (.existing).data }}
-{{- $members := (fromToml (get . "trust-fabric.toml")).cluster.members | default list }}
-{{- $mode := $.root.Values.fabric.pki.mode }}
+{{- $mode := $fabric.pki.mode }}
 {{- if and $members (ne (hasKey (first $members) "identity") (eq $mode "certManagerCsi")) }}
 {{- fail (printf "fabric.pki.mode is %s: between certManagerCsi and another mode the names of the nodes in their certificates change, which the nodes of the installed fabric refuse. It takes a new release, restored from a backup." $mode) }}
 {{- end }}

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::history::{Recorder, Run};
 use crate::run::recorded;
 use load::Load;
-use nemesis::{Nemesis, schedule};
+use nemesis::{FaultRunner, schedule};
 use world::World;
 
 /// `stale_after` of the origin at the relying region: nearly the shortest that the configuration permits.
@@ -77,14 +77,14 @@ pub async fn run(options: &RegionOptions, plan: &Plan, directory: &Path) -> Resu
     let recorder = Arc::new(Recorder::create(&history, facts)?);
     let clients = world.clients(&recorder)?;
     let mut load = Load::start(&clients, &world, plan.seed);
-    let nemesis = Nemesis { link: &world.link, recorder: &recorder, seed: plan.seed };
+    let faults = FaultRunner { link: &world.link, recorder: &recorder, seed: plan.seed };
     let begun = Instant::now();
     tokio::select! {
-        ended = nemesis.run(&mut world.regions, steps, begun) => ended?,
+        ended = faults.run(&mut world.regions, steps, begun) => ended?,
         failed = load.failed() => failed?,
     }
     sleep_until(begun + Duration::from_secs(plan.seconds)).await;
-    nemesis.revive(&mut world.regions)?;
+    faults.revive(&mut world.regions)?;
     probes::look(&clients, &world.fabrics).await?;
     load.stop().await?;
     // Regions that are not well now have lost their liveness, which is recorded; the reads show other

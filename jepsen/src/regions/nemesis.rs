@@ -112,14 +112,14 @@ fn fault_of_link(draw: &mut Draw) -> Fault {
     }
 }
 
-pub struct Nemesis<'a> {
+pub struct FaultRunner<'a> {
     pub link: &'a Link,
     pub recorder: &'a Recorder,
     /// Seed of the numbers that a fault draws while it lasts.
     pub seed: u64,
 }
 
-impl Nemesis<'_> {
+impl FaultRunner<'_> {
     /// Runs the schedule: faults of processes one after the other, and beside them those of the link.
     pub async fn run(
         &self,

@@ -17,7 +17,6 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 pub use self::judge::{PeerVerdict, Unjudged};
@@ -87,8 +86,9 @@ impl PeerRow {
 }
 
 /// State of a peer and of the copy of its ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Deref)]
 pub struct PeerCopy {
+    #[deref]
     row: PeerRow,
     /// Reason for which the peer is held, on this node or on all.
     pub fault: Option<PeerFault>,
@@ -97,14 +97,6 @@ pub struct PeerCopy {
 impl PeerCopy {
     fn from_row(row: PeerRow) -> Self {
         Self { fault: PeerFault::from_row(row.fault()), row }
-    }
-}
-
-impl Deref for PeerCopy {
-    type Target = PeerRow;
-
-    fn deref(&self) -> &PeerRow {
-        &self.row
     }
 }
 
