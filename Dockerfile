@@ -3,10 +3,10 @@
 #   docker compose up                  builds it with the images below, from a registry
 #   make image                         takes the program of `make build` and its libraries instead: no registry
 #
-# Which of the two, three arguments say (scripts/image.sh):
+# Three arguments select one (scripts/image.sh):
 #   BINARY_FROM      build: compile it here; prebuilt: take image/ of the build context
-#   BUILDER_IMAGE    what it is compiled with
-#   RUNTIME_IMAGE    what it runs on: needs glibc, libstdc++ and CA certificates; scratch if image/ brings them
+#   BUILDER_IMAGE    image of the compiler
+#   RUNTIME_IMAGE    image at run time: needs glibc, libstdc++ and CA certificates; scratch if image/ brings them
 #
 # `--target bench` is the bench, for the link between the regions of docker-compose.regions.yml.
 #
@@ -19,7 +19,7 @@ FROM ${BUILDER_IMAGE} AS build
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends libclang-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY . .
-# What cargo fetched and compiled is kept between builds, outside the image.
+# Downloads and builds of cargo are kept between builds, outside the image.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/target \
     CARGO_TARGET_DIR=/target cargo build --profile shipped --locked --bin trust-fabric && \
     scripts/image-tree.sh /target/shipped/trust-fabric /build/image

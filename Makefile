@@ -38,7 +38,7 @@ run: build ## start a development broker and watch one token exchange
 build: checkout ## compile the product, and the bench beside it
 	@scripts/install.sh build
 	@test -x "$$CARGO_TARGET_DIR/release/trust-fabric" || \
-		echo "First build: RocksDB and some 300 crates are compiled, a quarter to half an hour on two cores."
+		echo "First build: RocksDB and some 300 crates are compiled, up to three quarters of an hour on two cores."
 	@cargo build --workspace $(PROFILE)
 
 .PHONY: cluster
