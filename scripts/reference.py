@@ -39,7 +39,8 @@ CLI = """\
 
 `scripts/reference.py` writes this page from the program's `--help`.
 
-Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 70 the replica of a serving node failed.
+Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 70 the replica of a serving node failed; 137 (SIGKILL by itself) a part
+of a node did not end in time, as when a disk hangs.
 """
 
 

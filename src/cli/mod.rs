@@ -1,6 +1,7 @@
 //! The command line: arguments, output and exit codes.
 //!
-//! Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 70 the replica of a serving node failed.
+//! Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 70 the replica of a serving node failed, 137 (SIGKILL by
+//! itself) a part of a node did not end in time.
 
 mod agent;
 mod audit;

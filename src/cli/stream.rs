@@ -35,10 +35,17 @@ pub(super) enum Command {
     /// Show one stream and its progress.
     Show(Show),
     /// Pause a stream: events are retained for it.
+    #[command(
+        after_help = "Example:\n  trust-fabric stream pause f67e39a0a4d34d56b3aa1bc4cff0069f --reason maintenance"
+    )]
     Pause(Change),
     /// Enable a paused or disabled stream.
+    #[command(after_help = "Example:\n  trust-fabric stream resume f67e39a0a4d34d56b3aa1bc4cff0069f")]
     Resume(Change),
     /// Disable a stream: events are not retained for it.
+    #[command(
+        after_help = "Example:\n  trust-fabric stream disable f67e39a0a4d34d56b3aa1bc4cff0069f --reason decommissioned"
+    )]
     Disable(Change),
     /// Send a verification event over a stream.
     Verify(Verify),
@@ -88,9 +95,6 @@ pub(super) struct Show {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  trust-fabric stream pause f67e39a0a4d34d56b3aa1bc4cff0069f --reason maintenance"
-)]
 pub(super) struct Change {
     /// The stream, by its ID in `stream list`.
     stream_id: String,

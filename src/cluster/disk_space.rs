@@ -130,7 +130,11 @@ impl DiskSpace {
                 }
                 SpaceState::Full => {
                     let limit = space.reserve();
-                    tracing::error!(free, limit, "disk space is almost gone: this node does not lead");
+                    tracing::error!(
+                        free,
+                        limit,
+                        "disk space is almost gone: this node gives up leadership if another voter can lead"
+                    );
                 }
             }
         });

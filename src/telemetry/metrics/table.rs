@@ -151,7 +151,7 @@ metrics! {
     disk_free_bytes: Gauge = "svc_disk_free_bytes" []
         "Free bytes of the file system with the data directory.";
     disk_space_state: Gauge = "svc_disk_space_state" []
-        "0 if that is enough; 1 if it is low, and writes that add data are refused; 2 if this node does not lead for lack of it.";
+        "State of the free disk space: 0 sufficient; 1 low, writes that add data are refused; 2 almost gone, the node gives up leadership if another voter has space.";
     "Audit, TLS, process";
     audit_entries: Counter = "svc_audit_entries_total" ["decision"]
         "Audit entries recorded by this node.";
