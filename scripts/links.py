@@ -3,7 +3,8 @@
 
 In Markdown: a relative link leads to a file, and its anchor to a heading. A page of docs/ links to pages of docs/ only,
 because the book contains nothing else. docs/SUMMARY.md names every page. `src/file.rs::name` leads to a function or type
-of that name. With --book, the same for the HTML of the book.
+of that name, and a test that a page of docs/proofs/ names is a function of the repository. With --book, the links of the
+HTML of the book are checked too.
 """
 
 import html
@@ -17,6 +18,8 @@ DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"`(src/[a-z_/]+\.rs)::(\w+)`")
+# Names of tests have three words or more; other names of so many words are metrics.
+TEST = re.compile(r"`((?!svc_)[a-z0-9]+(?:_[a-z0-9]+){2,})`")
 EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:")
 
 
@@ -58,6 +61,17 @@ def source_complaints(pages):
                 yield f"{page.relative_to(ROOT)}: {path}::{name}: no such item"
 
 
+def test_complaints(pages):
+    functions = set()
+    for file in listed("*.rs"):
+        functions.update(re.findall(r"\bfn (\w+)", file.read_text()))
+    for page in pages:
+        if DOCS / "proofs" in page.parents:
+            for name in TEST.findall(page.read_text()):
+                if name not in functions:
+                    yield f"{page.relative_to(ROOT)}: {name}: no such test"
+
+
 def summary_complaints(pages):
     summary = DOCS / "SUMMARY.md"
     named = [(DOCS / target).resolve() for target in LINK.findall(summary.read_text())]
@@ -83,13 +97,20 @@ def book_complaints(book):
                 yield f"{file.name}: {target}: no such anchor"
 
 
-def main():
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+def listed(pattern):
+    """Files of the checkout, new ones included, but not ignored ones."""
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )
-    pages = [ROOT / name for name in listed.stdout.split("\n") if name and (ROOT / name).exists()]
-    complaints = [*markdown_complaints(pages), *source_complaints(pages), *summary_complaints(pages)]
+    return [ROOT / name for name in names.stdout.split("\n") if name and (ROOT / name).exists()]
+
+
+def main():
+    pages = listed("*.md")
+    complaints = [
+        *markdown_complaints(pages), *source_complaints(pages), *test_complaints(pages), *summary_complaints(pages),
+    ]
     if len(sys.argv) == 3 and sys.argv[1] == "--book":
         complaints += book_complaints(pathlib.Path(sys.argv[2]))
     print(*complaints, sep="\n", end="\n" if complaints else "")

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "faults"))
 from cluster import die_with_parent, free_port  # noqa: E402
 from nodes import ROOT, Client, exchange_request, leader, run, say, tool, until  # noqa: E402
 
-FOUNDERS = [1, 2, 3]
+FIRST_MEMBERS = [1, 2, 3]
 # Pause of a client between two rounds.
 PAUSE_SECS = 0.05
 
@@ -44,13 +44,13 @@ class Node:
 
     def configure(self, nodes):
         """The configuration of cluster/, with these ports; a later node has that of node 1, and no initial members."""
-        founder = self.id if self.id in FOUNDERS else 1
-        text = (ROOT / f"cluster/node-{founder}.toml").read_text()
-        if founder != self.id:
+        template = self.id if self.id in FIRST_MEMBERS else 1
+        text = (ROOT / f"cluster/node-{template}.toml").read_text()
+        if template != self.id:
             text = re.sub(r"\[\[cluster\.members\]\]\nid = .*\naddress = .*\n", "", text)
             text = text.replace("id = 1\n", f"id = {self.id}\n").replace('"node-1"', f'"node-{self.id}"')
             text = text.replace("pki/peer-1", f"pki/peer-{self.id}")
-        for known, node in [(node.id, node) for node in nodes if node.id in FOUNDERS and node.id != founder] + [(founder, self)]:
+        for known, node in [(node.id, node) for node in nodes if node.id in FIRST_MEMBERS and node.id != template] + [(template, self)]:
             first = 8693 + 10 * (known - 1)
             for offset, port in enumerate([node.http, node.https, node.peer]):
                 text = text.replace(f'"127.0.0.1:{first + offset}"', f'"127.0.0.1:{port}"')
@@ -108,10 +108,10 @@ class Load:
 
     def run(self, at):
         client = Client(self.cluster.pki, "workload", self.cluster.ports)
-        client.nodes = FOUNDERS
+        client.nodes = FIRST_MEMBERS
         while not self.is_over.is_set():
             number = next(self.numbers)
-            nodes = [FOUNDERS[(number + more) % 3] for more in range(3)]
+            nodes = [FIRST_MEMBERS[(number + more) % 3] for more in range(3)]
             tool_id = f"tool-{number}"
             self.call(client, nodes[0], "POST", "/v1/tools", tool(tool_id), 201, key=f"key-{number}")
             token = self.call(client, nodes[1], "POST", "/v1/exchange/token", exchange_request(self.cluster.credential), 200)
@@ -135,18 +135,18 @@ class Cluster:
     def __init__(self, directory, old, new):
         self.directory, self.old, self.new = directory, old, new
         self.pki = directory / "pki"
-        peers = [word for node_id in [*FOUNDERS, 4] for word in ("--peer", node_id)]
+        peers = [word for node_id in [*FIRST_MEMBERS, 4] for word in ("--peer", node_id)]
         subprocess.run(
             [str(word) for word in (new, "pki", "--trust-domain", "dev.trust-fabric.local", "--days", 365, *peers, "--caller",
              "operator", "--caller", "workload", "--caller", "gateway", "--issuer")],
             cwd=directory, check=True, capture_output=True)
         (directory / "policies").symlink_to(ROOT / "policies")
-        self.nodes = {node_id: Node(directory, node_id) for node_id in [*FOUNDERS, 4]}
+        self.nodes = {node_id: Node(directory, node_id) for node_id in [*FIRST_MEMBERS, 4]}
         for node in self.nodes.values():
             node.configure(self.nodes.values())
         self.ports = {node_id: node.https for node_id, node in self.nodes.items()}
         self.operator = Client(self.pki, "operator", self.ports)
-        self.operator.nodes = FOUNDERS
+        self.operator.nodes = FIRST_MEMBERS
         self.credential = run(new, "credential", "--dir", self.pki, "--service-account", "demo/reporter")
 
     def start(self, node_id, program):
@@ -174,8 +174,8 @@ class Cluster:
 
     def restart_all(self, program, between=None):
         """Followers first, the leader last; `between` is called after the first."""
-        led = leader(self.operator, FOUNDERS)
-        order = [node_id for node_id in FOUNDERS if node_id != led] + [led]
+        led = leader(self.operator, FIRST_MEMBERS)
+        order = [node_id for node_id in FIRST_MEMBERS if node_id != led] + [led]
         for node_id in order:
             self.nodes[node_id].stop()
             self.start(node_id, program)
@@ -189,9 +189,9 @@ class Cluster:
 
 
 def upgrade(cluster):
-    for node in FOUNDERS:
+    for node in FIRST_MEMBERS:
         cluster.nodes[node].start(cluster.old)
-    for node in FOUNDERS:
+    for node in FIRST_MEMBERS:
         until(f"node {node}", cluster.nodes[node].is_ready)
     until("the reports", lambda: cluster.levels() == (0, {1: 0, 2: 0, 3: 0}))
     say("three nodes of the old program, feature level 0")
@@ -216,14 +216,14 @@ def upgrade(cluster):
     cluster.restart_all(cluster.new)
     load.check("upgraded again")
 
-    stopped = next(node for node in FOUNDERS if node != leader(cluster.operator, FOUNDERS) and node != 1)
+    stopped = next(node for node in FIRST_MEMBERS if node != leader(cluster.operator, FIRST_MEMBERS) and node != 1)
     cluster.nodes[stopped].stop()
     cluster.refused(f"node {stopped} does not answer", "cluster", "finalize", "--yes")
     cluster.start(stopped, cluster.new)
     code, printed = cluster.command("cluster", "finalize", "--yes")
     assert code == 0 and "the cluster has feature level 1" in printed, (code, printed)
     say(f"cluster finalize --yes: {printed.strip()}")
-    until("level 1 on every node", lambda: all(cluster.levels(node)[0] == 1 for node in FOUNDERS))
+    until("level 1 on every node", lambda: all(cluster.levels(node)[0] == 1 for node in FIRST_MEMBERS))
     until("recorded versions", lambda: all("recorded" in member for member in cluster.status()["members"]))
     time.sleep(3)
     load.check("finalized")

@@ -20,11 +20,11 @@ use crate::node::{self, CreatedCluster, NewClusterOptions};
 use crate::state::Replicated;
 
 const QUESTION: &str = "\
-found a new cluster of this node alone?
+create a new cluster of this node alone?
   acknowledged writes that only other nodes have are lost
   every token, and every credential issued until now, is refused
   the other nodes of the old cluster must never start again with their data
-cannot be undone; found it? [y/N] ";
+cannot be undone; create it? [y/N] ";
 
 const DISPUTE: &str = "\
 another member has another state, and no majority decided which of them is right: the new cluster has the state of this

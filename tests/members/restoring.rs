@@ -163,7 +163,7 @@ async fn forced_cluster_keeps_every_acknowledged_write() {
 /// The mark of an interrupted command keeps the node from starting, also on an intact log. Regression: the repeated
 /// command showed the last log id that the first attempt had invented.
 #[tokio::test]
-async fn interrupted_founding_is_refused_by_serve_and_repeated() {
+async fn interrupted_creation_is_refused_by_serve_and_repeated() {
     let site = Site::with_members(1);
     let operator = site.operator();
     let founder = site.start(1);
@@ -212,7 +212,7 @@ async fn running_node_and_directory_without_log_are_refused() {
 }
 
 #[tokio::test]
-async fn founding_is_confirmed_on_the_terminal() {
+async fn creation_is_confirmed_on_the_terminal() {
     let site = Site::with_members(1);
     let operator = site.operator();
     let founder = site.start(1);
@@ -225,7 +225,7 @@ async fn founding_is_confirmed_on_the_terminal() {
     assert!(text.contains("set --yes to confirm without a terminal"), "{text}");
     for typed in ["n\n", "\n", "yess\n", "node 1\n", terminal::END] {
         let (code, text) = terminal::run(site.program(1, &force), typed);
-        assert!(text.contains("found a new cluster of this node alone?"), "{typed:?}: {text}");
+        assert!(text.contains("create a new cluster of this node alone?"), "{typed:?}: {text}");
         assert!(code == Some(1) && text.contains("not confirmed; nothing was changed"), "{typed:?}: {text}");
     }
     let cluster = async |member: &Member| {
@@ -246,7 +246,7 @@ async fn founding_is_confirmed_on_the_terminal() {
 
 /// A follower whose disk was set back is the only survivor.
 #[tokio::test]
-async fn node_that_was_set_back_founds_only_with_accepted_loss() {
+async fn node_that_was_set_back_needs_accepted_loss_for_a_creation() {
     let site = Site::new();
     let operator = site.operator();
     let (mut members, leads) = ready(&site, &operator).await;

@@ -151,7 +151,7 @@ async fn creation_is_repeated_after_an_interruption() {
 
 /// One against one, and the third is lost: only an operator can tell which state is right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn state_in_dispute_founds_by_decision_only() {
+async fn state_in_dispute_creates_a_cluster_by_decision_only() {
     let data = tempfile::tempdir().expect("directory");
     let last = stopped_node(data.path()).await;
     in_the_log(data.path(), |log| {

@@ -125,7 +125,7 @@ async fn write_history(data: &Path) -> (u64, StateHash) {
 
 /// Regression: it created a second cluster with the id of the one that it had joined.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn joined_node_without_a_listener_founds_no_cluster() {
+async fn joined_node_without_a_listener_creates_no_cluster() {
     let directory = tempfile::tempdir().expect("directory");
     let database = log::open_database(&directory.path().join("raft")).expect("log");
     log::write_meta(&database, log::JOINED, b"1").expect("mark");

@@ -98,7 +98,7 @@ fn floor_is_the_latest_of_log_and_clocks_and_never_sinks() {
 }
 
 #[test]
-fn founder_is_the_only_node_and_ids_above_it_are_free() {
+fn creating_node_is_the_only_one_and_ids_above_it_are_free() {
     let harness = restored();
     let nodes = harness.machine.index().nodes.clone();
     assert_eq!(nodes.keys().copied().collect::<Vec<_>>(), [2]);
