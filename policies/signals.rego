@@ -68,7 +68,7 @@ problems contains sprintf("%s has a %s that means nothing here", [uri, row.membe
 	not row.values[claims[row.member]]
 }
 
-# Whatever its value, false and null too.
+# Also if its value is false or null.
 has(claims, member) if {
 	some name, _ in claims
 	name == member

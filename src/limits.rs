@@ -1,4 +1,4 @@
-//! Every limit of the product, in one table: name, value, unit and reason.
+//! Every limit of a node, in one table: name, value, unit and reason.
 //!
 //! A queue, body, list, cache or wait that grows without a line here is a bug; constants of a file or text format are
 //! exempt. `make fix` writes `docs/reference/limits.md` from this file; a house rule compares the two. A doc may end with
@@ -58,7 +58,8 @@ pub const EXECUTION_TOKEN_LIFETIME: Duration = Duration::from_secs(30);
 /// Leeway on the time claims of a credential (contract §3). The `exp` of an execution-scoped token has none.
 /// Metric: `svc_exchange_total{result="subject_token"}`.
 pub const LEEWAY: Duration = Duration::from_secs(5);
-/// Default maximum age of a credential. A chain of exchanges ends that long after its first credential.
+/// Default maximum age of a credential. A chain of exchanges ends at most that long after the
+/// issue of its first credential.
 /// Metric: `svc_exchange_total{result="subject_token"}`.
 pub const CREDENTIAL_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Maximum actors nested in `act` (contract §3).

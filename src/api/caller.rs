@@ -334,7 +334,7 @@ fn may(app: &App, principal: &Principal, capability: Capability) -> bool {
 ///    exchange, if it is listed for it
 /// 5. a bearer token must be ours, for our audience, valid, and bound to this connection if it has `cnf`
 /// 6. without a bearer token the client certificate identifies the caller
-/// 7. without either the caller is anonymous: 401, or in development mode every capability but no agent identity
+/// 7. otherwise the caller is anonymous: 401, or in development mode every capability, but no route of `Access::Bearer`
 /// 8. this node holds a freshness lease, and the caller, also an operator, is neither blocked nor revoked
 /// 9. the caller has the capability of the route
 ///

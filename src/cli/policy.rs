@@ -277,11 +277,11 @@ mod tests {
     #[test]
     fn policy_input_is_strict_json() {
         let directory = tempfile::tempdir().expect("directory");
-        let path = directory.path().join("question.json");
+        let path = directory.path().join("input.json");
         std::fs::write(&path, r#"{"a": 1, "a": 2}"#).expect("written");
         assert!(matches!(read_input(&path), Err(Error::Input { .. })));
         assert!(matches!(read_input(&directory.path().join("gone")), Err(Error::File { .. })));
         std::fs::write(&path, "{}").expect("written");
-        assert_eq!(read_input(&path).expect("question"), json!({}));
+        assert_eq!(read_input(&path).expect("input"), json!({}));
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn check(
     })
 }
 
-/// Contract §1: "TLS off (development): everything on 8693, loopback binds only".
+/// Without TLS (development mode) everything is served on 8693, bound to loopback addresses only (contract §1).
 fn address(text: &str, must_be_loopback: bool) -> Result<SocketAddr, String> {
     let address: SocketAddr =
         text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8693".to_owned())?;

@@ -147,8 +147,8 @@ pub async fn run(
 
     let issuer = issuer::issuer(ISSUER, &issuer_address, BROKER, key, clock.clone());
     let router = demo_issuer::router(issuer);
-    let room = ConnectionLimiter::new(Caps::default(), limits::CONNECTIONS_MAX);
-    let issuing = listener::serve(socket, Kind::Plain, router, room, Metrics::new()?, shutdown.clone());
+    let limiter = ConnectionLimiter::new(Caps::default(), limits::CONNECTIONS_MAX);
+    let issuing = listener::serve(socket, Kind::Plain, router, limiter, Metrics::new()?, shutdown.clone());
     // Issuer and broker stop together.
     let serving = async {
         let brokering = async {

@@ -253,7 +253,7 @@ pub(super) fn show_next_steps(page: &mut DemoOutput<'_>, endpoints: &DemoEndpoin
     page.command(&format!("{program} audit tail {TOOL_ID} --server {broker}"))?;
     page.command(&format!(
         "echo '{}' |\n  {program} policy explain --input - --server {broker}",
-        question()
+        policy_input()
     ))?;
     page.line("\nCtrl-C stops it and keeps its data.")?;
     Ok(())
@@ -314,7 +314,7 @@ fn request(credential: &str) -> Value {
 }
 
 /// Policy input of the first exchange.
-fn question() -> Value {
+fn policy_input() -> Value {
     json!({
         "subject": {
             "id": format!("wimse://{}/ns/demo/sa/reporter", super::TRUST_DOMAIN),

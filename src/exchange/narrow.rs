@@ -40,7 +40,7 @@ pub fn narrow(
     containment: &Containment,
 ) -> Result<Grant, Error> {
     let parties = || std::iter::once(&pair.subject).chain(&pair.actor);
-    // "No `scope` asks for all that is granted."
+    // A request without `scope` is one for everything that is granted.
     let is_requested = |word: &String| requested.is_empty() || requested.contains(word);
     let capabilities: BTreeSet<String> = allow
         .capabilities
@@ -57,7 +57,7 @@ pub fn narrow(
         .cloned()
         .collect();
     scope.extend(capabilities.iter().cloned());
-    // "Nothing left: 403."
+    // An empty result is refused with 403.
     if scope.is_empty() {
         let permitted: Vec<_> = allow.capabilities.union(&allow.scopes).map(String::as_str).collect();
         let words = |stated: Option<&[String]>| stated.map(|words| words.join(" "));
@@ -85,7 +85,7 @@ pub fn narrow(
     Ok(Grant(GrantContent { allow, pair, capabilities, scope, blast_radius, delegation_depth }))
 }
 
-/// "A scope word names a capability": each of both claims restricts, if present.
+/// A scope word names a capability (contract §3): each of both claims restricts, if present.
 fn has_capability(party: &Credential, capability: &String) -> bool {
     party.capabilities.as_ref().is_none_or(|stated| stated.contains(capability))
         && has_scope(party, capability)
@@ -104,7 +104,7 @@ fn compared<const PARTIES: usize>(stated: [(&str, Option<String>); PARTIES]) -> 
 /// Blast radii that cannot be compared.
 struct Incomparable;
 
-/// "Blast radius = the smaller; not comparable: 403."
+/// The smaller blast radius; 403 if they are not comparable.
 fn smallest<'p>(
     allow: &Allow,
     parties: impl Iterator<Item = &'p Credential>,

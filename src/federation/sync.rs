@@ -27,7 +27,7 @@ use crate::state::{
 use crate::token::signing_key::SigningAlgorithm;
 use crate::{json, limits};
 
-/// Room for everything in a response but entries and keys.
+/// Capacity of a response for everything but entries and keys.
 const HEAD_BYTES: usize = 2048;
 /// Maximum length of an entry in a response, with its comma and without the texts of its fact.
 const ENTRY_BYTES: usize = 176;
@@ -320,10 +320,10 @@ impl Federation {
     ) -> Result<(LedgerPage, LedgerSums), Error> {
         let mut page = LedgerPage { entries: Vec::new(), next: after };
         loop {
-            let room = limit.saturating_sub(page.entries.len());
+            let capacity = limit.saturating_sub(page.entries.len());
             let query = LedgerQuery {
                 after: page.next.take(),
-                limit: room.min(limits::LEDGER_ROWS_PER_STEP),
+                limit: capacity.min(limits::LEDGER_ROWS_PER_STEP),
                 ..LedgerQuery::default()
             };
             let step = self.parts.state.ledger_page(current, &query)?;
@@ -341,18 +341,18 @@ impl Federation {
     /// next page.
     fn cut(&self, peer: &Peer, page: LedgerPage, keys: &SyncKeys) -> (Vec<SyncEntry>, Option<LedgerCursor>) {
         let bytes_of_keys = serde_json::to_string(keys).map_or(usize::MAX, |text| text.len());
-        let room = limits::SYNC_RESPONSE_BYTES_MAX - HEAD_BYTES;
-        let mut room = room.saturating_sub(bytes_of_keys);
+        let capacity = limits::SYNC_RESPONSE_BYTES_MAX - HEAD_BYTES;
+        let mut capacity = capacity.saturating_sub(bytes_of_keys);
         let (mut entries, mut last) = (Vec::with_capacity(page.entries.len()), None);
         for mut entry in latest(page.entries) {
             let cursor = cursor_of(&entry);
             self.conceal(&peer.disclose, &mut entry);
             let entry = entry_of(entry);
             let bytes = bytes_max(&entry);
-            if bytes > room && last.is_some() {
+            if bytes > capacity && last.is_some() {
                 return (entries, last);
             }
-            room = room.saturating_sub(bytes);
+            capacity = capacity.saturating_sub(bytes);
             entries.push(entry);
             last = cursor;
         }

@@ -202,7 +202,7 @@ fn write_position(text: &mut String, at: Option<FeedId>) {
     text.push('\n');
 }
 
-/// Contract §7: "Too old: a `reset` event".
+/// A subscriber whose last event is too old receives a `reset` event (contract §7).
 pub(super) fn reset(first_available: Option<FeedId>) -> String {
     let data = serde_json::json!({"first_available": first_available.map(|id| id.to_string())});
     format!("event: reset\ndata: {data}\n\n")

@@ -150,8 +150,8 @@ impl Receiver {
             return Ok(without_effect(Status::Ignored, iss, jti, Awaited::default()));
         }
         self.signal_policy()?;
-        // Contract §6: "An issuer may revoke only subjects it has authority over." Checked also without effects:
-        // the event must not be relayed in that issuer's name either.
+        // An issuer revokes only subjects over which it has authority (contract §6). Checked also without effects: the
+        // event must not be relayed in that issuer's name either.
         let own_issuer = self.own_issuer.as_str();
         let parties = Parties { iss: &issuer.iss, own_issuer, credential_issuers: &self.credential_issuers };
         let facts = issuer.authority.facts(&set.subject, parties)?;

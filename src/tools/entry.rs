@@ -195,8 +195,8 @@ fn broken(field: &'static str, rule: impl Into<String>) -> Error {
     Error { field, rule: rule.into() }
 }
 
-/// Contract §5: "1–256 printable ASCII without `/?#%` or space". Not a dot segment: URLs drop them (RFC 3986 §5.2.4), so
-/// the tool could be neither read nor deregistered.
+/// 1 to 256 printable ASCII characters without `/?#%` and space (contract §5). Not a dot segment: URLs drop them
+/// (RFC 3986 §5.2.4), so the tool could be neither read nor deregistered.
 fn tool_id(value: Option<String>) -> Result<String, Error> {
     let tool_id = value.ok_or_else(|| broken("tool_id", "is required"))?;
     let well_formed = text::is_printable(&tool_id, limits::TOOL_ID_BYTES_MAX)

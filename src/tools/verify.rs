@@ -257,7 +257,7 @@ impl ToolCallVerifier {
             ToolCall { protocol: request.protocol, request_body_hash: request.body.as_ref(), is_for_peer };
         let verified =
             checks::verify(authentic, status, call, tool, &self.containment).map_err(Error::Failed)?;
-        // "An execution-scoped token is spent by its first passing verification, cluster-wide, by a log entry": of
+        // The first passing verification spends an execution-scoped token in the whole cluster, by a log entry: of
         // concurrent verifications, `apply` lets one pass.
         let Some(execution) = execution else { return Ok(verified) };
         let owner = state::owner(caller.id.as_deref().unwrap_or_default());

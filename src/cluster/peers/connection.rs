@@ -40,7 +40,7 @@ pub(crate) struct Connection<S> {
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Subject of the other end's certificate.
+/// Subject of the peer node's certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Certified(pub WorkloadId);
 
@@ -61,7 +61,7 @@ fn change_of(tls: &Tls) -> Ended {
     })
 }
 
-/// No delay for small messages; and a dead connection is detected without traffic from the other end.
+/// No delay for small messages; and a dead connection is detected without traffic from the peer node.
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     SockRef::from(socket).set_tcp_user_timeout(Some(limits::PEER_STALL_TIMEOUT))

@@ -1,7 +1,7 @@
 //! Revocations: fact, watermark, author and reason, and their retention.
 //!
-//! A revocation is a watermark: it covers what was issued before its entry. It is retained, by elapsed time, until every
-//! credential that it could cover has expired. Lookups of requests use `revocation_index`.
+//! A revocation is a watermark: it covers what was issued before its entry. It is retained until every credential
+//! that it could cover has expired, by elapsed time and by log time. Lookups of requests use `revocation_index`.
 
 use std::time::Duration;
 

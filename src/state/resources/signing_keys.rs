@@ -192,7 +192,7 @@ fn read_algorithm(text: &str) -> Result<SigningAlgorithm, Corrupt> {
 ///    all nodes of a bootstrap sign. A cached JWK Set is minutes old at most, is valid for 60 s, and a verifier that meets
 ///    an unknown `kid` fetches it again.
 ///
-/// A removed node publishes none: its keys were retired with it, and one that was under way would sign for good.
+/// A removed node publishes none: its keys were retired with it, and one that was in progress would sign for good.
 ///
 /// A second key of a node is always pending first, also if the first one is retired or tainted: its row is retained for
 /// longer than the cluster is young.

@@ -390,7 +390,7 @@ fn removed_node_does_not_join_again() {
     assert!(harness.machine.wanted_members().iter().all(|wanted| wanted.node_id != id));
 }
 
-/// A key that was under way when its node was removed stayed in the JWK Set for good, out of reach of its cluster.
+/// A key that was in progress when its node was removed stayed in the JWK Set for good, out of reach of its cluster.
 #[test]
 fn removed_node_publishes_no_key() {
     let mut harness = three();
