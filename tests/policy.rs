@@ -218,7 +218,7 @@ fn error_inside_a_negation_denies() {
     for helper in [
         "blocked := 1 if input.subject\n\nblocked := 2 if input.request",
         "blocked := x if some x in [1, 2]",
-        "blocked := to_number(\"x\")",
+        "blocked := time.parse_duration_ns(\"x\")",
         "blocked := 1 / 0",
         "blocked := other\n\nother := blocked",
         "blocked if f(1) == 3\n\nf(x) := 1 if x > 0\n\nf(x) := 2 if x > 0",
@@ -234,6 +234,10 @@ fn refuses_recursive_functions_and_chains_that_are_too_deep() {
     for rules in [
         "decision := f(1)\n\nf(x) := f(x)",
         "decision := f(1)\n\nf(x) := g(x)\n\ng(x) := [y | y := h(x)]\n\nh(x) := data.svc.exchange.f(x)",
+        "import data.svc.exchange.f as g\n\ndecision := f(1)\n\nf(x) := g(x)",
+        "import data.svc[\"exchange\"].f\nas\ng\n\ndecision := f(1)\n\nf(x) := g(x)",
+        "decision := f(1)\n\nf(x) := data.svc[\"exchange\"].f(x)",
+        "decision := lib.f(1)\n\nlib.f(x) := lib.f(x)",
     ] {
         let refused = Bundle::compile(&[policy(rules)]);
         assert!(matches!(refused, Err(Error::Recursion { .. })), "{rules}: {refused:?}");
@@ -523,7 +527,11 @@ fn agent_policy(rule: &str) -> Result<Bundle, Error> {
 }
 
 fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
-    let (capabilities, metadata) = (BTreeSet::from(["db.read".to_owned()]), BTreeMap::new());
+    decided_for(bundle, &BTreeMap::new())
+}
+
+fn decided_for(bundle: &Bundle, metadata: &BTreeMap<String, String>) -> Result<String, DenialKind> {
+    let capabilities = BTreeSet::from(["db.read".to_owned()]);
     let question = identity::PolicyInput {
         request: identity::RequestedIdentity {
             agent_name: "planner",
@@ -531,7 +539,7 @@ fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
             capabilities: &capabilities,
             max_blast_radius: None,
             delegation_depth: 0,
-            metadata: &metadata,
+            metadata,
         },
         parent: None,
         caller: None,
@@ -540,6 +548,23 @@ fn decided(bundle: &Bundle) -> Result<String, DenialKind> {
     match bundle.decide_identity(&question) {
         Ok(permit) => Ok(permit.capabilities.iter().cloned().collect::<Vec<_>>().join(" ")),
         Err(denial) => Err(denial.kind),
+    }
+}
+
+/// Attack: the engine's conversion of JSON took an object with this member for a number of any size, whose digits it computed
+/// for minutes, or took the whole input for undefined, so that a rule that denies did not apply.
+#[test]
+fn metadata_named_like_a_number_is_an_object() {
+    let bundle = agent_policy(
+        "denied if input.request.platform == \"mcp\"\n\n\
+         decision := {\"allow\": true, \"reason\": \"\", \"grants\": {\"capabilities\": \
+         [type_name(input.request.metadata)]}} if denied\n\n\
+         decision := {\"allow\": true, \"reason\": \"\", \"grants\": {\"capabilities\": [\"all\"]}} if not denied",
+    );
+    let bundle = bundle.expect("compiles");
+    for number in ["x", "7", "1e9", "1e2000000000"] {
+        let metadata = BTreeMap::from([("$serde_json::private::Number".to_owned(), number.to_owned())]);
+        assert_eq!(decided_for(&bundle, &metadata), Ok("object".to_owned()), "{number}");
     }
 }
 

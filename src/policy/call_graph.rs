@@ -38,13 +38,20 @@ pub(super) fn check(engine: &mut Engine, sources: &[Source]) -> Result<(), Error
             let past = lexemes.partition_point(|lexeme| lexeme.start < span.end);
             for at in first..past {
                 let (before, after) = lexemes.split_at(at.saturating_add(1));
-                let Some(lexeme) = before.last().filter(|_| is_reference(before, &imported)) else {
+                let Some(lexeme) = before.last().filter(|lexeme| lexeme.kind == TokenKind::Ident) else {
                     continue;
                 };
-                node.uses.insert(lexeme.text.clone());
-                let called = after.first().is_some_and(|next| next.is_symbol("("));
-                if called && matches!(head, RuleHead::Func { .. }) && lexeme.start > head_start(head) {
-                    node.calls.insert(lexeme.text.clone());
+                // Any name before a parenthesis, whatever qualifies it.
+                let is_called =
+                    lexeme.start >= head_end(head) && after.first().is_some_and(|next| next.is_symbol("("));
+                if !is_called && !is_reference(before, &imported) {
+                    continue;
+                }
+                let names =
+                    || [Some(&lexeme.text), imported.get(&lexeme.text)].into_iter().flatten().cloned();
+                node.uses.extend(names());
+                if is_called && matches!(head, RuleHead::Func { .. }) {
+                    node.calls.extend(names());
                 }
             }
         }
@@ -62,29 +69,40 @@ fn refuse_with(source: &Source, lexemes: &[Lexeme]) -> Result<(), Error> {
     }
 }
 
-/// The last name of every `import`, which refers to a package or rule elsewhere.
-fn imports(lexemes: &[Lexeme]) -> BTreeSet<String> {
-    let mut imported = BTreeSet::from(["data".to_owned()]);
-    let mut rest = lexemes;
-    while let Some(at) = rest.iter().position(|lexeme| lexeme.text == "import") {
-        let (_, after) = rest.split_at(at.saturating_add(1));
-        let line = after.first().map_or(0, |first| first.line);
-        imported.extend(
-            after.iter().take_while(|lexeme| lexeme.line == line).last().map(|last| last.text.clone()),
-        );
-        rest = after;
+/// The name of every `import` in the file, and the last name of the package or rule to which it refers.
+fn imports(lexemes: &[Lexeme]) -> BTreeMap<String, String> {
+    let mut imported = BTreeMap::from([("data".to_owned(), "data".to_owned())]);
+    let of_import =
+        lexemes.split(|lexeme| lexeme.kind == TokenKind::Ident && lexeme.text == "import").skip(1);
+    for after in of_import {
+        let (mut target, mut is_path) = ("", true);
+        let mut rest = after.iter();
+        let mut next = rest.next();
+        while let Some(lexeme) = next {
+            match lexeme.kind {
+                TokenKind::Ident if is_path => (target, is_path) = (lexeme.text.as_str(), false),
+                _ if lexeme.is_string() => (target, is_path) = (lexeme.text.as_str(), false),
+                _ if lexeme.is_symbol(".") => is_path = true,
+                _ if lexeme.is_symbol("[") || lexeme.is_symbol("]") => {}
+                _ => break,
+            }
+            next = rest.next();
+        }
+        let alias = next.filter(|lexeme| lexeme.text == "as").and_then(|_| rest.next());
+        let name = alias.map_or(target, |alias| alias.text.as_str());
+        imported.insert(name.to_owned(), target.to_owned());
     }
     imported
 }
 
 /// Whether the name that ends `before` can refer to a rule: alone, or qualified by a package. In `input.actor` or
 /// `row(x).actor` it is a field.
-fn is_reference(before: &[Lexeme], imported: &BTreeSet<String>) -> bool {
+fn is_reference(before: &[Lexeme], imported: &BTreeMap<String, String>) -> bool {
     let name = lexer::dotted_name(before);
     match name.as_slice() {
         [] => false,
         [_] => !before.iter().nth_back(1).is_some_and(|lexeme| lexeme.is_symbol(".")),
-        [root, ..] => imported.contains(*root),
+        [root, ..] => imported.contains_key(*root),
     }
 }
 
@@ -95,9 +113,9 @@ fn bare_name(head: &RuleHead) -> String {
     path.rsplit('.').next().unwrap_or(path).trim().to_owned()
 }
 
-fn head_start(head: &RuleHead) -> u32 {
+fn head_end(head: &RuleHead) -> u32 {
     let (RuleHead::Compr { refr, .. } | RuleHead::Set { refr, .. } | RuleHead::Func { refr, .. }) = head;
-    refr.span().start
+    refr.span().end
 }
 
 fn refuse_recursion(graph: &BTreeMap<String, Node>) -> Result<(), Error> {

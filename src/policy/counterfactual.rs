@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use regorus::Value;
 use regorus::unstable::TokenKind;
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -47,7 +46,7 @@ pub(super) fn allowing_changes(sources: &[Source], entry_point: &str, input: &Js
         return Vec::new();
     };
     let mut allows = |input: Json| {
-        engine.set_input(Value::from(input));
+        engine.set_input(evaluation::value_of_json(input));
         let output = evaluation::value_of(&mut engine, entry_point);
         output.is_ok_and(|output| output.get("allow") == Some(&Json::Bool(true)))
     };

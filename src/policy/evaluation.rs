@@ -5,6 +5,7 @@
 //! on each other overflow its stack.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +64,7 @@ impl Program {
 
     /// Evaluates the rule for `input`.
     pub(super) fn evaluate(&self, input: Json) -> Result<Json, EvaluationError> {
-        let input = Value::from(input);
+        let input = value_of_json(input);
         despite_starvation(clock::thread_cpu, || self.attempt(input.clone()))
     }
 
@@ -134,10 +135,30 @@ pub(super) fn engine(sources: &[Source], deadline: Duration) -> Result<Engine, E
             if !data.is_object() {
                 return Err(refused("data must be a JSON object".to_owned()));
             }
-            engine.add_data(Value::from(data)).map_err(|error| refused(error.to_string()))?;
+            engine.add_data(value_of_json(data)).map_err(|error| refused(error.to_string()))?;
         }
     }
     Ok(engine)
+}
+
+/// The engine's value of a JSON value. The engine's own conversion takes an object whose first member is
+/// `$serde_json::private::Number` for a number of any size, and all of the input for undefined if it is none.
+pub(super) fn value_of_json(json: Json) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::from(value),
+        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => number.as_f64().map_or(Value::Undefined, Value::from),
+        },
+        Json::String(text) => Value::from(text),
+        Json::Array(items) => Value::from(items.into_iter().map(value_of_json).collect::<Vec<_>>()),
+        Json::Object(fields) => {
+            let fields = fields.into_iter().map(|(name, value)| (Value::from(name), value_of_json(value)));
+            Value::from(fields.collect::<BTreeMap<_, _>>())
+        }
+    }
 }
 
 /// Evaluates one rule; sets become arrays.

@@ -17,6 +17,10 @@ impl Lexeme {
     pub(super) fn is_symbol(&self, symbol: &str) -> bool {
         self.kind == TokenKind::Symbol && self.text == symbol
     }
+
+    pub(super) fn is_string(&self) -> bool {
+        matches!(self.kind, TokenKind::String | TokenKind::RawString)
+    }
 }
 
 /// All lexemes of a policy file; comments are skipped.

@@ -67,7 +67,7 @@ pub(super) fn explain(
     let found = evaluation::engine(sources, limits::POLICY_TEST_TIMEOUT)
         .and_then(|mut engine| Ok((rules(&mut engine)?, engine)));
     if let Ok((rules, mut engine)) = found {
-        engine.set_input(Value::from(input.clone()));
+        engine.set_input(evaluation::value_of_json(input.clone()));
         let package = entry_point.rsplit_once('.').map_or("", |(package, _)| package);
         for rule in rules.iter().filter(|rule| rule.rsplit_once('.').is_some_and(|(p, _)| p == package)) {
             let value =

@@ -150,7 +150,7 @@ async fn malformed_decision_denies() {
             "a conflict",
             "decision := {\"allow\": true, \"reason\": \"x\"} if true\ndecision := {\"allow\": false, \"reason\": \"x\"} if true",
         ),
-        ("an error", "decision := {\"allow\": true, \"reason\": to_number(\"x\")}"),
+        ("an error", "decision := {\"allow\": true, \"reason\": time.parse_duration_ns(\"x\")}"),
         (
             "a depth beyond all",
             "decision := {\"allow\": true, \"reason\": \"x\", \"grants\": {\"audience\": input.request.audience, \"capabilities\": [\"a\"], \"delegation_depth\": 11}}",
