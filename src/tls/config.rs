@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,6 +135,11 @@ pub(super) fn load(
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let found = authorities(files, contents, now, &provider)?;
+    if in_use.is_none()
+        && let Some(path) = found.first_expired.filter(|_| found.roots.is_empty())
+    {
+        return Err(Error::NoClientCa { path });
+    }
     let verifier = SvidVerifier::new(found.of_clients, found.hints, with == RemoteEnd::Peers, &provider);
     let unusable = |error| files.own.unusable(&error);
     let time = Arc::new(Time(clock.clone()));
@@ -187,6 +192,8 @@ struct Found {
     unusable: Vec<(TrustDomain, Error)>,
     /// Names of the CAs, but not of peers': their fabrics choose the number and length of these names.
     hints: Vec<DistinguishedName>,
+    /// The first PEM file whose CAs have all expired: its trust domain counts as not configured.
+    first_expired: Option<PathBuf>,
     /// As in [`TlsValidity`].
     ca: Option<Validity>,
     crl: Option<Validity>,
@@ -202,11 +209,16 @@ fn authorities(
     for (of, (read, crl)) in files.authorities.iter().zip(contents.authorities) {
         match read {
             ReadRoots::Pem { pem, .. } => {
-                let certificates = client_cas(of.roots.path(), &pem, now)?;
-                found.hints.extend(root_store(of.roots.path(), &certificates)?.subjects());
-                let cas = certificates.iter().filter_map(|ca| svid::validity(ca).ok());
-                let cas = cas.map(|(begin, end)| Validity { begin, end });
-                found.ca = found.ca.into_iter().chain(cas).max_by_key(|ca| ca.end);
+                let path = of.roots.path();
+                let cas = client_cas(path, &pem)?;
+                let last = cas.iter().map(|(_, validity)| *validity).max_by_key(|ca| ca.end);
+                found.ca = found.ca.into_iter().chain(last).min_by_key(|ca| ca.end);
+                let certificates = unexpired(path, cas, now);
+                if certificates.is_empty() {
+                    found.first_expired.get_or_insert_with(|| path.to_owned());
+                    continue;
+                }
+                found.hints.extend(root_store(path, &certificates)?.subjects());
                 found.add(of, certificates, crl, now, provider)?;
             }
             ReadRoots::Bundle(roots) => {
@@ -327,26 +339,41 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 /// [`Error::File`] and the like, [`Error::NotACa`], [`Error::NoClientCa`], [`Error::Bundle`].
 pub fn bundle_of_file(path: &Path, now: Timestamp) -> Result<String, Error> {
     let pem = files::read(path, limits::TLS_FILE_BYTES_MAX, files::check_mode)?;
-    let document = bundle::document(&client_cas(path, &pem, now)?);
+    let roots = unexpired(path, client_cas(path, &pem)?, now);
+    if roots.is_empty() {
+        return Err(Error::NoClientCa { path: path.to_owned() });
+    }
+    let document = bundle::document(&roots);
     document.map_err(|source| Error::Bundle { path: path.to_owned(), source })
 }
 
-/// The CAs of clients. webpki does not check the validity period of trust anchors (RFC 5280 §6.1.1 d excludes it), so
-/// an expired one is skipped here.
-fn client_cas(path: &Path, pem: &[u8], now: Timestamp) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let mut roots = Vec::new();
+/// A CA of clients, and its validity.
+type ClientCa = (CertificateDer<'static>, Validity);
+
+/// The CAs of clients, at least one, expired ones too.
+fn client_cas(path: &Path, pem: &[u8]) -> Result<Vec<ClientCa>, Error> {
+    let mut cas = Vec::new();
     for certificate in certificates(path, pem)? {
-        let not_after = svid::client_ca_not_after(&certificate)
-            .map_err(|_| Error::NotPem { path: path.to_owned() })?
-            .ok_or_else(|| Error::NotACa { path: path.to_owned() })?;
-        if not_after < now {
-            let not_after = not_after.to_rfc3339();
-            tracing::warn!(path = %path.display(), not_after, "client CA expired, skipped");
-            continue;
-        }
-        roots.push(certificate);
+        let not_pem = |_| Error::NotPem { path: path.to_owned() };
+        let end = svid::client_ca_not_after(&certificate).map_err(not_pem)?;
+        let end = end.ok_or_else(|| Error::NotACa { path: path.to_owned() })?;
+        let (begin, _) = svid::validity(&certificate).map_err(not_pem)?;
+        cas.push((certificate, Validity { begin, end }));
     }
-    if roots.is_empty() { Err(Error::NoClientCa { path: path.to_owned() }) } else { Ok(roots) }
+    if cas.is_empty() { Err(Error::NoClientCa { path: path.to_owned() }) } else { Ok(cas) }
+}
+
+/// The CAs that may be trust anchors: webpki does not check their validity period (RFC 5280 §6.1.1 d excludes it).
+fn unexpired(path: &Path, cas: Vec<ClientCa>, now: Timestamp) -> Vec<CertificateDer<'static>> {
+    let is_unexpired = |(_, validity): &ClientCa| {
+        let is_unexpired = validity.end >= now;
+        if !is_unexpired {
+            let not_after = validity.end.to_rfc3339();
+            tracing::warn!(path = %path.display(), not_after, "client CA expired, skipped");
+        }
+        is_unexpired
+    };
+    cas.into_iter().filter(is_unexpired).map(|(certificate, _)| certificate).collect()
 }
 
 fn root_store(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {

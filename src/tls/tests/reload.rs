@@ -153,6 +153,32 @@ async fn ca_that_expires_is_no_ca_without_a_change_of_the_file() {
     assert!(peer(&setup, &tls, Some(of_lasting), &TLS13).await.is_ok());
 }
 
+/// Regression: the only CA of a trust domain stayed in use after its end, and held back every other change of the files.
+#[tokio::test]
+async fn only_ca_that_expires_refuses_its_clients() {
+    let ca = root("client CA");
+    let setup = Setup::new(&ca.pem(), None);
+    let (certificate, private_key) = own(&setup.own_ca, NOW + 100 * HOUR);
+    setup.write("certificate.pem", &certificate);
+    setup.write("key.pem", &private_key);
+    let tls = setup.tls();
+    let before = own_certificate(&setup, &tls).await;
+    let lasting = client(&ca, |params| params.not_after = at!(NOW + 48 * HOUR));
+    assert!(peer(&setup, &tls, Some(lasting.clone()), &TLS13).await.is_ok());
+    setup.clock.advance(Duration::from_secs(24 * HOUR + 1));
+    let (certificate, private_key) = own(&setup.own_ca, NOW + 99 * HOUR);
+    setup.write("certificate.pem", &certificate);
+    setup.write("key.pem", &private_key);
+    tls.poll(LoggedState::default());
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (1, 0));
+    assert_ne!(own_certificate(&setup, &tls).await, before, "the other files are adopted");
+    assert!(peer(&setup, &tls, Some(lasting), &TLS13).await.is_err());
+    assert_eq!(gauge(&setup, "svc_tls_ca_not_after_seconds"), Some(NOW + 24 * HOUR), "the alert goes on");
+    setup.write("ca.pem", &lasting_root().pem());
+    tls.poll(LoggedState::default());
+    assert_eq!((reloads(&setup, "ok"), reloads(&setup, "failed")), (2, 0));
+}
+
 #[tokio::test]
 async fn invalid_files_change_nothing_and_count_once() {
     let ca = root("client CA");
