@@ -7,10 +7,12 @@ use serde_json::Value;
 
 use super::{Error, SubjectFacts};
 use crate::clock::Timestamp;
+use crate::id::{Digest128, DigestKind};
 use crate::limits;
 use crate::policy::signals::{Allow, EventEffect};
 use crate::state::Effect;
 use crate::token::security_event::SecurityEventToken;
+use crate::token::subject_id::{self, SubjectId};
 
 /// The effects of a signal received at `now`.
 ///
@@ -49,21 +51,36 @@ pub fn effects(
         let rule = "must have at most 512 effects on the subjects of sub_id";
         return Err(Error::Invalid { field: "events".to_owned(), rule });
     }
+    let device = device_of(set);
+    let family_of = |family: &str| match &device {
+        Some(device) => format!("{family} {device}"),
+        None => family.to_owned(),
+    };
     let mut effects = Vec::with_capacity(count);
     effects.extend(watermarks.into_iter().cloned().map(Effect::Watermark));
     for fact in &facts.blocked {
         effects.extend(blocks.0.iter().map(|(family, happened_at)| Effect::Block {
             fact: fact.clone(),
-            family: (*family).to_owned(),
+            family: family_of(family),
             happened_at: *happened_at,
         }));
         effects.extend(lifts.0.iter().map(|(family, happened_at)| Effect::Lift {
             fact: fact.clone(),
-            family: (*family).to_owned(),
+            family: family_of(family),
             happened_at: *happened_at,
         }));
     }
     Ok(effects)
+}
+
+/// The device that a complex subject names beside its account (SSF 1.0 §3.3), as a digest. It is part of the family of a block,
+/// so that an event about another device does not lift it.
+fn device_of(set: &SecurityEventToken) -> Option<Digest128> {
+    let SubjectId::Complex(complex) = &set.subject else { return None };
+    let device =
+        set.sub_id.get("device").filter(|_| complex.user.is_some() || complex.application.is_some())?;
+    let spelled = subject_id::relayed(device, Some(&set.iss)).to_string();
+    Some(Digest128::of(DigestKind::Subject, b"", spelled.as_bytes()))
 }
 
 /// Latest event time per family of events.
@@ -107,7 +124,6 @@ mod tests {
     use crate::receiver::set_input;
     use crate::token::lineage::Fact;
     use crate::token::security_event::EventClaims;
-    use crate::token::subject_id::SubjectId;
 
     /// A policy in which every event names its own effect.
     fn echo_policy() -> Bundle {
@@ -195,6 +211,33 @@ mod tests {
             let expected: Vec<_> = [Effect::Watermark(session.clone())].into_iter().chain(of_user).collect();
             assert_eq!(effects(&set, &allow, &facts, at(100)).expect("few"), expected);
         }
+    }
+
+    /// Regression: a device that complies lifted the block of a user for another device, which does not.
+    #[test]
+    fn block_for_a_device_is_lifted_for_that_device_only() {
+        let family = |device: Option<&str>, effect: &str| {
+            let claims = json!({"effect": effect, "family": "device-compliance"});
+            let part = |id: &str| json!({"format": "opaque", "id": id});
+            let mut sub_id = json!({"format": "complex", "user": part("a")});
+            if let Some(device) = device {
+                sub_id["device"] = part(device);
+            }
+            let subject = SubjectId::read(&sub_id, "sub_id").expect("a subject");
+            let set = SecurityEventToken { subject, sub_id, ..set(&[(&claims, None)]) };
+            let input = PolicyInput { set: set_input(&set), caller: None, is_signed: true };
+            let allow = echo_policy().decide_signal(&input).expect("permitted");
+            let facts = SubjectFacts { blocked: vec![fact("a")], ..SubjectFacts::default() };
+            let effects = effects(&set, &allow, &facts, at(100)).expect("few");
+            let [Effect::Block { family, .. } | Effect::Lift { family, .. }] = &effects[..] else {
+                panic!("one effect: {effects:?}")
+            };
+            family.clone()
+        };
+        let block = family(Some("1"), "block");
+        assert_eq!(family(Some("1"), "lift"), block);
+        assert_ne!(family(Some("2"), "lift"), block);
+        assert_ne!(family(None, "lift"), block);
     }
 
     fn lift(sub: &str, family: &str, secs: i64) -> Effect {

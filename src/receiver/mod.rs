@@ -159,7 +159,15 @@ impl Receiver {
         let effects = effects::effects(&set, &allow, &facts, now)?;
         check_blocks(&effects, issuer, form, &caller.facts, &self.operators)?;
         let may_relay = facts.may_relay && !self.peer_issuers.contains(&issuer.iss);
-        let events = if may_relay { relay::events(&set)? } else { Vec::new() };
+        let events = if may_relay { relay::events(&set, now) } else { Ok(Vec::new()) };
+        let events = match events {
+            // Each hop adds to `svc_via`. The effects of a signal do not depend on whether another hop is possible.
+            Err(error) if !set.via.is_empty() => {
+                tracing::warn!(%error, iss = issuer.iss, "a relayed signal is not relayed again");
+                Vec::new()
+            }
+            events => events?,
+        };
 
         let count = effects.len();
         let signal = Signal {
@@ -279,7 +287,7 @@ impl Receiver {
         let policy = self.signal_policy()?;
         let policy = policy.as_ref().ok_or(Error::NoPolicy)?;
         let decision = policy.decide_signal(&PolicyInput { set: set_input(set), caller, is_signed });
-        let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
+        let result = decision.as_ref().map_or_else(Denial::label, |_| "allow");
         self.metrics.policy_decisions.inc([Point::Signals.into_str(), result]);
         decision.map_err(Error::from)
     }

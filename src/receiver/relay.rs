@@ -4,10 +4,11 @@
 use serde_json::Value;
 
 use super::Error;
+use crate::clock::Timestamp;
 use crate::limits;
 use crate::state::SecurityEvent;
 use crate::token::event_types::EVENTS_SUPPORTED;
-use crate::token::security_event::{EventClaims, SecurityEventToken};
+use crate::token::security_event::{EVENT_TIMESTAMP, EventClaims, SecurityEventToken};
 use crate::token::subject_id;
 
 /// Whether a signal has come back to `own_issuer`, or was relayed by too many issuers. It is ignored: two fabrics that
@@ -16,11 +17,12 @@ pub fn is_loop(set: &SecurityEventToken, own_issuer: &str) -> bool {
     set.via.len() > limits::SIGNAL_VIA_MAX || set.via.iter().any(|issuer| issuer == own_issuer)
 }
 
-/// The events of a signal to relay, in its order, with unchanged claims.
+/// The events of a signal received at `now`, to relay, in its order. Their claims are unchanged, but for the event time, which
+/// is stated if they lack it: receivers order blocks and lifts by it, and the `toe` and `iat` of the signal are not relayed.
 ///
 /// # Errors
 /// [`Error::Invalid`] if an event with its subject is too large to relay.
-pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
+pub fn events(set: &SecurityEventToken, now: Timestamp) -> Result<Vec<SecurityEvent>, Error> {
     let is_supported = |event: &&EventClaims| EVENTS_SUPPORTED.contains(&event.uri.as_str());
     let supported: Vec<&EventClaims> = set.events.iter().filter(is_supported).collect();
     if supported.is_empty() {
@@ -37,8 +39,11 @@ pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
         return Err(Error::Invalid { field: "sub_id".to_owned(), rule });
     }
     let event = |event: &EventClaims| {
-        let claims = Value::Object(event.claims.clone()).to_string().len();
-        if subject_bytes.saturating_add(claims) > limits::RELAYED_EVENT_BYTES_MAX {
+        let mut claims = event.claims.clone();
+        let happened_at = event.happened_at.unwrap_or(set.iat).min(now);
+        claims.entry(EVENT_TIMESTAMP).or_insert_with(|| happened_at.secs().into());
+        let claims_bytes = Value::Object(claims.clone()).to_string().len();
+        if subject_bytes.saturating_add(claims_bytes) > limits::RELAYED_EVENT_BYTES_MAX {
             let name = event.uri.rsplit('/').next().unwrap_or_default();
             let rule = "must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be relayed";
             return Err(Error::Invalid { field: format!("events.{name}"), rule });
@@ -46,7 +51,7 @@ pub fn events(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
         Ok(SecurityEvent {
             event_type: event.uri.clone(),
             sub_id: sub_id.clone(),
-            claims: event.claims.clone(),
+            claims,
             txn: set.txn.clone(),
             via: via.clone(),
         })

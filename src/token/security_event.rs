@@ -139,6 +139,9 @@ impl From<subject_id::Error> for Error {
 /// RFC 8417 §2.3: `typ` of a signed token.
 const TYP: &str = "secevent+jwt";
 
+/// Claim of an event: its time, a NumericDate (CAEP §2).
+pub const EVENT_TIMESTAMP: &str = "event_timestamp";
+
 const URI_RULE: &str = "must be a string of 1 to 2048 bytes";
 const OPAQUE_RULE: &str = "must be a string of 1 to 256 bytes";
 
@@ -333,7 +336,7 @@ fn event(uri: String, claims: Value, now: Timestamp) -> Result<EventClaims, Erro
         format!("events.{name}{member}")
     };
     let Value::Object(claims) = claims else { return Err(invalid(at(""), "must be an object")) };
-    let happened_at = claims.get("event_timestamp").map(|value| happened_at(value, now)).transpose();
+    let happened_at = claims.get(EVENT_TIMESTAMP).map(|value| happened_at(value, now)).transpose();
     let happened_at = happened_at.map_err(|rule| invalid(at(".event_timestamp"), rule))?;
     Ok(EventClaims { uri, claims, happened_at })
 }

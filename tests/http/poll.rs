@@ -150,7 +150,7 @@ async fn an_independent_receiver_gets_everything_once_and_in_order() {
     assert_eq!(uris(&report), revoked);
     assert!(times(&report).iter().all(|times| *times == 1), "{report}");
     let first = &report["received"][0];
-    let events = json!({session_revoked(): {"initiating_entity": "admin", "reason": "gone"}});
+    let events = json!({session_revoked(): {"event_timestamp": NOW_SECS, "initiating_entity": "admin", "reason": "gone"}});
     assert_eq!(
         (&first["events"], &first["txn"], &first["iat"]),
         (&events, &json!("txn-w0"), &json!(NOW_SECS))

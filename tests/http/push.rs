@@ -179,7 +179,7 @@ async fn pushed_sets_are_verified_by_an_independent_receiver() {
     let expected = json!({
         "iss": FABRIC, "aud": AUD, "iat": node.now_secs(), "txn": "t-1", "jti": push["claims"]["jti"],
         "svc_via": [IDP], "sub_id": {"format": "uri", "uri": workload("reporter")},
-        "events": {REVOKED: {"initiating_entity": "admin", "reason": "gone"}},
+        "events": {REVOKED: {"event_timestamp": node.now_secs(), "initiating_entity": "admin", "reason": "gone"}},
     });
     assert_eq!(push["claims"], expected);
     assert!(jti(&push).ends_with(&format!("-{stream_id}")));

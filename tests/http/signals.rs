@@ -385,6 +385,15 @@ async fn an_event_that_could_not_be_passed_on_is_refused_by_name() {
     send(&node, &with(&said, &large)).await.is_refused(400, "invalid_request", rule);
     node.granted(&reporter).await;
 
+    // A signal that was relayed before is larger at each hop.
+    let via = json!({"svc_via": ["https://first.example"], "events": event(&revoked, 5120)});
+    let relayed = with(&said, &via);
+    assert_status(&send(&node, &with(&relayed, &json!({"jti": "relayed"}))).await, "accepted");
+    is_revoked(&node, &reporter).await;
+    node.advance_secs(8);
+    let reporter = service_account(&node, "reporter");
+    node.granted(&reporter).await;
+
     // An event without a receiver may be larger. A rejected SET is not recorded.
     let own = set(&node, &workload(REPORTER), &event("https://example.com/of-our-own", 100_000));
     assert_status(&send(&node, &own).await, "ignored");

@@ -28,14 +28,18 @@ fn set(sub_id: &Value, events: &[(&str, &Value)]) -> SecurityEventToken {
     }
 }
 
+fn relayed(set: &SecurityEventToken) -> Result<Vec<SecurityEvent>, Error> {
+    events(set, Timestamp::from_secs(150))
+}
+
 fn alice() -> Value {
     json!({"format": "opaque", "id": "alice"})
 }
 
 /// Claims of exactly `bytes` bytes as JSON.
 fn claims(bytes: usize) -> Value {
-    let empty = json!({"a": ""}).to_string().len();
-    json!({"a": "x".repeat(bytes - empty)})
+    let empty = json!({"a": "", "event_timestamp": 100}).to_string().len();
+    json!({"a": "x".repeat(bytes - empty), "event_timestamp": 100})
 }
 
 #[test]
@@ -44,7 +48,7 @@ fn supported_events_are_relayed_unchanged() {
     let nothing = json!({});
     let set = set(&alice(), &[(RISK, &claims), ("urn:other", &nothing), (SESSION_REVOKED, &nothing)]);
     let sub_id = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
-    let relayed = |event_type: &str, claims: &Value| SecurityEvent {
+    let expected = |event_type: &str, claims: &Value| SecurityEvent {
         event_type: event_type.to_owned(),
         sub_id: sub_id.clone(),
         claims: claims.as_object().expect("object").clone(),
@@ -52,9 +56,23 @@ fn supported_events_are_relayed_unchanged() {
         via: vec!["https://first.example".to_owned(), "https://idp.example".to_owned()],
     };
     assert_eq!(
-        events(&set).expect("is relayed"),
-        [relayed(RISK, &claims), relayed(SESSION_REVOKED, &nothing)]
+        relayed(&set).expect("is relayed"),
+        [expected(RISK, &claims), expected(SESSION_REVOKED, &json!({"event_timestamp": 100}))]
     );
+}
+
+/// Regression: receivers of a relayed event took our time of relay for its time, and lifted a block that is later.
+#[test]
+fn event_time_is_relayed() {
+    let time = |happened_at: Option<i64>, claims: Value| {
+        let mut set = set(&alice(), &[(RISK, &claims)]);
+        set.events[0].happened_at = happened_at.map(Timestamp::from_secs);
+        relayed(&set).expect("is relayed")[0].claims["event_timestamp"].clone()
+    };
+    assert_eq!(time(None, json!({})), 100, "iat");
+    assert_eq!(time(Some(90), json!({})), 90, "toe");
+    assert_eq!(time(Some(200), json!({})), 150, "a time ahead of ours would be refused");
+    assert_eq!(time(Some(90), json!({"event_timestamp": 90.5})), 90.5, "as stated");
 }
 
 #[test]
@@ -65,7 +83,7 @@ fn stream_management_and_unknown_events_are_not_relayed() {
         "https://schemas.openid.net/secevent/caep/event-type/session-revoked/",
         "https://schemas.openid.net/secevent/CAEP/event-type/session-revoked",
     ] {
-        assert_eq!(events(&set(&alice(), &[(uri, &json!({}))])).expect("is accepted"), [], "{uri}");
+        assert_eq!(relayed(&set(&alice(), &[(uri, &json!({}))])).expect("is accepted"), [], "{uri}");
     }
 }
 
@@ -84,23 +102,23 @@ fn event_at_limit_is_relayed_and_one_byte_more_is_refused() {
     let alice_of_idp = json!({"format": "iss_sub", "iss": "https://idp.example", "sub": "alice"});
     let most = left_by(&alice_of_idp);
     let (full, more) = (claims(most), claims(most + 1));
-    assert!(events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &full)])).is_ok());
-    let refusal = events(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &more)])).expect_err("refused");
+    assert!(relayed(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &full)])).is_ok());
+    let refusal = relayed(&set(&alice(), &[(SESSION_REVOKED, &full), (RISK, &more)])).expect_err("refused");
     assert_eq!(
         refusal.to_string(),
         "events.risk-level-change: must be at most 5120 bytes as JSON, with sub_id, txn and svc_via, to be relayed"
     );
     let silent = SecurityEventToken { txn: None, ..set(&alice(), &[(RISK, &more)]) };
-    assert!(events(&silent).is_ok(), "txn takes its part");
+    assert!(relayed(&silent).is_ok(), "txn takes its part");
     // An event that is not relayed may be as large as the signal itself.
-    assert_eq!(events(&set(&alice(), &[("urn:other", &more)])).expect("is accepted"), []);
+    assert_eq!(relayed(&set(&alice(), &[("urn:other", &more)])).expect("is accepted"), []);
 }
 
 #[test]
 fn subject_at_limit_is_relayed_and_one_byte_more_is_refused() {
     let iss_sub = |sub: usize| json!({"format": "iss_sub", "iss": "i".repeat(2048), "sub": "s".repeat(sub)});
-    let nothing = json!({});
-    let relay = |sub_id: &Value, uri: &str| events(&set(sub_id, &[(uri, &nothing)]));
+    let nothing = json!({"event_timestamp": 1});
+    let relay = |sub_id: &Value, uri: &str| relayed(&set(sub_id, &[(uri, &nothing)]));
     let two = |sub: usize| json!({"format": "aliases", "identifiers": [iss_sub(1), iss_sub(sub)]});
     let spare = left_by(&two(0));
     assert!(relay(&two(spare - nothing.to_string().len()), SESSION_REVOKED).is_ok());
