@@ -34,7 +34,8 @@ impl Inbox {
     pub fn put(&self, id: EventId, subject: Digest128) {
         let mut queue = self.queue.lock();
         if queue.overflow.is_some() || queue.events.len() >= limits::STREAM_WINDOW {
-            queue.overflow = Some(id);
+            // A recount puts events again, from the cursor on.
+            queue.overflow = queue.overflow.max(Some(id));
         } else {
             queue.events.push_back((id, subject));
         }
@@ -109,6 +110,22 @@ mod tests {
         assert_eq!(inbox.take(2), [event(0), event(1)]);
         assert_eq!(inbox.take(9), [event(2), event(3), event(4)]);
         assert_eq!((inbox.take(9), inbox.has_overflow()), (vec![], false));
+    }
+
+    /// Regression: a recount while the worker drained the outbox ended its reading, and the rest was never sent.
+    #[test]
+    fn events_put_again_do_not_hide_overflow() {
+        let inbox = Inbox::default();
+        let window = limits::STREAM_WINDOW as u64;
+        put(&inbox, 0..window + 5);
+        inbox.set_position(event(window + 7).0);
+        inbox.take(usize::MAX);
+        put(&inbox, 3..4);
+        inbox.read_up_to(event(window + 1).0);
+        assert!(inbox.has_overflow());
+        assert_eq!(inbox.take_position(), None);
+        inbox.read_up_to(event(window + 5).0);
+        assert!(!inbox.has_overflow());
     }
 
     #[test]

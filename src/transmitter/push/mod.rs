@@ -190,7 +190,11 @@ impl Shared {
     /// Whether a stream is unchanged since the push was decided.
     fn is_unchanged(&self, stream: &Stream) -> bool {
         let now = self.state.stream(&stream.config.stream_id);
-        now.is_some_and(|now| now.status == StreamStatus::Enabled && now.revision == stream.revision)
+        now.is_some_and(|now| {
+            now.status == StreamStatus::Enabled
+                && now.revision == stream.revision
+                && now.filter == stream.filter
+        })
     }
 }
 

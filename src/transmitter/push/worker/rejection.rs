@@ -36,6 +36,7 @@ impl Worker {
         }
         match outcome {
             Ok(PushResponse::Delivered { .. } | PushResponse::DeadLetter { .. }) => {
+                self.succeeded();
                 for (id, letter) in std::mem::take(&mut self.refused) {
                     // An event in flight again is decided by its own response.
                     if self.window.is_idle(id) {

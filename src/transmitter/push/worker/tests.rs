@@ -125,6 +125,20 @@ async fn response_from_before_a_change_is_not_held_against_it() {
     harness.end().await;
 }
 
+/// Regression: a failure hours after refusals that a verification event had decided paused the stream.
+#[tokio::test]
+async fn accepted_verification_ends_an_outage() {
+    let mut harness = Harness::still().await;
+    let (mut worker, _) = worker(&mut harness).await;
+    worker.complete(responded(&harness, refused()));
+    assert!(worker.failing.is_some());
+    worker.verified(worker.epoch, Ok(PushResponse::Delivered { as_specified: true }));
+    assert!(worker.failing.is_none() && worker.backoff.is_none());
+    assert_eq!(worker.failures, 0);
+    drop(worker);
+    harness.end().await;
+}
+
 #[tokio::test]
 async fn event_completed_elsewhere_in_flight_is_not_resent() {
     let mut harness = Harness::still().await;
