@@ -19,6 +19,8 @@ pub struct Known {
     pub incarnation: Option<Incarnation>,
     /// Log index in the peer up to which it was imported.
     pub position: u64,
+    /// The highest position so far, also if the copy is read again from the beginning.
+    pub reached: u64,
     /// The first epoch of which the copy has forgotten nothing.
     pub complete_from: u32,
     /// `etag` of the key set.
@@ -30,6 +32,12 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether the peer's log ends before a position that it had reached. A call states the position of the copy only, which is
+    /// 0 while the copy is read again.
+    pub fn is_ahead_of(&self, answer: &Answer) -> bool {
+        self.incarnation == Some(answer.incarnation) && answer.is_whole() && answer.through < self.reached
+    }
+
     const fn copy_position(&self) -> CopyPosition {
         CopyPosition { generation: self.generation, blocks_of: self.blocks_of, position: self.position }
     }
@@ -283,13 +291,13 @@ impl Engine {
     /// The command that states that the peer's log ends before our position.
     #[must_use]
     pub fn rolled_back(&self, call: &Call) -> Option<ImportLedger> {
-        let Known { generation, incarnation, position, .. } = &call.known;
+        let Known { generation, incarnation, reached, .. } = &call.known;
         Some(ImportLedger {
             issuer: self.issuer.clone(),
             generation: *generation,
             incarnation: Bytes::copy_from_slice(incarnation.as_ref()?.as_bytes()),
-            from: *position,
-            through: position.checked_sub(1)?,
+            from: *reached,
+            through: reached.checked_sub(1)?,
             ..ImportLedger::default()
         })
     }

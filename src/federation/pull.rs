@@ -132,6 +132,9 @@ impl Puller {
         let endpoint = endpoint.ok_or_else(|| Failure::Unanswered("it has no endpoint".to_owned()))?;
         let sent = self.clock.boot();
         let answer = self.ask(client, endpoint, engine, &call).await;
+        let answer = answer.and_then(|answer| {
+            if call.known.is_ahead_of(&answer) { Err(Failure::RolledBack) } else { Ok(answer) }
+        });
         let took = self.clock.boot().saturating_sub(sent);
         if matches!(answer, Err(Failure::RolledBack))
             && let Some(command) = engine.rolled_back(&call)
@@ -276,6 +279,7 @@ fn known_of(copy: &PeerCopy) -> Known {
         generation: copy.generation,
         incarnation: copy.incarnation(),
         position: copy.position,
+        reached: copy.known_to,
         complete_from: copy.complete_from,
         blocks_of: copy.blocks_of,
         keys_etag: copy.keys_etag.clone(),

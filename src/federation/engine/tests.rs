@@ -22,6 +22,7 @@ fn known() -> Known {
         generation: 4,
         incarnation: Some(HERE),
         position: 100,
+        reached: 100,
         complete_from: 2900,
         blocks_of: 7,
         keys_etag: "keys".to_owned(),
@@ -74,7 +75,7 @@ fn first_call_requests_everything() {
 /// A lease is renewed before it ends, also if the first node that is called after a failure does not answer.
 #[test]
 fn call_is_held_only_after_one_that_was_answered() {
-    for (lease_secs, hold, answer) in [(60, 10_000, 2000), (5, 1250, 1250), (2, 500, 1000)] {
+    for (lease_secs, hold, answer) in [(60, 10_000, 2000), (5, 1250, 1250), (2, 500, 500)] {
         let mut engine = Engine::new(PEER.to_owned(), 1, Duration::from_secs(lease_secs), START);
         let waits = |engine: &mut Engine, hold: u64| {
             assert_eq!(engine.call(known()).request.hold_ms, hold);
@@ -83,6 +84,9 @@ fn call_is_held_only_after_one_that_was_answered() {
         waits(&mut engine, 0);
         engine.succeeded(Outcome::NothingNew, Duration::ZERO);
         waits(&mut engine, hold);
+        // One endpoint that is silent leaves time for another before the lease ends, which is counted from the last good call.
+        let spent = engine.hold + engine.response_timeout() + limits::PEER_FABRIC_RETRY_MIN;
+        assert!(spent < Duration::from_secs(lease_secs).mul_f64(0.95), "{spent:?}");
         engine.failed(&Failure::OverQuota, 0);
         waits(&mut engine, 0);
     }
@@ -198,6 +202,26 @@ fn root_is_compared_from_the_epoch_that_both_have() {
     // Epochs of another incarnation are not ours.
     let other = Answer { incarnation: OTHER, ..empty(&call, 100) };
     assert_eq!(floor_epoch(&call, &other), 2800);
+}
+
+/// Regression: while a copy was read again after a repair, a peer whose log had lost its end was called in a tight loop, and
+/// accepted once its log had grown.
+#[test]
+fn log_that_lost_its_end_during_a_repair_is_noticed() {
+    let mut engine = engine();
+    let repaired = Known { position: 0, reached: 100, is_complete: false, ..known() };
+    let call = engine.call(repaired);
+    let next = Some("next".to_owned());
+    for (answer, is_ahead) in [
+        (empty(&call, 99), true),
+        (empty(&call, 100), false),
+        (Answer { next, ..empty(&call, 99) }, false),
+        (Answer { incarnation: OTHER, ..empty(&call, 99) }, false),
+    ] {
+        assert_eq!(call.known.is_ahead_of(&answer), is_ahead, "{answer:?}");
+    }
+    let command = engine.rolled_back(&call).expect("a command");
+    assert_eq!((command.from, command.through), (100, 99));
 }
 
 #[test]

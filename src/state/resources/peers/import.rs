@@ -94,7 +94,9 @@ enum Effect {
 fn effect_of(peer: &PeerRow, import: &Import<'_>) -> Effect {
     let ImportLedger { from, through, floor, is_whole, is_reset, approve_incarnation, .. } = *import.command;
     if !import.is_of(&peer.incarnation) {
-        let needs_approval = approve_incarnation && !peer.incarnation.is_empty();
+        // A copy was forgotten, with its incarnation unless that was rolled back.
+        let replaces = !(peer.incarnation.is_empty() && peer.forgotten.is_empty() && peer.retired.is_empty());
+        let needs_approval = approve_incarnation && replaces && !import.is_of(&peer.forgotten);
         return if peer.retired.iter().any(|retired| import.is_of(retired)) {
             Effect::Held(PeerFault::PeerIncarnationReused)
         } else if needs_approval && !import.is_of(&peer.approved) {

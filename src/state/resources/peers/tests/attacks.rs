@@ -97,6 +97,23 @@ fn new_incarnation_waits_for_an_operator_if_configured() {
     assert_eq!(relying.copy().fault, Some(PeerFault::AwaitsApproval));
 }
 
+/// Regression: an incarnation that replaced one whose copy was forgotten was adopted without an operator.
+#[test]
+fn forgotten_peer_is_replaced_by_an_operator_only() {
+    let cautious = |import: ImportLedger| ImportLedger { approve_incarnation: true, ..import };
+    let again = |number| {
+        let reset = ImportLedger { generation: 2, is_reset: true, ..response(0, 30, vec![]) };
+        of(number, cautious(reset))
+    };
+    for (number, fault) in [(1, None), (2, Some(PeerFault::AwaitsApproval))] {
+        let mut relying = Relying::new();
+        assert_eq!(relying.import(cautious(first(10, vec![revoked(5, 1)]))), DONE);
+        assert_eq!(relying.set(PeerAct::Forget), DONE);
+        assert_eq!(relying.import(again(number)), DONE);
+        assert_eq!(relying.copy().fault, fault, "{number}");
+    }
+}
+
 /// Its operator would accept the copy of a log that was rolled back by approving a lesser fault.
 #[test]
 fn lesser_fault_does_not_replace_a_more_serious_one() {
