@@ -171,8 +171,11 @@ impl Cluster<'_> {
         if id != self.node_id {
             return self.set_voters(goal);
         }
-        let can_succeed = |voter: &u64| self.contact(*voter).answers == Answers::Yes;
-        if goal.iter().any(can_succeed) { Ok(Step::Transfer) } else { Err(WaitReason::NoSuccessor) }
+        if !goal.iter().any(|voter| self.contact(*voter).answers == Answers::Yes) {
+            return Err(WaitReason::NoSuccessor);
+        }
+        // The successor must be able to remove this node, or it might transfer the leadership back.
+        self.set_voters(goal).map(|_| Step::Transfer)
     }
 
     fn promote(&self, wanted: &WantedMember) -> Result<Step, WaitReason> {

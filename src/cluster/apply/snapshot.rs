@@ -86,7 +86,6 @@ impl Snapshots {
 
     /// Creates the checkpoint, which fixes the content of the snapshot.
     pub(crate) fn begin(&self, database: &Database) -> io::Result<Builder> {
-        database.require_space_of_checkpoint()?;
         let checkpoint = SnapshotFiles::in_directory(self.next_directory("making-"), false);
         database.checkpoint(checkpoint.directory())?;
         Ok(Builder { snapshots: self.clone(), checkpoint })

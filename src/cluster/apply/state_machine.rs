@@ -300,7 +300,8 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for StateMachine<M> {
             return None;
         }
         let (snapshots, database) = (self.snapshots.clone(), self.shared.database.load_full());
-        match super::blocking(move || snapshots.begin(&database)).await {
+        let begin = move || database.require_space_of_checkpoint().and_then(|()| snapshots.begin(&database));
+        match super::blocking(begin).await {
             Ok(builder) => Some(builder),
             Err(error) => {
                 // Only the size of the log depends on it; the next trigger retries.

@@ -93,7 +93,9 @@ fn removal_leaves_a_quorum_that_answers() {
 #[test]
 fn leader_never_removes_itself() {
     let gone = [wanted(1, WantedRole::Removed, None)];
-    assert_eq!(next(&committed(&[&[1, 2, 3]], &[]), &[3], &gone), takes(Step::Transfer));
+    let three = committed(&[&[1, 2, 3]], &[]);
+    assert_eq!(next(&three, &[], &gone), takes(Step::Transfer));
+    assert_eq!(next(&three, &[3], &gone), waits(1, WaitReason::NoQuorum { present: 1, voters: 2 }));
     assert_eq!(next(&committed(&[&[1, 2]], &[]), &[2], &gone), waits(1, WaitReason::NoSuccessor));
     assert_eq!(next(&committed(&[&[1]], &[4]), &[], &gone), waits(1, WaitReason::LastVoter));
 }
