@@ -285,7 +285,7 @@ impl Exchange {
             },
             caller: caller.id(),
         });
-        let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
+        let result = decision.as_ref().map_or_else(Denial::label, |_| "allow");
         self.metrics.policy_decisions.inc([Point::Exchange.into_str(), result]);
         decision.map_err(Error::from)
     }

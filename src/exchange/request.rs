@@ -99,7 +99,7 @@ impl ExchangeRequest {
                 input.actor_token_type_required,
             )?,
             audience: audience(input.audience, input.resource)?,
-            scope: scope(input.scope.as_deref().unwrap_or_default())?,
+            scope: input.scope.as_deref().map(scope).transpose()?.unwrap_or_default(),
             execution_scope: input.execution_scope.map(ExecutionScope::check).transpose()?,
             confirmation: input.req_cnf.map(|requested| confirmation(&requested)).transpose()?,
         })
@@ -194,6 +194,9 @@ fn scope(text: &str) -> Result<Vec<String>, Error> {
         if !words.iter().any(|other| other == word) {
             words.push(word.to_owned());
         }
+    }
+    if words.is_empty() {
+        return Err(Error::Invalid { field: "scope", rule: "must have a word, or be absent" });
     }
     if words.len() > limits::CAPABILITIES_MAX {
         return Err(Error::Invalid { field: "scope", rule: "has more than 128 words" });

@@ -318,7 +318,7 @@ impl AgentIdentities {
             caller,
             trust_domain: self.trust_domain.as_str(),
         });
-        let result = decision.as_ref().map_or_else(Denial::label, |_| "permit");
+        let result = decision.as_ref().map_or_else(Denial::label, |_| "allow");
         self.metrics.policy_decisions.inc([Point::Identity.into_str(), result]);
         decision.map_err(Error::from)
     }

@@ -135,7 +135,7 @@ async fn an_identity_token_has_exactly_its_claims() {
     let metrics = node.get("/metrics").await.body;
     assert!(metrics.contains(r#"svc_agent_identities_issued_total{platform="mcp"} 1"#), "{metrics}");
     assert!(
-        metrics.contains(r#"svc_policy_decisions_total{decision="permit",point="identity"} 1"#),
+        metrics.contains(r#"svc_policy_decisions_total{decision="allow",point="identity"} 1"#),
         "{metrics}"
     );
 }

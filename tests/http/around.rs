@@ -83,7 +83,7 @@ async fn metrics_are_well_formed_and_contain_no_identifier() {
     for expected in [
         "svc_exchange_total{result=\"granted\",subject_token_type=\"jwt\"} 1",
         "svc_exchange_total{result=\"subject_token\",subject_token_type=\"jwt\"} 1",
-        "svc_policy_decisions_total{decision=\"permit\",point=\"exchange\"} 1",
+        "svc_policy_decisions_total{decision=\"allow\",point=\"exchange\"} 1",
         "svc_raft_is_leader 1",
         "svc_signing_keys{algorithm=\"ES256\",state=\"active\"} 1",
     ] {

@@ -48,6 +48,8 @@ async fn refusals_of_a_form_carry_the_codes_of_the_standard() {
         (with(&[("audience", TOOL), ("audience", FABRIC)]), "invalid_target", "exactly one"),
         (with(&[("audience", TOOL), ("resource", FABRIC)]), "invalid_target", "exactly one"),
         (with(&[("scope", "root")]), "invalid_scope", "scope"),
+        // Regression: no word was taken for an absent scope, which requests all that is granted.
+        (with(&[("scope", " ")]), "invalid_request", "scope: must have a word"),
         (with(&[("audience", MIGRATE)]), "access_denied", "execution scope"),
         (with(&[("scope", "a"), ("scope", "b")]), "invalid_request", "scope: must not be given twice"),
         (with(&[("subject_token", "x")]), "invalid_request", "subject_token: must not be given twice"),

@@ -56,7 +56,7 @@ metrics! {
     exchanges: Counter = "svc_exchange_total" ["subject_token_type", "result"]
         "Token exchanges; `result` is `granted` or the reason of the refusal.";
     policy_decisions: Counter = "svc_policy_decisions_total" ["point", "decision"]
-        "Policy decisions at `exchange`, `identity`, `signals`.";
+        "Policy decisions at `exchange`, `identity`, `signals`: `allow`, `deny`, `error`.";
     policy_decisions_cached: Gauge = "svc_policy_decisions_cached" []
         "Cached decisions of token exchange, 10 000 at most. At that number, each request with a new policy input evaluates the policy.";
     signature_cache_bytes: Gauge = "svc_signature_cache_bytes" []
@@ -168,9 +168,9 @@ metrics! {
     tls_certificate_not_after: Gauge = "svc_tls_certificate_not_after_seconds" ["with"]
         "End of this node's TLS certificate, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`, `push`.";
     tls_ca_not_before: Gauge = "svc_tls_ca_not_before_seconds" ["with"]
-        "Begin of the accepted CA that ends last, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
+        "Begin of the last CA of the trust domain whose CAs end first, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     tls_ca_not_after: Gauge = "svc_tls_ca_not_after_seconds" ["with"]
-        "End of the accepted CA that ends last, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
+        "End of the last CA of the trust domain whose CAs end first, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     tls_crl_this_update: Gauge = "svc_tls_crl_this_update_seconds" ["with"]
         "Issue of the revocation list that expires first, in seconds since the Unix epoch; for `callers`, `peers`, `fabrics`.";
     tls_crl_next_update: Gauge = "svc_tls_crl_next_update_seconds" ["with"]
