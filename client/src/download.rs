@@ -18,7 +18,7 @@ impl NodeClient {
     /// # Errors
     /// [`Error::Refused`]; those of the connection.
     pub async fn download(&self, path: &[&str]) -> Result<Download, Error> {
-        self.with_failover(true, |server| self.download_from(server, path)).await
+        self.with_failover(true, |server| self.download_from(server, path)).await.0
     }
 
     async fn download_from(&self, server: Url, path: &[&str]) -> Result<Download, Error> {

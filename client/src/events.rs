@@ -22,7 +22,7 @@ impl NodeClient {
     /// # Errors
     /// [`Error::Header`] if `after` is no event id; [`Error::Refused`]; those of the connection.
     pub async fn events(&self, query: &[(&str, &str)], after: Option<&str>) -> Result<Events, Error> {
-        self.with_failover(true, |server| self.events_from(server, query, after)).await
+        self.with_failover(true, |server| self.events_from(server, query, after)).await.0
     }
 
     async fn events_from(

@@ -111,17 +111,23 @@ impl NodeClient {
     /// # Errors
     /// [`Error::Refused`], or that error among those of the endpoints that says most about the outcome.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, Error> {
-        self.with_failover(request.may_be_repeated(), |server| self.send_to(server, request)).await
+        self.with_failover(request.may_be_repeated(), |server| self.send_to(server, request)).await.0
     }
 
-    /// Calls the endpoints, the preferred one first, until one responds or the call must not be repeated.
-    async fn with_failover<T, F>(&self, is_repeatable: bool, call: impl Fn(Url) -> F) -> Result<T, Error>
+    /// Calls the endpoints, the preferred one first, until one responds or the call must not be repeated. Also returns whether
+    /// an earlier endpoint may have carried it out.
+    async fn with_failover<T, F>(
+        &self,
+        is_repeatable: bool,
+        call: impl Fn(Url) -> F,
+    ) -> (Result<T, Error>, bool)
     where
         F: Future<Output = Result<T, Error>>,
     {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut tried = 0;
         let mut earlier: Option<Error> = None;
+        let mut is_repetition = false;
         loop {
             let at = (first + tried) % self.endpoints.len();
             let outcome = call(self.endpoints[at].clone()).await;
@@ -132,12 +138,15 @@ impl NodeClient {
                         && error.is_of_node()
                         && (is_repeatable || error.is_before_request()) =>
                 {
+                    is_repetition |= !error.is_before_request();
                     earlier = Some(error.or_of_another(earlier));
                 }
-                Err(error) if error.is_of_node() => return Err(error.or_of_another(earlier)),
+                Err(error) if error.is_of_node() => {
+                    return (Err(error.or_of_another(earlier)), is_repetition);
+                }
                 outcome => {
                     self.preferred.store(at, Ordering::Relaxed);
-                    return outcome;
+                    return (outcome, is_repetition);
                 }
             }
         }
@@ -247,12 +256,18 @@ impl NodeClient {
         self.delete_with(path, &[]).await
     }
 
-    /// `DELETE` of the path with these segments and a query.
+    /// `DELETE` of the path with these segments and a query. A node that responds with 404 after another one may have carried it
+    /// out is no error.
     ///
     /// # Errors
     /// Those of [`send`](Self::send).
     pub async fn delete_with(&self, path: &[&str], query: &[(&str, &str)]) -> Result<(), Error> {
-        self.body(&Request { method: Method::DELETE, query, ..Request::get(path) }).await.map(drop)
+        let request = Request { method: Method::DELETE, query, ..Request::get(path) };
+        let send = |server| self.send_to(server, &request);
+        match self.with_failover(request.may_be_repeated(), send).await {
+            (Err(Error::Refused(refusal)), true) if refusal.status == 404 => Ok(()),
+            (outcome, _) => outcome.map(drop),
+        }
     }
 
     /// `GET` of text at the path with these segments, from the preferred node.

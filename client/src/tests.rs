@@ -475,6 +475,22 @@ async fn a_download_and_the_feed_fail_over() {
     assert_eq!((error.status(), requests(&good).await), (Some(503), 2));
 }
 
+/// Regression: a deletion whose first response was lost was reported as one of something that is not there.
+#[tokio::test]
+async fn repeated_deletion_of_what_is_gone_is_no_error() {
+    let unused = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let closed = format!("http://{}", unused.local_addr().expect("address"));
+    drop(unused);
+    let (busy, gone) = (node(503).await.uri(), node(404).await.uri());
+    for (urls, is_deleted) in
+        [([busy, gone.clone()], true), ([closed, gone.clone()], false), ([gone.clone(), gone], false)]
+    {
+        let client = NodeClient::with_certificates(&urls, &Certificates::default()).expect("client");
+        assert_eq!(client.delete(&["x"]).await.is_ok(), is_deleted, "{urls:?}");
+        assert!(client.get(&["x"]).await.is_err());
+    }
+}
+
 #[tokio::test]
 async fn a_post_is_repeated_only_with_an_idempotency_key() {
     let (busy, good) = (node(503).await, node(200).await);

@@ -9,6 +9,7 @@ use trust_fabric_client::{self as client, NodeClient};
 
 use super::Error;
 use super::endpoint::{Call, ServerArguments};
+use super::events::is_retryable;
 use super::new_file::FirstFile;
 use super::output::{Format, counted, printable};
 use crate::tools::audit::chain::{ChainVerifier, Gap, Summary};
@@ -96,32 +97,46 @@ impl Trail {
         if !follow {
             return Ok(());
         }
+        let mut reported = None;
         loop {
             tokio::time::sleep(limits::AUDIT_FOLLOW_INTERVAL).await;
-            newest = self.print(newest, client::limits::LIST_ROWS_MAX, out).await?;
+            match self.print(newest.as_deref(), client::limits::LIST_ROWS_MAX, out).await {
+                Ok(last) => (newest, reported) = (last.or(newest), None),
+                Err(Error::Answer(error)) if is_retryable(&error) => {
+                    let error = Some(error.to_string());
+                    if reported != error {
+                        writeln!(io::stderr(), "{}", error.as_deref().unwrap_or_default())?;
+                    }
+                    reported = error;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
-    /// Prints at most `most` entries newer than the entry `last_id`; returns the id of the newest.
+    /// Prints at most `most` entries newer than the entry `last_id`; returns the id of the newest entry.
     async fn print(
         &self,
-        last_id: Option<String>,
+        last_id: Option<&str>,
         most: usize,
         out: &mut (dyn Write + Send),
     ) -> Result<Option<String>, Error> {
-        let (mut entries, mut cursor) = (Vec::<Entry>::new(), None);
+        let (mut entries, mut cursor, mut newest) = (Vec::<Entry>::new(), None, None);
         loop {
             let limit = (most - entries.len()).clamp(1, limits::PAGE_ROWS_MAX);
             let (page, next) = page_of(&self.client, &self.path(), limit, cursor.as_deref()).await?;
             for row in page {
                 let entry: Entry = self.read(row)?;
-                if entries.len() >= most || Some(&entry.id) == last_id.as_ref() {
-                    return self.write(&entries, last_id, out);
+                newest.get_or_insert_with(|| entry.id.clone());
+                if entries.len() >= most || Some(entry.id.as_str()) == last_id {
+                    self.write(&entries, out)?;
+                    return Ok(newest);
                 }
                 entries.push(entry);
             }
             if next.is_none() || entries.len() >= most {
-                return self.write(&entries, last_id, out);
+                self.write(&entries, out)?;
+                return Ok(newest);
             }
             cursor = next;
         }
@@ -139,12 +154,7 @@ impl Trail {
     }
 
     /// Oldest first, so that new entries follow old ones.
-    fn write(
-        &self,
-        entries: &[Entry],
-        last_id: Option<String>,
-        out: &mut (dyn Write + Send),
-    ) -> Result<Option<String>, Error> {
+    fn write(&self, entries: &[Entry], out: &mut (dyn Write + Send)) -> Result<(), Error> {
         for entry in entries.iter().rev() {
             if self.format == Format::Json {
                 writeln!(out, "{}", line_of(entry).map_err(io::Error::other)?)?;
@@ -166,8 +176,7 @@ impl Trail {
                 writeln!(out, "{:24} {count} equal ones within a minute: this is the last", "")?;
             }
         }
-        out.flush()?;
-        Ok(entries.first().map(|entry| entry.id.clone()).or(last_id))
+        Ok(out.flush()?)
     }
 }
 
@@ -361,6 +370,33 @@ mod tests {
         outcome
             .map_err(|error| format!("{output}{error}").replace(&path.display().to_string(), "export"))
             .map(|()| output)
+    }
+
+    /// Regression: `audit tail -n 0 -f` printed the whole trail.
+    #[tokio::test]
+    async fn trail_goes_on_after_entries_that_were_not_printed() {
+        let server = wiremock::MockServer::start().await;
+        let client = NodeClient::new(&server.uri()).expect("client");
+        let trail = Trail { client, tool_id: Some("t".to_owned()), format: Format::Table };
+        let rows = |notes: &[&str]| notes.iter().map(|notes| entry("", notes)).collect::<Vec<_>>();
+        let mut printed = Vec::new();
+        let mut newest = None;
+        for (notes, most, expected) in [
+            (&["b", "a"][..], 0, vec![]),
+            (&["c", "b", "a"], 9, vec![Some("c")]),
+            (&["c"], 9, vec![Some("c")]),
+        ] {
+            server.reset().await;
+            let page = wiremock::ResponseTemplate::new(200).set_body_json(rows(notes));
+            wiremock::Mock::given(wiremock::matchers::any()).respond_with(page).mount(&server).await;
+            newest = trail.print(newest.as_deref(), most, &mut printed).await.expect("printed");
+            let shown = std::str::from_utf8(&printed).expect("text");
+            assert_eq!(
+                shown.lines().map(|line| line.split_whitespace().last()).collect::<Vec<_>>(),
+                expected
+            );
+        }
+        assert_eq!(newest.as_deref(), Some("c"));
     }
 
     #[test]

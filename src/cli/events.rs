@@ -141,7 +141,7 @@ fn line(data: &Value) -> String {
 }
 
 /// Whether a retry may succeed. The error is that of the nodes tried which says most about the outcome.
-fn is_retryable(error: &client::Error) -> bool {
+pub(super) fn is_retryable(error: &client::Error) -> bool {
     match error {
         client::Error::Unreachable { .. }
         | client::Error::Handshake { .. }

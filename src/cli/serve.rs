@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
@@ -31,8 +32,20 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Error> {
     tracing::debug!(?config, "configuration");
     let shutdown = CancellationToken::new();
     let serving = async {
+        let mut hangups = signal(SignalKind::hangup()).map_err(Error::Runtime)?;
         let running = node::start(config, Clock::system(), &program, shutdown.clone()).await?;
-        Ok(running.until_stopped().await?)
+        let stopped = running.until_stopped();
+        tokio::pin!(stopped);
+        loop {
+            tokio::select! {
+                outcome = &mut stopped => return Ok(outcome?),
+                // Its default action ends the process. Many servers take it for a reload.
+                Some(()) = hangups.recv() => tracing::warn!(
+                    rule = "changed TLS files are read without it, other settings at the start only",
+                    "SIGHUP ignored"
+                ),
+            }
+        }
     };
     let outcome = super::wait_for(super::until_signalled(shutdown.clone(), serving));
     // The last line of the log names the cause of the exit.
