@@ -63,13 +63,13 @@ pub enum Capability {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub requests_per_second_per_caller: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 10_240))]
     pub connections_per_address: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 10_240))]
     pub connections_per_identity: Option<u32>,
 }
 
@@ -97,7 +97,7 @@ pub struct Cluster {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 65536))]
+    #[schemars(range(min = 65_536, max = 68_719_476_736_u64))]
     pub log_bytes_max: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub freshness: Option<Freshness>,

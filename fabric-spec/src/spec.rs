@@ -22,8 +22,8 @@ pub struct FabricSpec {
     #[schemars(extend("enum" = [1, 3, 5]))]
     pub replicas: u8,
 
-    /// `iss` of every minted token: an https URL without path, query, fragment and trailing slash. Immutable.
-    #[schemars(regex(pattern = r"^https://[^/?#@]+$"), length(max = 2048))]
+    /// `iss` of every minted token: an https URL in lower case without path, query, fragment and trailing slash. Immutable.
+    #[schemars(regex(pattern = r"^https://[^/?#@A-Z]+$"), length(max = 2048))]
     pub issuer: String,
 
     /// Trust domain of the fabric. Immutable.
