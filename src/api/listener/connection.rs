@@ -178,7 +178,7 @@ impl Connection {
             // The reserve is scarce: only a response in flight is waited for.
             Ended::Reserve if !tracker.is_busy() => return reason,
             Ended::Reserve => limits::LINGER_TIMEOUT,
-            Ended::Age if tracker.is_downloading() => limits::DOWNLOAD_DRAIN_TIMEOUT,
+            Ended::Age | Ended::Reload if tracker.is_downloading() => limits::DOWNLOAD_DRAIN_TIMEOUT,
             _ => limits::DRAIN_TIMEOUT,
         };
         close(connection.as_mut());

@@ -134,8 +134,8 @@ impl Audit {
         tool_id: &str,
         query: &Query,
     ) -> Result<Page, ReadError> {
-        let _permit = self.read_permit().await?;
         self.ship_for_reader().await?;
+        let _permit = self.read_permit().await?;
         let tool = Digest128::of(DigestKind::Tool, b"", tool_id.as_bytes());
         let mut reading = Reading::new(tool_id, query);
         let mut before = query.before.as_ref().map(|cursor| cursor.segment_end);
@@ -201,8 +201,8 @@ impl Audit {
         after: u64,
         limit: usize,
     ) -> Result<(Vec<DecodedBlock>, bool), ReadError> {
-        let _permit = self.read_permit().await?;
         self.ship_for_reader().await?;
+        let _permit = self.read_permit().await?;
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         let mut last = after;
         while let Some(block) = self.state.audit_block_after(last)? {

@@ -154,6 +154,21 @@ async fn download_outlives_the_maximum_age_of_its_connection() {
     assert_eq!(wire.ended().await, Ended::Age);
 }
 
+/// Regression: a backup was cut off by each renewal of a revocation list.
+#[tokio::test(start_paused = true)]
+async fn download_outlives_a_reload() {
+    let (reloads, receiver) = watch::channel(0);
+    let changes = Some(Changes { receiver, generation: 0, has_changed: Arc::new(|_, _| true) });
+    let serve = |connection, stream| Connection { changes, ..connection }.http1(stream);
+    let mut wire = Wire::new(ClientConnection { channel: Channel::Tls(None), ..peer() }, serve);
+    wire.send(b"GET /download HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let begin = wire.until("piece;").await;
+    reloads.send_replace(1);
+    let text = begin + &wire.rest().await;
+    assert_eq!(text.matches("piece;").count(), 40, "{text}");
+    assert_eq!(wire.ended().await, Ended::Reload);
+}
+
 #[tokio::test(start_paused = true)]
 async fn linger_after_a_violation_is_bounded() {
     let mut wire = Wire::http1();
