@@ -488,7 +488,7 @@ pub const SYNC_LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Metric: `svc_federation_calls_total{result="unanswered"}`.
 pub const SYNC_RESPONSE_WAIT: Duration = Duration::from_secs(2);
 /// Minimum of that time for a peer with a short lease.
-pub const SYNC_RESPONSE_WAIT_MIN: Duration = Duration::from_secs(1);
+pub const SYNC_RESPONSE_WAIT_MIN: Duration = Duration::from_millis(500);
 /// Minimum wait before a failed call to a peer is repeated; also the wait after a response without entries
 /// that was not held, or that was imported.
 pub const PEER_FABRIC_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -953,8 +953,8 @@ pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Age at which a connection without TLS is closed gracefully.
 /// Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3600);
-/// Maximum time for a backup in flight to finish on a connection that has reached its maximum age: a state of 256 GiB over 30
-/// MB/s.
+/// Maximum time for a backup in flight to finish on a connection that has reached its maximum age, or whose TLS files have
+/// changed: a state of 256 GiB over 30 MB/s.
 /// Metric: `svc_http_connections_closed_total{reason="age"}`.
 pub const DOWNLOAD_DRAIN_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 /// Age at which a TLS connection is closed gracefully, so that its client is verified again.
