@@ -110,14 +110,28 @@ pub trait View {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Corrupt>;
 
-    /// The first row of `from <= key < to`. Stops at `to`: skipping deleted rows costs time too.
+    /// Visits rows of `from <= key < to`, in key order, until `visit` returns false. Stops at `to`: skipping deleted rows
+    /// costs time too.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the checksum of a row does not match.
+    fn scan_between(
+        &self,
+        table: &str,
+        (from, to): (&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        self.scan(table, from, &mut |key, row| key < to && visit(key, row))
+    }
+
+    /// The first row of `from <= key < to`.
     ///
     /// # Errors
     /// [`Corrupt`] if its checksum does not match.
     fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, Corrupt> {
         let mut first = None;
-        self.scan(table, from, &mut |key, row| {
-            first = (key < to).then(|| (key.to_vec(), row.to_vec()));
+        self.scan_between(table, (from, to), &mut |key, row| {
+            first = Some((key.to_vec(), row.to_vec()));
             false
         })?;
         Ok(first)

@@ -16,7 +16,7 @@ use rocksdb::{
 
 use super::directory::Directory;
 use crate::cluster::type_config::{LogId, StoredMembership};
-use crate::cluster::{Corrupt, Row, Space, View, Write, codec, durable_file, record, torn_tail};
+use crate::cluster::{Corrupt, Space, View, Write, codec, durable_file, record, torn_tail};
 use crate::limits;
 
 /// Column family of the rows below.
@@ -457,15 +457,15 @@ impl View for Database {
         self.read_from(table, from, ReadOptions::default(), visit)
     }
 
-    fn first_between(&self, table: &str, from: &[u8], to: &[u8]) -> Result<Option<Row>, Corrupt> {
+    fn scan_between(
+        &self,
+        table: &str,
+        (from, to): (&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(to);
-        let mut first = None;
-        self.read_from(table, from, options, &mut |key, row| {
-            first = Some((key.to_vec(), row.to_vec()));
-            false
-        })?;
-        Ok(first)
+        self.read_from(table, from, options, visit)
     }
 }
 

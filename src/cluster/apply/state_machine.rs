@@ -31,7 +31,7 @@ use crate::cluster::log::LogReader;
 use crate::cluster::type_config::{
     Commands, Entry, LogId, MemberRecord, Membership, Replies, StoredMembership, TypeConfig,
 };
-use crate::cluster::{Applied, Machine, MemberEntry, Row, View};
+use crate::cluster::{Applied, Machine, MemberEntry, View};
 use crate::limits;
 
 /// State shared by the applier and all readers.
@@ -356,13 +356,13 @@ impl View for Shared {
         self.database.load().scan(table, from, visit)
     }
 
-    fn first_between(
+    fn scan_between(
         &self,
         table: &str,
-        from: &[u8],
-        to: &[u8],
-    ) -> Result<Option<Row>, crate::cluster::Corrupt> {
-        self.database.load().first_between(table, from, to)
+        range: (&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), crate::cluster::Corrupt> {
+        self.database.load().scan_between(table, range, visit)
     }
 }
 

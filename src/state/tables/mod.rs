@@ -367,13 +367,12 @@ impl<'v> Tables<'v> {
         limit: usize,
     ) -> Result<Vec<Vec<u8>>, Corrupt> {
         let mut due = Vec::new();
-        self.earlier_keys(table, from, &mut |key| {
-            let at = key.first_chunk::<8>().map(|at| i64::from_be_bytes(*at));
-            let is_due = at.is_some_and(|at| at <= until.millis());
-            if is_due && !self.is_deleted(table, key) {
+        let to = time_key(until.millis().saturating_add(1), &[]);
+        self.view.scan_between(table, (from, &to), &mut |key, _| {
+            if !self.is_deleted(table, key) {
                 due.push(key.to_vec());
             }
-            is_due && due.len() < limit
+            due.len() < limit
         })?;
         Ok(due)
     }
@@ -483,6 +482,7 @@ pub fn decode<M: Message + Default>(table: &str, bytes: &[u8]) -> Result<M, Corr
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::BTreeSet;
 
     use proptest::collection::vec;
@@ -490,6 +490,43 @@ mod tests {
 
     use super::*;
     use crate::state::testing::Rows;
+
+    /// Regression: each entry skipped the deleted rows up to the next one that is due, of a day in which revocations were
+    /// repeated.
+    #[test]
+    fn due_keys_are_read_up_to_their_time_only() {
+        struct Recorded(RefCell<Vec<Vec<u8>>>);
+        impl View for Recorded {
+            fn get(&self, _: &str, _: &[u8]) -> Result<Option<Vec<u8>>, Corrupt> {
+                panic!("a range is read")
+            }
+
+            fn scan(
+                &self,
+                _: &str,
+                _: &[u8],
+                _: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+            ) -> Result<(), Corrupt> {
+                panic!("a range is read")
+            }
+
+            fn scan_between(
+                &self,
+                _: &str,
+                (_, to): (&[u8], &[u8]),
+                visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+            ) -> Result<(), Corrupt> {
+                self.0.borrow_mut().push(to.to_vec());
+                visit(&time_key(7, b"a"), &[]);
+                Ok(())
+            }
+        }
+        let view = Recorded(RefCell::default());
+        let tables = Tables::new(&view);
+        let due = tables.due(FEED, &[], Timestamp::from_millis(7), 9).expect("read");
+        assert_eq!(due, [time_key(7, b"a")]);
+        assert_eq!(*view.0.borrow(), [time_key(8, &[])]);
+    }
 
     #[derive(Clone, Debug)]
     enum Step {

@@ -84,6 +84,18 @@ impl View for CachedView<'_> {
         }
     }
 
+    fn scan_between(
+        &self,
+        table: &str,
+        (from, to): (&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Corrupt> {
+        match self.cache.packed(table) {
+            Some(_) => self.scan(table, from, &mut |key, row| key < to && visit(key, row)),
+            None => self.below.scan_between(table, (from, to), visit),
+        }
+    }
+
     fn scan(
         &self,
         table: &str,
