@@ -135,7 +135,12 @@ fn server(
     if let Some(host) = stated.text("host") {
         return of_host(host, stated);
     }
-    let paths = |text: String| std::env::split_paths(&text).collect::<Vec<PathBuf>>();
+    // As `kubectl`: files of a list that do not exist are left out.
+    let paths = |text: String| {
+        let all: Vec<PathBuf> = std::env::split_paths(&text).filter(|path| *path != Path::new("")).collect();
+        let there: Vec<PathBuf> = all.iter().filter(|path| path.exists()).cloned().collect();
+        if there.is_empty() { all } else { there }
+    };
     let one = stated.text("config_path").map(|path| vec![home(path, environment)]);
     let several = || {
         let several = stated.value("config_paths").all_texts();
@@ -235,6 +240,26 @@ mod tests {
         }
         let namespace = Object::default().with("namespace", Value::Unknown);
         assert!(matches!(access(&namespace, NONE), Access::NotKnown("namespace")));
+    }
+
+    /// Regression: `KUBECONFIG=$KUBECONFIG:$HOME/.kube/config` with an unset variable begins with an empty name.
+    #[test]
+    fn missing_files_of_a_list_are_left_out() {
+        let directory = tempfile::tempdir().expect("directory");
+        let file = directory.path().join("config");
+        let config = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                      clusters: [{name: k, cluster: {server: 'https://k.example'}}]\n\
+                      users: [{name: u, user: {token: t}}]\n";
+        std::fs::write(&file, config).expect("written");
+        let of = |list: String| {
+            let environment = move |name: &str| (name == "KUBECONFIG").then(|| list.clone());
+            server(&Object::default(), &environment, directory.path()).map(|server| server.url.clone())
+        };
+        let file = file.display();
+        for list in [format!(":{file}"), format!("{file}:/nowhere"), format!("/nowhere:{file}")] {
+            assert_eq!(of(list.clone()), Ok("https://k.example".to_owned()), "{list}");
+        }
+        assert!(of("/nowhere".to_owned()).is_err_and(|error| error.contains("/nowhere")));
     }
 
     #[test]
