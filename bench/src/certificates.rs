@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::hosts::{HOSTS_MAX, Hosts};
 
 pub const TRUST_DOMAIN: &str = "dev.trust-fabric.local";
 
@@ -72,13 +75,14 @@ pub fn write_peer(directory: &Path, name: &str, (trust_domain, id): (&str, u64))
     Ok(fs::write(directory.join(format!("{name}.pem")), params.signed_by(&key, &ca)?.pem())?)
 }
 
-/// A certificate of this machine for servers and clients that check names and no identity, and its key.
+/// A certificate of this machine and of its hosts, for servers and clients that check names and no identity, and its key.
 pub fn write_server(directory: &Path, name: &str) -> Result<()> {
     let ca_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem"))?)?;
     let ca = Issuer::from_ca_cert_pem(&fs::read_to_string(directory.join("ca.pem"))?, ca_key)?;
     let mut params = leaf(&[])?;
-    params.subject_alt_names =
-        vec![SanType::DnsName("localhost".try_into()?), SanType::IpAddress([127, 0, 0, 1].into())];
+    let addresses = (1..=HOSTS_MAX).map(Hosts::for_clients).chain([Ipv4Addr::LOCALHOST.into()]);
+    params.subject_alt_names = vec![SanType::DnsName("localhost".try_into()?)];
+    params.subject_alt_names.extend(addresses.map(SanType::IpAddress));
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate()?;

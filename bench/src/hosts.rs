@@ -16,6 +16,8 @@ const CLIENTS: &str = "tfb-clients";
 const PEERS: &str = "tfb-peers";
 /// Clients reach host N at 10.213.0.N, other nodes at 10.213.1.N.
 const NETWORK: [u8; 2] = [10, 213];
+/// Hosts of a cluster at most.
+pub const HOSTS_MAX: u8 = 9;
 /// This machine in the clients' network.
 const OURS: u8 = 254;
 

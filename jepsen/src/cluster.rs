@@ -131,6 +131,10 @@ impl Cluster {
             ..ClusterArgs::local(program.clone(), policies, dir.to_owned(), options.nodes)
         };
         make_certificates(&program, &dir.join("pki"), TRUST_DOMAIN, &VISITORS)?;
+        if options.hosts {
+            // With the addresses of the hosts, at which the commands of an operator call.
+            write_server(&dir.join("pki"), "node")?;
+        }
         let mut members = args.members()?;
         let mut targets = Vec::new();
         for node in 0..count {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Found, Numbered, Violation, grouped, is_ok, name, of, text};
-use crate::history::{History, Kind, Nanos, Operation, Workload};
+use crate::history::{History, Kind, Nanos, Operation, Outcome, Workload};
 
 pub const NAME: &str = "audit";
 
@@ -39,12 +39,25 @@ pub fn check(history: &History) -> Vec<Violation> {
             found.add("read at the end", detail, &[verified[0].0]);
         }
     }
-    for (number, chain) in operations.iter().filter(|(_, operation)| is_ok(operation, Kind::Chain)) {
-        if chain.value != true {
-            found.add("chains are intact", format!("node {}: a chain is broken", chain.node), &[*number]);
+    read_at_the_end(&operations, &mut found);
+    found.violations
+}
+
+/// Every node gave its trails and the export of its chains after the faults, and the chains are intact.
+fn read_at_the_end(operations: &[Numbered<'_>], found: &mut Found) {
+    for &(number, read) in
+        operations.iter().filter(|(_, read)| matches!(read.kind, Kind::Trail | Kind::Chain))
+    {
+        if read.outcome != Outcome::Ok {
+            found.add("read at the end", format!("{} was not answered", name(read)), &[number]);
+        } else if read.kind == Kind::Chain && read.value != true {
+            found.add("chains are intact", format!("node {}: a chain is broken", read.node), &[number]);
         }
     }
-    found.violations
+    let is_missing = operations.iter().all(|(_, read)| read.kind != Kind::Chain);
+    if let Some((number, _)) = operations.first().filter(|_| is_missing) {
+        found.add("read at the end", "the chains were not read".to_owned(), &[*number]);
+    }
 }
 
 /// Whether each request of a trail was accepted; each request has one entry with a verdict.

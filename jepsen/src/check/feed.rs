@@ -71,6 +71,11 @@ fn common_table(operations: &[Numbered<'_>], found: &mut Found) -> Table {
     for (_, list) in &lists {
         common.extend(list.iter().map(|(id, subject)| (*id, subject.clone())));
     }
+    let unlisted = operations.iter().filter(|(_, all)| all.kind == Kind::All && all.outcome != Outcome::Ok);
+    for (number, operation) in unlisted {
+        let detail = format!("node {} did not list its events at the end", operation.node);
+        found.add("read at the end", detail, &[*number]);
+    }
     if lists.is_empty() {
         found.add("read at the end", "no node listed its events at the end".to_owned(), &[]);
     }

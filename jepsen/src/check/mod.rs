@@ -14,7 +14,7 @@ mod liveness;
 mod registry;
 mod revoke;
 mod single_use;
-mod streams;
+pub mod streams;
 mod witness;
 
 #[cfg(test)]
@@ -67,6 +67,8 @@ pub fn coverage(history: &History) -> BTreeMap<&'static str, u64> {
     counts.extend(single_use::coverage(history));
     counts.extend(streams::coverage(history));
     counts.extend(federation::coverage(history));
+    let is_named = |(_, read): &Numbered<'_>| is_ok(read, Kind::Read) && !read.input["min_index"].is_null();
+    counts.insert("reads at a named index", of(history, Workload::Registry).filter(is_named).count() as u64);
     counts
 }
 

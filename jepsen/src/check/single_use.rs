@@ -27,7 +27,7 @@ fn presentation((number, operation): Numbered<'_>) -> Presentation {
 }
 
 /// Whether the answer is the success. `None`: it cannot be read.
-fn is_success(operation: &Operation) -> Option<bool> {
+pub(super) fn is_success(operation: &Operation) -> Option<bool> {
     match &operation.value {
         Value::Bool(is_accepted) => Some(*is_accepted),
         Value::String(answer) if answer == "new" => Some(true),

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::single_use::is_success;
 use super::{Found, Numbered, Violation, by_key, grouped, name};
 use crate::history::{History, Kind, Nanos, Operation, Outcome, Workload};
 
@@ -51,7 +52,10 @@ fn reach(operation: &Operation) -> Reach {
         // Looked up: it is acknowledged by the index of the first.
         Kind::Revoke | Kind::Emit if operation.value == "duplicate" => Reach::Free,
         Kind::Revoke | Kind::Emit | Kind::Change | Kind::Taint => Reach::AtLeast,
-        Kind::Spend if operation.value == true || operation.value == "new" => Reach::AtLeast,
+        Kind::Spend if operation.value == "new" => Reach::AtLeast,
+        Kind::Spend if operation.input["what"] == "nonce" && is_success(operation) == Some(true) => {
+            Reach::AtLeast
+        }
         _ => Reach::Free,
     }
 }

@@ -118,7 +118,7 @@ fn is_verified(key_set: &Value, token: &str) -> Option<bool> {
 }
 
 /// Header or claims of a token.
-fn part(token: &str, number: usize) -> Result<Value> {
+pub(super) fn part(token: &str, number: usize) -> Result<Value> {
     let text = token.split('.').nth(number).context("a token of three parts")?;
     Ok(serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text)?)?)
 }

@@ -1,6 +1,7 @@
 //! Registry: reads, writes and compare-and-set of tools by their `ETag`, on all nodes.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::task::JoinSet;
 use trust_fabric_bench::wire;
 
 use super::tool_entry;
-use crate::clients::{Answer, Clients, Intent, Process, get};
+use crate::clients::{Answer, Clients, Intent, Process};
 use crate::history::{Kind, Outcome, Workload};
 
 const CLIENTS: u64 = 6;
@@ -24,6 +25,8 @@ const STEP: Duration = Duration::from_millis(5);
 pub struct Registry {
     /// The revision that was read last of each tool.
     seen: Mutex<HashMap<String, String>>,
+    /// The highest log index of an answer.
+    highest: AtomicU64,
 }
 
 impl Registry {
@@ -42,7 +45,11 @@ impl Registry {
             let node = process.node();
             match process.draw.below(20) {
                 0 => remove(&mut process, &tool, node).await?,
-                1..=9 => self.read(&mut process, &tool, node).await?,
+                1..=3 => {
+                    let named = self.highest.load(Ordering::Relaxed);
+                    self.read(&mut process, &tool, node, Some(named)).await?;
+                }
+                4..=9 => self.read(&mut process, &tool, node, None).await?,
                 10..=13 => self.write(&mut process, &tool, node, None).await?,
                 _ => {
                     let seen = self.seen().get(&tool).cloned();
@@ -57,15 +64,21 @@ impl Registry {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn read(&self, process: &mut Process, tool: &str, node: usize) -> Result<()> {
+    /// With `named`, a read at that log index or a later one; otherwise a linearizable one.
+    async fn read(&self, process: &mut Process, tool: &str, node: usize, named: Option<u64>) -> Result<()> {
         let intent = Intent {
             workload: Workload::Registry,
             kind: Kind::Read,
             key: tool,
-            input: json!({"min_index": null}),
+            input: json!({"min_index": named}),
         };
-        let request = get(&format!("/v1/tools/{tool}"));
-        let (_, value) = process.operate(intent, ("gateway", node), &request, record).await?;
+        let headers = named.map(|index| format!("svc-min-index: {index}\r\n")).unwrap_or_default();
+        let request = wire::request("GET", &format!("/v1/tools/{tool}"), "localhost", &headers);
+        let judge = |answer: &Answer| {
+            self.highest.fetch_max(answer.index().unwrap_or_default(), Ordering::Relaxed);
+            record(answer)
+        };
+        let (_, value) = process.operate(intent, ("gateway", node), &request, judge).await?;
         if let Some(revision) = value["revision"].as_str() {
             self.seen().insert(tool.to_owned(), revision.to_owned());
         }
@@ -106,7 +119,7 @@ impl Registry {
         let tools: Vec<_> = self.seen().keys().cloned().collect();
         for tool in tools {
             for node in process.clients().all() {
-                self.read(process, &tool, node).await?;
+                self.read(process, &tool, node, None).await?;
             }
         }
         Ok(())

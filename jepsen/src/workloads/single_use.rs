@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use trust_fabric_bench::credentials::AUDIENCE;
 use trust_fabric_bench::registry::body_hash;
 
+use super::keys::part;
 use super::{REVOKED, TOOL_ONCE, mint, verdict, verification};
 use crate::clients::{Answer, Clients, Intent, Process, exchange, idempotency, post, signal, subject};
 use crate::history::{Kind, Outcome, Workload};
@@ -134,7 +135,12 @@ fn nonce(process: &mut Process, number: u64) -> Result<Once> {
         content: 0,
     });
     let judge = |answer: &Answer| match answer.status {
-        Some(200) => (Outcome::Ok, json!(true)),
+        // Answers with the same idempotency key have the same `jti`; the signatures differ.
+        Some(200) => {
+            let token = answer.body["access_token"].as_str().unwrap_or_default();
+            let jti = part(token, 1).map(|claims| claims["jti"].clone()).unwrap_or_default();
+            (Outcome::Ok, json!({"accepted": true, "jti": jti}))
+        }
         // Other credentials are refused with this status too, such as one of the future by a wrong clock.
         Some(400) if answer.says("nonce already used") => (Outcome::Ok, json!(false)),
         _ => (answer.outcome(&[]), Value::Null),

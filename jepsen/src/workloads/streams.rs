@@ -13,10 +13,10 @@ use trust_fabric_bench::push_receiver::{self, ReservedAddress};
 use trust_fabric_bench::settings::SIGNAL_ISSUER;
 
 use super::until;
+use crate::check::streams::STREAMS;
 use crate::clients::{Clients, Intent, Process, acknowledged, post, signal};
 use crate::history::{Kind, Outcome, Workload};
 
-const STREAMS: usize = 2;
 /// Each has one client, so that the order of its signals is known.
 const SUBJECTS: u64 = 4;
 const PRESENTED: &str = "https://schemas.openid.net/secevent/caep/event-type/session-presented";

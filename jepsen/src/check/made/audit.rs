@@ -78,7 +78,7 @@ fn list(history: &mut History, trail: usize) -> &mut Vec<Value> {
     history.operations[trail].value.as_array_mut().expect("a list")
 }
 
-const WRONG: [Wrong; 8] = [
+const WRONG: [Wrong; 11] = [
     Wrong {
         name: "missing entry",
         rules: &["every verification is there"],
@@ -175,6 +175,24 @@ const WRONG: [Wrong; 8] = [
                 true
             })
         },
+    },
+    Wrong {
+        name: "chain that was not exported",
+        rules: &["read at the end"],
+        change: |history, bits| fails(history, Kind::Chain, bits),
+    },
+    Wrong {
+        name: "no chain",
+        rules: &["read at the end"],
+        change: |history, _| {
+            history.operations.retain(|made| made.kind != Kind::Chain);
+            !history.operations.is_empty()
+        },
+    },
+    Wrong {
+        name: "trail that one node did not list",
+        rules: &["read at the end"],
+        change: |history, bits| fails(history, Kind::Trail, bits),
     },
     Wrong {
         name: "trail that is not read",

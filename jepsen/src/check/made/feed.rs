@@ -76,7 +76,12 @@ fn forget(history: &mut History, id: &Value) {
     }
 }
 
-const WRONG: [Wrong; 12] = [
+const WRONG: [Wrong; 13] = [
+    Wrong {
+        name: "events that one node did not list",
+        rules: &["read at the end"],
+        change: |history, bits| fails(history, Kind::All, bits),
+    },
     Wrong {
         name: "missing event",
         rules: &["none missing"],

@@ -214,6 +214,14 @@ fn numbers(history: &History, filter: impl Fn(&Operation) -> bool) -> Vec<usize>
     (0..history.operations.len()).filter(|number| filter(&history.operations[*number])).collect()
 }
 
+/// One of the operations of this kind fails.
+fn fails(history: &mut History, kind: Kind, bits: &mut Bits) -> bool {
+    let Some(number) = one_of(&numbers(history, |made| made.kind == kind), bits) else { return false };
+    let failed = &mut history.operations[number];
+    (failed.outcome, failed.value) = (Outcome::Fail, Value::Null);
+    true
+}
+
 /// One of them, if there are any.
 fn one_of<T: Copy>(of: &[T], bits: &mut Bits) -> Option<T> {
     let count = of.len() as u64;

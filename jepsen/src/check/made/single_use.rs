@@ -46,7 +46,7 @@ fn refused(history: &History) -> Vec<usize> {
     numbers(history, |made| (made.value == false || made.value == "duplicate") && wins(&made.key))
 }
 
-const WRONG: [Wrong; 4] = [
+const WRONG: [Wrong; 5] = [
     Wrong {
         name: "second success",
         rules: &["at most one success"],
@@ -56,6 +56,24 @@ const WRONG: [Wrong; 4] = [
             made.value = if made.value == false { json!(true) } else { json!("new") };
             // A retry of the first would be no second success.
             made.input["idempotency_key"] = json!("another");
+            true
+        },
+    },
+    Wrong {
+        name: "retry with another token",
+        rules: &["a retry has the same answer"],
+        change: |history, bits| {
+            let keyed =
+                numbers(history, |made| made.value == true && made.input["idempotency_key"].is_string());
+            let Some(first) = one_of(&keyed, bits) else { return false };
+            let retry = history.operations[first].clone();
+            let (invoke, end) = (retry.end + 1, retry.end + 2);
+            let of = |jti: &str| json!({"accepted": true, "jti": jti});
+            let is_same = |made: &Operation| (&made.key, &made.input) == (&retry.key, &retry.input);
+            for made in history.operations.iter_mut().filter(|made| made.value == true && is_same(made)) {
+                made.value = of("one");
+            }
+            history.operations.push(Operation { value: of("another"), invoke, end, ..retry });
             true
         },
     },
