@@ -132,9 +132,6 @@ impl Puller {
         let endpoint = endpoint.ok_or_else(|| Failure::Unanswered("it has no endpoint".to_owned()))?;
         let sent = self.clock.boot();
         let answer = self.ask(client, endpoint, engine, &call).await;
-        let answer = answer.and_then(|answer| {
-            if call.known.is_ahead_of(&answer) { Err(Failure::RolledBack) } else { Ok(answer) }
-        });
         let took = self.clock.boot().saturating_sub(sent);
         if matches!(answer, Err(Failure::RolledBack))
             && let Some(command) = engine.rolled_back(&call)
@@ -186,7 +183,10 @@ impl Puller {
         let response = client.post(endpoint, PATH, body.into(), response_timeout, most).await;
         let response = response.map_err(|error| Failure::Unanswered(error.to_string()))?;
         match response.status {
-            200 => Ok(call.expected.read(&response.body)?),
+            200 => {
+                let answer = call.expected.read(&response.body)?;
+                if call.known.is_ahead_of(&answer) { Err(Failure::RolledBack) } else { Ok(answer) }
+            }
             409 => Err(Failure::RolledBack),
             status => Err(Failure::Status(status)),
         }
