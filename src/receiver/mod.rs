@@ -159,15 +159,15 @@ impl Receiver {
         let effects = effects::effects(&set, &allow, &facts, now)?;
         check_blocks(&effects, issuer, form, &caller.facts, &self.operators)?;
         let may_relay = facts.may_relay && !self.peer_issuers.contains(&issuer.iss);
-        let events = if may_relay { relay::events(&set, now) } else { Ok(Vec::new()) };
-        let events = match events {
+        let events = match may_relay.then(|| relay::events(&set, now)).transpose() {
             // Each hop adds to `svc_via`. The effects of a signal do not depend on whether another hop is possible.
             Err(error) if !set.via.is_empty() => {
                 tracing::warn!(%error, iss = issuer.iss, "a relayed signal is not relayed again");
-                Vec::new()
+                None
             }
             events => events?,
         };
+        let may_relay = events.is_some();
 
         let count = effects.len();
         let signal = Signal {
@@ -178,7 +178,7 @@ impl Receiver {
             effects,
             reason: effects::reason(&set),
             content,
-            events,
+            events: events.unwrap_or_default(),
             subject: subject_id::text(&subject_id::relayed(&set.sub_id, None)),
         };
         let state = self.state.on_behalf_of(caller);
