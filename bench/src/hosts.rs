@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::members::command;
 
@@ -16,7 +16,7 @@ const CLIENTS: &str = "tfb-clients";
 const PEERS: &str = "tfb-peers";
 /// Clients reach host N at 10.213.0.N, other nodes at 10.213.1.N.
 const NETWORK: [u8; 2] = [10, 213];
-/// Hosts of a cluster at most.
+/// Maximum hosts of a cluster: the certificate of its nodes names the address of each.
 pub const HOSTS_MAX: u8 = 9;
 /// This machine in the clients' network.
 const OURS: u8 = 254;
@@ -31,8 +31,9 @@ impl Hosts {
     ///
     /// # Errors
     ///
-    /// If this is not root, or `ip` is missing or fails.
+    /// For more than [`HOSTS_MAX`]; if this is not root, or `ip` is missing or fails.
     pub fn make(count: u8) -> Result<Self> {
+        ensure!(count <= HOSTS_MAX, "at most {HOSTS_MAX} hosts, not {count}");
         let hosts = Self { count };
         hosts.remove();
         hosts.build().context("create the network namespaces (needs root and iproute2)")?;

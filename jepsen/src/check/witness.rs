@@ -52,10 +52,7 @@ fn reach(operation: &Operation) -> Reach {
         // Looked up: it is acknowledged by the index of the first.
         Kind::Revoke | Kind::Emit if operation.value == "duplicate" => Reach::Free,
         Kind::Revoke | Kind::Emit | Kind::Change | Kind::Taint => Reach::AtLeast,
-        Kind::Spend if operation.value == "new" => Reach::AtLeast,
-        Kind::Spend if operation.input["what"] == "nonce" && is_success(operation) == Some(true) => {
-            Reach::AtLeast
-        }
+        Kind::Spend if is_success(operation) == Some(true) => Reach::AtLeast,
         _ => Reach::Free,
     }
 }

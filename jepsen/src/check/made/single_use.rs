@@ -46,6 +46,13 @@ fn refused(history: &History) -> Vec<usize> {
     numbers(history, |made| (made.value == false || made.value == "duplicate") && wins(&made.key))
 }
 
+/// A presentation with an idempotency key that succeeded, after its end.
+fn retried(history: &History, bits: &mut Bits) -> Option<Operation> {
+    let keyed = numbers(history, |made| made.value == true && made.input["idempotency_key"].is_string());
+    let first = history.operations[one_of(&keyed, bits)?].clone();
+    Some(Operation { invoke: first.end + 1, end: first.end + 2, ..first })
+}
+
 const WRONG: [Wrong; 5] = [
     Wrong {
         name: "second success",
@@ -63,17 +70,13 @@ const WRONG: [Wrong; 5] = [
         name: "retry with another token",
         rules: &["a retry has the same answer"],
         change: |history, bits| {
-            let keyed =
-                numbers(history, |made| made.value == true && made.input["idempotency_key"].is_string());
-            let Some(first) = one_of(&keyed, bits) else { return false };
-            let retry = history.operations[first].clone();
-            let (invoke, end) = (retry.end + 1, retry.end + 2);
+            let Some(retry) = retried(history, bits) else { return false };
             let of = |jti: &str| json!({"accepted": true, "jti": jti});
             let is_same = |made: &Operation| (&made.key, &made.input) == (&retry.key, &retry.input);
             for made in history.operations.iter_mut().filter(|made| made.value == true && is_same(made)) {
                 made.value = of("one");
             }
-            history.operations.push(Operation { value: of("another"), invoke, end, ..retry });
+            history.operations.push(Operation { value: of("another"), ..retry });
             true
         },
     },
@@ -81,12 +84,8 @@ const WRONG: [Wrong; 5] = [
         name: "retry with another answer",
         rules: &["a retry has the same answer"],
         change: |history, bits| {
-            let keyed =
-                numbers(history, |made| made.value == true && made.input["idempotency_key"].is_string());
-            let Some(first) = one_of(&keyed, bits) else { return false };
-            let retry = history.operations[first].clone();
-            let (invoke, end) = (retry.end + 1, retry.end + 2);
-            history.operations.push(Operation { value: json!(false), invoke, end, ..retry });
+            let Some(retry) = retried(history, bits) else { return false };
+            history.operations.push(Operation { value: json!(false), ..retry });
             true
         },
     },
