@@ -1,6 +1,7 @@
 //! The definition of the custom resource: its schema, and its rules in a second reader of CEL.
 
 use serde_json::{Value, json};
+use trust_fabric::limits;
 use trust_fabric_spec::{check, crd};
 
 use crate::python;
@@ -51,6 +52,21 @@ fn definition_is_valid_and_structural() {
     assert_eq!((&report["violations"], &report["lint"]), (&json!([]), &json!([])));
     assert!(report["objects"][0] == crd::definition().expect("a definition"), "run `make fix`");
     assert_eq!(not_structural(&schema(), ""), Vec::<String>::new());
+}
+
+#[test]
+fn limits_of_the_schema_are_those_of_a_node() {
+    let schema = schema();
+    let spec = &schema["properties"]["spec"]["properties"];
+    let maximum = |section: &str, name: &str| spec[section]["properties"][name]["maximum"].as_u64();
+    for (section, name, most) in [
+        ("limits", "requestsPerSecondPerCaller", u64::from(limits::REQUESTS_PER_SECOND_MAX)),
+        ("limits", "connectionsPerAddress", limits::CONNECTIONS_MAX as u64),
+        ("limits", "connectionsPerIdentity", limits::CONNECTIONS_MAX as u64),
+        ("cluster", "logBytesMax", limits::LOG_BYTES_MAX_HIGHEST),
+    ] {
+        assert_eq!(maximum(section, name), Some(most), "{section}.{name}");
+    }
 }
 
 #[test]
